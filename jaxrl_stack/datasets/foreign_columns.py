@@ -171,8 +171,8 @@ class ForeignColumns:
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """``{column: pytree of [N, ...]}`` from arrays by their names in the file; columns without a name are left
-        out."""
+        """``{column: pytree of [N, ...]}`` from arrays by their names in the file; columns with a missing array
+        (None) are left out."""
         out = {}
         for column, name in self.wanted.items():
             if any(values.get(leaf) is None for leaf in tree_leaves(name)):

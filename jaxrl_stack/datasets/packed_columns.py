@@ -231,7 +231,7 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
 
 @dataclasses.dataclass(frozen=True)
 class _Template:
-    """Pickle of one array without its numbers, in which the pickles of other rows do not differ."""
+    """Pickle of one array without its numbers; the pickles of other rows differ only in the numbers."""
 
     before: bytes
     after: bytes

@@ -193,8 +193,8 @@ def _described(value: Any) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return {b"nd": False, b"type": value.dtype.str, b"data": value.tobytes()}
     raise TypeError(
-        f"{value!r} is neither a number nor an array of numbers, but RLlib's files hold nothing else. Set "
-        "offline_data(output_format='parquet')."
+        f"{value!r} cannot be written: RLlib's files hold numbers, texts, arrays of numbers, and lists and dicts of "
+        "these. Convert it to one of these."
     )
 
 

@@ -98,8 +98,8 @@ class StepWriter:
             self._format, self._has_infos = form, has_infos
         elif (form, has_infos) != (self._format, self._has_infos):
             raise ValueError(
-                f"The steps have {form.columns}, but those before them have {self._format.columns}. Write all steps "
-                "of a file with equal columns."
+                f"The steps have {form.columns}, but those before them have {self._format.columns}. Use another "
+                "StepWriter for other columns."
             )
         self._waiting.append(cut_to(steps, self._group_rows))
         if self.num_buffered_rows >= self._group_rows:

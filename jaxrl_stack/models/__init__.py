@@ -1,2 +1,2 @@
-"""RLlib's package `models`: only `jaxrl_stack.models.utils` exists here; importing other names names the
-replacement."""
+"""RLlib's package `models`: only `jaxrl_stack.models.utils` exists here; imports of its other names
+raise errors that name the replacement."""

@@ -400,7 +400,8 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """All steps of an input, in parts with whole episodes of the files that are read together."""
+        """All steps of an input, in parts. Without a `prelearner_class`, a part has all steps of its episodes in the
+        files that are read together."""
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
             for part in data.read_parts(number if data.weights else None):
@@ -468,7 +469,7 @@ RAY_DATA_ONLY = ("map_batches_kwargs", "iter_batches_kwargs", "input_read_method
 
 
 def _split(steps: Steps, num_rows: int) -> Iterator[Steps]:
-    """Splits steps at pieces of episodes into runs with about this number of rows."""
+    """Splits steps into runs of whole pieces of episodes, with at least `num_rows` rows except for the last run."""
     starts, first = steps.piece_starts(), 0
     while first < steps.num_rows:
         last = int(starts[min(np.searchsorted(starts, first + num_rows), len(starts) - 1)])

@@ -72,7 +72,7 @@ def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
 
 
 def domain(size: int) -> tuple[int, int, int]:
-    """Arguments of `permute_within` for a range to permute.
+    """Argument `domain` of `permute_within` for a range to permute.
 
     Args:
         size: Length of the range, 1 to 2**31.

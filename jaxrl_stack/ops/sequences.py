@@ -34,7 +34,7 @@ def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
 def of_rows(
     batch: Mapping[str, Any],
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Functions with which one loss handles both drawn sequences and drawn transitions.
+    """Weights and functions with which one loss handles both drawn sequences and drawn transitions.
 
     Args:
         batch: `weights` ``[N]``; of sequences also ``n_step`` and `loss_mask` ``[N, J]``.

@@ -46,7 +46,7 @@ class Estimate:
         value: Mean discounted return of an episode.
         low, high: Ends of its confidence interval.
         effective_sample_size: Number of equally weighted episodes with the same information; None without ratios.
-        problem: Reason why the estimate is not reliable; "" if it is.
+        problem: Reason why the estimate is not reliable; "" if none was found.
     """
 
     value: float

@@ -274,11 +274,12 @@ class ExportedPolicy(Acting[ExportedState]):
 
     def _check_num_envs(self, num_envs: int) -> None:
         if num_envs < 1 or self.batch_size not in (None, num_envs):
-            takes = "1 or more environments" if self.batch_size is None else f"exactly {self.batch_size} environment(s)"
-            raise ValueError(
-                f"This exported policy acts for {takes} at a time, got {num_envs}. Export it with batch_size=None for "
-                "any number."
+            takes = (
+                "1 or more environments"
+                if self.batch_size is None
+                else f"exactly {self.batch_size} environment(s) (any number if exported with batch_size=None)"
             )
+            raise ValueError(f"This exported policy acts for {takes} at a time, got {num_envs}.")
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:

@@ -32,8 +32,8 @@ class FittedQConfig:
         lr: Learning rate of Adam at the beginning; it falls to 0 along a half cosine.
         num_updates: Number of gradient steps.
         minibatch_size: Recorded steps per gradient step.
-        tau: Step of the target network towards the network, per update; None: by the horizon of the discount,
-            ``1 / (1 - gamma)`` steps, ten times in all updates.
+        tau: Step of the target network towards the network, per update. None: ``10 h / num_updates``, at most 1,
+            with the horizon of the discount ``h = 1 / (1 - gamma)``, at most 1000.
         num_action_samples: Actions of the policy that values are means over, where actions are not Discrete.
     """
 

@@ -63,12 +63,12 @@ def scaled(priorities: jax.Array, alpha: float) -> jax.Array:
 
 
 def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
-    """Priorities of the items ``[N]``, 0 for empty places."""
+    """Scaled priorities of the items ``[N]``, 0 for empty places."""
     return levels.items.reshape(-1).at[items].get(mode="promise_in_bounds")
 
 
 def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax.Array | None = None) -> PriorityLevels:
-    """Sets priorities of items; the largest one holds for an item that comes more than once, in any order.
+    """Sets scaled priorities of items; if an item comes more than once, the largest one holds, in any order.
 
     Args:
         levels: State.
@@ -105,7 +105,7 @@ def num_levels(num_items: int) -> int:
 
 
 def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
-    """Draws random items, int32 ``[N]``, independently and in proportion to their priority times `starts`.
+    """Draws random items, int32 ``[N]``, independently and in proportion to scaled priority times `starts`.
 
     Every level takes a random number of its own: one for all of them has 24 bits, and of a million items each would
     come up to a tenth too often or too seldom.
@@ -148,12 +148,12 @@ def _summed(counts: jax.Array) -> jax.Array:
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """Sum of all priorities, each times its `starts`."""
+    """Sum of all scaled priorities, each times its `starts`."""
     return jnp.sum(levels.sums)
 
 
 def minimum(levels: PriorityLevels) -> jax.Array:
-    """Smallest priority; inf without items."""
+    """Smallest scaled priority; inf without items."""
     # Positive floats are in the order of their bits, and CPUs find the minimum of integers ten times faster.
     bits = jax.lax.bitcast_convert_type(levels.minima, jnp.int32)
     return jax.lax.bitcast_convert_type(bits.min(), jnp.float32)

@@ -125,8 +125,8 @@ class DeviceReplay:
         slots = self.num_final_obs
         if slots is not None and not (arithmetic.is_int(slots) and self.num_envs <= slots <= self.capacity):
             raise ValueError(
-                f"num_final_obs={slots!r} must be from num_envs={self.num_envs} (the newest row of each needs a slot) "
-                f"to capacity={self.capacity}, or None."
+                f"num_final_obs={slots!r} must be from num_envs={self.num_envs} (so that the newest row can always be "
+                f"drawn) to capacity={self.capacity}, or None."
             )
         taken = _NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
         if isinstance(self.extra_columns, str) or taken:
@@ -353,7 +353,7 @@ class DeviceReplay:
 
         Args:
             state: Before the rollout.
-            finals: The present final observations.
+            finals: Final observations before the rollout.
             has_final: bool ``[T, B]``, which steps need a slot.
             final_obs: ``[T, B, ...]``.
             size: Size of the state after the rollout, if no slot is overwritten.
@@ -518,12 +518,12 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Sets one priority for all items of some rows, with their numbers of starts ``[B * T]``.
+        """Sets one scaled priority for all items of some rows, with their numbers of starts ``[B * T]``.
 
         Args:
             levels: Before.
             places: int32 ``[T]`` of all environments, or ``[B, T]``, of each its own, and L for none.
-            count: Priorities of the items.
+            count: Scaled priority of the items.
             starts: See above.
         """
         items = jnp.arange(self.num_envs)[:, None] * self.num_rows + places
@@ -800,7 +800,7 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Largest number of steps that losses see of sequences that start at these steps."""
+        """Number of steps, at most, that losses see of each sequence that starts at these steps."""
         if state.priorities is None or state.priorities.starts is None:
             return self.length
         items = self._flat(envs, self._places(_of(state.head, envs), ages))

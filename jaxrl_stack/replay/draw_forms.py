@@ -400,7 +400,8 @@ class Windows:
 
     def draw_from_modules(self, buffer: MultiAgentEpisodeReplayBuffer, *args: Any, **more: Any) -> Any:
         raise NotImplementedError(
-            "Windows of items need a replay buffer of one agent, but this one has several. Use EpisodeReplayBuffer."
+            "Windows of items need the replay buffer of one agent (EpisodeReplayBuffer), but this one has several. "
+            "Train one agent."
         )
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:

@@ -133,7 +133,9 @@ def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
     joined, lengths = packed["utf8"].tobytes(), packed["length"]
     stops = np.cumsum(np.maximum(lengths, 0))
     if len(stops) and stops[-1] != len(joined):
-        raise ValueError("The ids in the state of a replay buffer are incomplete: the state is damaged. Save it again.")
+        raise ValueError(
+            "The ids in the state of a replay buffer are incomplete: the state is damaged. Load another one."
+        )
     return [
         None if length < 0 else joined[stop - length : stop].decode(errors="surrogatepass")
         for length, stop in zip(lengths.tolist(), stops.tolist(), strict=True)

@@ -57,7 +57,7 @@ class EpisodeReplayBuffer(Checkpointable):
         observation_space: Space of the stored observations: memory is then estimated immediately, not with the
             first data, and sampled episodes have it. None: taken from the first episodes.
         action_space: Space of the stored actions, likewise.
-        extra_columns: Names of the module outputs to store per step; None for all.
+        extra_columns: Names of the module outputs to store per step, if episodes have them; None for all.
         store_infos: Whether infos are kept.
         num_frames: Number of frames in an added observation, stacked along the last axis, the newest last; the other
             frames belong to the steps before. With more than 1, one frame is stored per step, and samples have the
@@ -882,8 +882,8 @@ class EpisodeReplayBuffer(Checkpointable):
         items = {name: np.asarray(value) for name, value in data["items"].items()}
         if not np.array_equal(np.sort(items["rows"]), steps):
             raise ValueError(
-                "The items in the state of a replay buffer are not the steps in it: the state is damaged. Save it "
-                "again."
+                "The items in the state of a replay buffer are not the steps in it: the state is damaged. Load "
+                "another one."
             )
 
         last_sampled = data["last_sampled"]

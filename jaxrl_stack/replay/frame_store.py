@@ -435,7 +435,7 @@ class StoredFrames:
 
     @classmethod
     def from_state(cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]) -> StoredFrames:
-        """Rebuilds the frames from a state of `FrameStore.get_state`.
+        """Describes a store from a state of `FrameStore.get_state`.
 
         Args:
             capacity: Steps that are expected.
@@ -515,7 +515,7 @@ def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     if any(links[name].shape != (num_used,) or links[name].dtype != dtype for name, dtype in _LINKS.items()):
         raise ValueError(
             "The state of a replay buffer has links of other shapes or dtypes than it writes: the state is damaged. "
-            "Save it again."
+            "Load another one."
         )
     is_taken = links["owner"] > 0
     if num_used > num_rows or not np.array_equal(np.sort(state["free"]), np.flatnonzero(~is_taken)):
@@ -528,8 +528,8 @@ def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
         linked = linked[linked != -1]
         if len(linked) and not (linked.min() >= 0 and linked.max() < num_used and is_taken[linked].all()):
             raise ValueError(
-                f"The state of a replay buffer links rows by {name!r} that hold nothing: the state is damaged. Save "
-                "it again."
+                f"The state of a replay buffer links rows by {name!r} that hold nothing: the state is damaged. Load "
+                "another one."
             )
     return links
 

@@ -1,4 +1,4 @@
-"""Helpers for all rooms, and the names of RLlib's package `utils`, which are defined in the modules of this one."""
+"""Helpers for the whole package, and the names of RLlib's package `utils`, which are defined in these modules."""
 
 from __future__ import annotations
 

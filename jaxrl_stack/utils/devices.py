@@ -89,7 +89,7 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
             raise ValueError(
                 f"num_gpus_per_learner={gpus} with local_gpu_idx={first} needs {first + int(np.ceil(gpus))} "
                 f"accelerator(s), but JAX sees {len(accelerators)} ({[str(d) for d in accelerators]}). Lower "
-                "num_gpus_per_learner, or install jax[cuda]."
+                "num_gpus_per_learner or local_gpu_idx, or install jax[cuda]."
             )
         return chosen
     if accelerators and not gpus_are_set:
@@ -294,8 +294,9 @@ def host_view(tree: Any) -> Any:
 
 
 def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """Copies replicated leaves on one device with one program, in a third of the time of a transfer; without leaves
-    nothing is copied.
+    """Copies replicated leaves to one device; without leaves nothing is copied.
+
+    If they are on that device already, one program copies them, in a third of the time of a transfer.
 
     Args:
         tree: Leaves are JAX arrays, no PRNG keys.

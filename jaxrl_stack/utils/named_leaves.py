@@ -29,7 +29,7 @@ def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any
     Args:
         template: A pytree of the structure, shapes and dtypes to expect.
         named: Leaves of the state by name.
-        what: Name of the state, for messages.
+        what: Name of the object that has this state, for messages.
 
     Raises:
         ValueError: Naming the first difference.

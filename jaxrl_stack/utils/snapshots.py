@@ -38,9 +38,9 @@ class Snapshots:
         self._is_compiled = False
 
     def before_call(self, *state: Any) -> None:
-        """Copies the state if a copy is due: before the first call, after `interval` calls, and after the state was
-        replaced. Joined processes never copy: they would continue from different calls; they restart together, from a
-        checkpoint.
+        """Copies the state if a copy is due: before the first call, after `interval` calls or more, and after the state
+        was replaced. Joined processes never copy: they would continue from different calls; they restart together, from
+        a checkpoint.
 
         Args:
             *state: Dataclasses of arrays; what is replaced is told by their identity.

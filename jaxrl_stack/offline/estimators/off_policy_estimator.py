@@ -86,7 +86,7 @@ class OffPolicyEstimator:
         )
 
     def train(self, batch: Any) -> dict[str, Any]:
-        """Does nothing: `estimate` learns from its own data."""
+        """Does nothing: `estimate` learns from the data that it estimates with."""
         return {}
 
 

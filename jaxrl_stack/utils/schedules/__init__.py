@@ -241,7 +241,7 @@ class Scheduler:
         Args:
             fixed_value_or_schedule: Number, schedule, or None (which is always fine).
             setting_name: Name for the error message.
-            description: Name of the setting, for the error message.
+            description: Description of the setting, for the error message.
 
         Raises:
             ValueError: If the value is malformed.

@@ -35,7 +35,7 @@ class LifetimeSumStats(ReportingStats):
 
     @property
     def throughputs(self) -> dict[str, float]:
-        """Amounts added per second since the last `reduce` and since the last `set_state`."""
+        """Amounts added per second since the last `reduce`, and since construction or the last `set_state`."""
         return {
             "throughput_since_last_reduce": self.throughput_since_last_reduce,
             "throughput_since_last_restore": self.throughput_since_last_restore,
