@@ -44,9 +44,9 @@ def read_arrays(
         path: The file.
         described: ``{name: (shape, dtype)}`` of all arrays in it.
 
-        Raises:
-            OSError: If it cannot be read.
-            ValueError: If it contains something else. Nothing has been allocated then.
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it contains something else. Nothing has been allocated then.
     """
     header, names = _header(described)
     size = len(header) + sum(math.prod(shape) * dtype.itemsize for shape, dtype in described.values())

@@ -364,8 +364,8 @@ def selected(names: Collection[str], components: Parts, not_components: Parts, o
         not_components: Names to leave out.
         owner: Name of their owner, for the message.
 
-        Raises:
-            ValueError: For an unknown name.
+    Raises:
+        ValueError: For an unknown name.
     """
     wanted, unwanted = as_names(components), as_names(not_components)
     unknown = sorted({*(wanted or ()), *(unwanted or ())} - {*names})

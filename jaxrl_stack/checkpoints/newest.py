@@ -16,9 +16,9 @@ def newest_checkpoint(path: str) -> str:
     Args:
         path: Folder of a run of ``jaxrl train``, of a trial of Tune, or any other path.
 
-        Returns:
-            The ``checkpoint_<number>`` in it with the highest number. Without one, `path` itself, which may be a
-            checkpoint, a path in an object store, or a missing path.
+    Returns:
+        The ``checkpoint_<number>`` in it with the highest number. Without one, `path` itself, which may be a
+        checkpoint, a path in an object store, or a missing path.
     """
     directory = Path(path)
     if not directory.is_dir() or (directory / ALGORITHM_METADATA_FILE).exists():

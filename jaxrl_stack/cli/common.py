@@ -51,8 +51,8 @@ def json_object(
         is_file: Whether the text is the content of a file.
         file_example: Example content of such a file, for messages.
 
-        Raises:
-            CliError: If it is not a JSON object.
+    Raises:
+        CliError: If it is not a JSON object.
     """
     what, example = f"{option} {text!r}", f"""{option} '{{"name": value}}'"""
     if is_file:

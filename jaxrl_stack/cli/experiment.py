@@ -268,8 +268,8 @@ def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[Al
         path: The file.
         option: Words of the command line that name the file, for messages. None for ``--config-file PATH``.
 
-        Raises:
-            CliError: If the file does not exist, fails, or defines something else.
+    Raises:
+        CliError: If the file does not exist, fails, or defines something else.
     """
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 

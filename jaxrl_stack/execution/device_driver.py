@@ -237,7 +237,7 @@ class DeviceDriver(LocalDriver):
         }
 
     def _returns_to_host(self) -> bool:
-        """Whether a callback needs every training step; a notice then names the cost."""
+        """Whether an overridden method runs on the host at every training step; a notice then names the cost."""
         if self.step.one_per_call:
             notice_once(
                 f"{self.config.algo_class.__name__} overrides training_step(), so every training step returns to the "

@@ -50,11 +50,11 @@ class DeviceRing:
         title: Name of its contents, for memory errors.
         remedy: Remedy for memory errors.
 
-        Attributes:
-            ring: See above.
+    Attributes:
+        ring: See above.
 
-        Raises:
-            ValueError: If it does not fit on the devices.
+    Raises:
+        ValueError: If it does not fit on the devices.
     """
 
     def __init__(
@@ -234,8 +234,7 @@ class RingContents(Checkpointable):
 
         Raises:
             ValueError: If it has another capacity, other environments, or another number of devices. Nothing has
-                changed
-            then.
+                changed then.
         """
         if state:
             self.take(self.checked(state))

@@ -278,11 +278,11 @@ class Driver(abc.ABC):
             is_training: Returns whether the concurrent training step still runs, for an evaluation next to training,
                 after `sync_evaluation`.
 
-            Returns:
-                The dict of ``result["evaluation"]``: "env_runners", facts about runners, and "offline_eval_runners".
+        Returns:
+            The dict of ``result["evaluation"]``: "env_runners", facts about runners, and "offline_eval_runners".
 
-            Raises:
-                ValueError: If there is neither an environment nor data for evaluation.
+        Raises:
+            ValueError: If there is neither an environment nor data for evaluation.
         """
         if is_training is None:
             self._on_data = self.evaluate_on_data(iteration, call)

@@ -86,7 +86,7 @@ def evaluation_results(
 
 
 def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
-    """Numbers of healthy and restarted actors of a group for ``result["evaluation"]``; 0 without actors."""
+    """Counts of healthy, restarted and dropped actors, and of running requests; 0 without actors."""
     return {**health_of(group), "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()}
 
 
@@ -198,8 +198,8 @@ class Evaluation(abc.ABC):
         Args:
             spaces: Observation and action space of each module in evaluation's environment, by module id.
 
-            Raises:
-                ValueError: If they differ from training's in more than bounds; names both.
+        Raises:
+            ValueError: If they differ from training's in more than bounds; names both.
         """
         for mid, trained in self._driver.module_spaces.items():
             names = ("observation_space", "action_space")

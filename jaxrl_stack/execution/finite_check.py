@@ -78,7 +78,7 @@ class FiniteCheck:
         message = self._described(found, iteration)
         if self._stops:
             raise ValueError(
-                f"{message} Repair the environment (check_jax_env finds such values), or continue with "
+                f"{message} Repair the environment (check_jax_env looks for such values), or continue with "
                 f"debugging(check_nans=False), which only warns."
             )
         self._has_said_env = True

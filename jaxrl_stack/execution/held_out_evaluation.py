@@ -23,9 +23,9 @@ class HeldOutRows:
         driver: Driver with learners and a planned training step.
         rows: Present held-out rows of that step.
 
-        Raises:
-            ValueError: If the rows do not fit modules or devices; names the method of the training step.
-            TypeError: If they are not rows.
+    Raises:
+        ValueError: If the rows do not fit modules or devices; names the method of the training step.
+        TypeError: If they are not rows.
     """
 
     def __init__(self, driver: LocalDriver, rows: Experience):
@@ -60,8 +60,8 @@ class HeldOutRows:
         if any(n % num_devices for n in num_rows.values()):
             raise ValueError(
                 f"{method} returned {num_rows} rows, which must be a multiple of the learners' {num_devices} devices "
-                "(num_learners, num_cpus_per_learner, num_gpus_per_learner). Return "
-                f"{-(-num_rows // num_devices) * num_devices}."
+                "(num_learners, num_cpus_per_learner, num_gpus_per_learner). Return a multiple of "
+                f"{num_devices} for each module."
             )
         return rows
 

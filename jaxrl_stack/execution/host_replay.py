@@ -47,8 +47,8 @@ class HostReplay:
     Attributes:
         metrics: Metrics of the buffer.
 
-        Raises:
-            ValueError: If the buffer and its states do not fit into memory.
+    Raises:
+        ValueError: If the buffer and its states do not fit into memory.
     """
 
     draws: Mapping[str, Draws] = {}

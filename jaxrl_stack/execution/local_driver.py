@@ -51,7 +51,7 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _free_memory(self) -> int | None:
-        """Bytes that are free for it; None if unknown."""
+        """Bytes that are free for sampling and updates; None if unknown."""
 
     @abc.abstractmethod
     def _start(self) -> None:

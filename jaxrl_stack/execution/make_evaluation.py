@@ -43,9 +43,9 @@ def make_data_evaluation(driver: LocalDriver) -> HeldOutEvaluation | None:
     Args:
         driver: Driver with learners and a planned training step.
 
-        Raises:
-            ValueError: If the held-out rows do not fit modules or devices.
-            TypeError: If they are not rows.
+    Raises:
+        ValueError: If the held-out rows do not fit modules or devices.
+        TypeError: If they are not rows.
     """
     rows = driver.step.held_out_rows()
     return None if rows is None else HeldOutEvaluation(driver, HeldOutRows(driver, rows))

@@ -45,8 +45,8 @@ def make_replays(
         numbers: ``{module_id: items of an update}``.
         num_updates: Draws of one training step.
 
-        Raises:
-            ValueError: If a replay does not fit into memory, or sizes in the config do not fit each other.
+    Raises:
+        ValueError: If a replay does not fit into memory, or sizes in the config do not fit each other.
     """
     return facts.choose(host=_OnHost, device=_OnDevice)(facts, config, num_updates).replays(forms, numbers)
 

@@ -192,8 +192,8 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
-    """Bytes that are free on all devices together, with those of other joined processes, in equal parts; None if
-    unknown.
+    """Bytes that all devices can store together in equal parts; None if unknown. Other joined processes count like this
+    one.
     """
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]

@@ -30,8 +30,8 @@ class OfflineEvaluation:
         config: The algorithm's config.
         on_recreated: ``f(group, ids of restarted actors)``.
 
-        Attributes:
-            config: The config.
+    Attributes:
+        config: The config.
     """
 
     def __init__(

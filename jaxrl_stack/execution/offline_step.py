@@ -118,8 +118,8 @@ class OfflineStep(TrainingStep):
             is_final: bool ``[R]``, True for final rows; the last piece may be followed by more of them.
             values: ``{traced setting: present value}`` of the module.
 
-            Returns:
-                ``{column: [R, ...]}``; values in final rows are ignored.
+        Returns:
+            ``{column: [R, ...]}``; values in final rows are ignored.
         """
         return {}
 
@@ -266,7 +266,7 @@ class OfflineStep(TrainingStep):
     @property
     def _streamed(self) -> StreamedData | OwnSamples:
         if self._on_host is None:
-            raise ValueError("draw_rows() needs data in this process. Set offline_data(keep_resident=False).")
+            raise ValueError("draw_rows() needs the data on the host. Set offline_data(keep_resident=False).")
         return self._on_host
 
     def draw_rows(self) -> Experience:

@@ -94,7 +94,7 @@ def synchronous_parallel_sample(
         worker_set: The algorithm's ``env_runner_group``.
         max_agent_steps: Minimum of completed agent steps; takes precedence over `max_env_steps`.
         max_env_steps: Minimum of env steps, sampled in whole rounds; None makes one round.
-        concat: Whether to return one list of episodes instead of one list per runner.
+        concat: Whether to return one list of episodes instead of one list per runner and round.
         sample_timeout_s: Timeout of one round, in seconds; None waits for all runners.
         random_actions: Whether to sample actions from the action space.
         _uses_new_env_runners: Must be True.

@@ -40,8 +40,8 @@ class AtWork:
         Args:
             called: The call, for the message.
 
-            Raises:
-                RuntimeError: During an iteration or an evaluation.
+        Raises:
+            RuntimeError: During an iteration or an evaluation.
         """
         if self._running:
             raise RuntimeError(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class TrainState:
-    """Everything that changes in training. A training step only reads `kept`.
+    """Everything that changes in training. A training step only uses `kept`; the other parts are opaque to it.
 
     Attributes:
         learner: State of the learner, replicated over the devices. None on the host, whose learners keep it.
@@ -295,8 +295,8 @@ class TrainingStep(abc.ABC):
         Returns:
             The plan; None if it is in attributes of this step and in plans requested from `facts`.
 
-            Raises:
-                ValueError: If sizes do not fit; names the settings.
+        Raises:
+            ValueError: If sizes do not fit; names the settings.
         """
 
     # ------------------------------------------------------------------------------------------------------------ call

@@ -86,12 +86,12 @@ def migrate(text: str, path: str = "<script>") -> Migration:
         text: Text of the script.
         path: Path of the script, for the diff and the report.
 
-        Returns:
-            The migration. If the new script would be invalid Python, it has the old script, and the invalid line is the
-            first task.
+    Returns:
+        The migration. If the new script would be invalid Python, it has the old script, and the invalid line is the
+        first task.
 
-        Raises:
-            SyntaxError: If the script is not Python.
+    Raises:
+        SyntaxError: If the script is not Python.
     """
     source = SourceCode(text, path)
     bindings = Bindings(source.tree)

@@ -66,8 +66,8 @@ class SourceCode:
         text: Text of the script. New lines have the line end of the first line.
         path: Path of the script, for the message of a syntax error.
 
-        Raises:
-            SyntaxError: If the script is not Python.
+    Raises:
+        SyntaxError: If the script is not Python.
     """
 
     def __init__(self, text: str, path: str = "<script>"):

@@ -89,7 +89,7 @@ class Tensors:
         return self.kind(node) in ("fresh", "shared")
 
     def may_be_tensor(self, node: ast.expr) -> bool:
-        """Whether an expression is a tensor, or a name with a tensor somewhere in the script."""
+        """Whether an expression is a tensor, or a name to which its scope assigns a tensor somewhere."""
         values = self.values(self.scope_of(node), node.id) if isinstance(node, ast.Name) else None
         return self.is_tensor(node) or any(self.kind_of_value(value) in ("fresh", "shared") for value in values or [])
 

@@ -208,7 +208,7 @@ class TorchCode:
             self.source.to_do(node, f"jnp.asarray(values, {dtype}) of values, jnp.zeros(sizes) of sizes.", _LAYERS)
 
     def _activation(self, node: ast.Call, full: str) -> None:
-        """Rewrites ``nn.ReLU()``, which is a function without arguments here."""
+        """Rewrites ``nn.ReLU()`` as a function such as ``nnx.relu``, which is passed without a call."""
         new = self.uses(node, table("activations")[full])
         parent = self.source.parents[node]
         stands_free = isinstance(parent, _AROUND_ANYTHING) and getattr(parent, "func", None) is not node

@@ -221,7 +221,7 @@ def clipped_value_loss(numbers: Numbers) -> Said:
 
 @rule("problem", "The critic explains little")
 def blind_critic(numbers: Numbers) -> Said:
-    """The critic explains none of the variance of the returns."""
+    """The critic explains little of the variance of the returns, although the returns still vary."""
     explained = numbers.late("vf_explained_var")
     if not (explained < 0.2 and len(numbers.known("vf_explained_var")) >= _MIN_ITERATIONS):
         return None
@@ -261,7 +261,7 @@ def kl_too_large(numbers: Numbers) -> Said:
 
 @rule("problem", "Updates hardly move the policy")
 def policy_hardly_moves(numbers: Numbers) -> Said:
-    """Updates hardly change the policy, although the return is below its best."""
+    """Updates hardly change the policy, and the return has not changed."""
     name = "approx_kl" if len(numbers.known("approx_kl")) else "mean_kl_loss"
     divergence, clipped = numbers.late(name), numbers.late("clip_fraction")
     if not (abs(divergence) < 1e-4 and not clipped > 0.01 and not_learning(numbers) is not None):

@@ -48,8 +48,8 @@ class RunFigure(_figure.Figure):
         Args:
             path: File that ends in ``.png``, ``.svg`` or ``.pdf``; missing folders are created.
 
-            Raises:
-                ValueError: If it has another ending.
+        Raises:
+            ValueError: If it has another ending.
         """
         _save(self, checked_figure_path(path))
 

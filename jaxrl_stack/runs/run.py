@@ -130,8 +130,8 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
         paths: Folders of runs, tables (``progress.csv``, ``result.json``), and folders that contain runs at any depth,
             such as Tune's.
 
-        Returns:
-            Runs in the order of the paths, and by name below each path; every run once.
+    Returns:
+        Runs in the order of the paths, and by name below each path; every run once.
 
     Raises:
         FileNotFoundError: If there is no run at one of the paths.
@@ -204,7 +204,7 @@ def _alike(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
-    """Title -> its difference from the other titles; empty if all groups have the same title."""
+    """Title -> its difference from the other titles; empty if several groups share one title."""
     titles = dict.fromkeys(run.title for run in firsts)
     if len(titles) == 1:
         return dict.fromkeys(titles, "" if len(firsts) > 1 else firsts[0].title)

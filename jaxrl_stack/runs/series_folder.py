@@ -46,8 +46,8 @@ class SeriesFolder:
         measure: Function that scores finished runs. None stores no scores.
         where: Name of the caller, for messages.
 
-        Raises:
-            ValueError: If the folder has runs of another series; names the settings that differ.
+    Raises:
+        ValueError: If the folder has runs of another series; names the settings that differ.
     """
 
     def __init__(

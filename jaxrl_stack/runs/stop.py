@@ -48,7 +48,7 @@ class Plateau:
     Args:
         patience: Length of a run without improvement before it ends, in units of `x`.
         min_delta: Minimum difference to the best value so far that counts as an improvement.
-        metric: Path of the number in the result. Iterations with NaN are ignored.
+        metric: Path of the number in the result. NaN is not an improvement.
         mode: "max" if higher is better, "min" if lower is better.
         x: Unit of patience: "steps" (environment steps), "iterations", "seconds", or the path of a number.
 
@@ -105,16 +105,14 @@ class StopCriteria:
 
     Args:
         until: A dict such as ``{"env_runners/episode_return_mean": 475}``, whose paths can also be nested dicts and
-            tuples;
-            or a function of the result that returns whether to stop; or a number of iterations, counted from
-            `iteration`;
-            or None.
+            tuples; or a function of the result that returns whether to stop; or a number of iterations, counted from
+            `iteration`; or None.
         source: Name of the argument, for messages.
         iteration: Number of iterations so far.
         plateau: Also ends the run without improvement, counted from the first checked result.
 
-        Raises:
-            StopError: If `until` has another form, or a value is not a number.
+    Raises:
+        StopError: If `until` has another form, or a value is not a number.
     """
 
     def __init__(
@@ -170,8 +168,8 @@ class StopCriteria:
             interval: Iterations between evaluations; None or 0 for none.
             remedy: Sentence with the remedy, for the message.
 
-            Raises:
-                StopError: If a criterion needs evaluations and there are none.
+        Raises:
+            StopError: If a criterion needs evaluations and there are none.
         """
         waiting = [path for path in [*self.targets, *self._paths_of_plateau()] if path.startswith("evaluation/")]
         if waiting and not interval:

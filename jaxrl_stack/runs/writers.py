@@ -27,8 +27,9 @@ CONFIG_FILE = "params.json"
 class ResultWriter:
     """Writes the numbers of every iteration in four formats.
 
-    * ``params.json``: the config. Values that JSON cannot express are text. * ``result.json``: one JSON object per line
-    and iteration, with only the changed settings. Infinities are null.
+    * ``params.json``: the config. Values that JSON cannot express are text.
+    * ``result.json``: one JSON object per line and iteration. Its config has only the changed settings. Infinities are
+      null.
     * ``progress.csv``: one row per iteration, one column per number, ``"/"`` between the parts of a name. A number
       that only comes up later widens the table; it is empty in the rows before.
     * TensorBoard events: one scalar per finite number; the step is ``num_env_steps_sampled_lifetime``.

@@ -567,7 +567,11 @@ def test_random_layers_draw_from_a_seed_of_the_evaluation():
             ValueError,
             r"rows of unknown modules \['other'\]. Modules are \['default_po",
         ),
-        (Experience.of_rows({"default_policy": {"obs": OBS[:7]}}), ValueError, "7.*must be a multiple of .* 2 devices"),
+        (
+            Experience.of_rows({"default_policy": {"obs": OBS[:7]}}),
+            ValueError,
+            "7.*multiple of .* 2 devices.*Return a multiple of 2",
+        ),
     ],
     ids=["dict", "steps", "none", "other_module", "odd"],
 )

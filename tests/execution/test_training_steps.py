@@ -295,9 +295,7 @@ class OfItsDriver(OnPolicyStep):
 def test_a_step_that_returns_no_plan_is_told_what_is_missing():
     facts = FewFacts(types.SimpleNamespace(num_envs_per_env_runner=4))
     assert plan_of(WithoutRows(PPOConfig()), facts).rows_per_update == 4 * 3 * NUM_STEPS
-    with pytest.raises(
-        ValueError, match=r"WithoutUpdate.plan\(\) returned a Plan without rows_per_update.*Plan\(rows_per_update"
-    ):
+    with pytest.raises(ValueError, match=r"WithoutUpdate.plan\(\) sets no rows_per_update.*Plan\(rows_per_update"):
         plan_of(WithoutUpdate(PPOConfig()), facts)
     with pytest.raises(AttributeError, match=r"has no attribute 'is_on_device', only \['config'\]"):
         plan_of(OfItsDriver(PPOConfig()), facts)
