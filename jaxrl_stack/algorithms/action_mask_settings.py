@@ -84,7 +84,7 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
             f"env-to-module connector DefaultObservations(action_mask_key={key!r})."
         )
     raise ValueError(
-        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Return {{{key!r}: mask, "
-        f"{OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in the class of a pure connector. To train without "
-        f"a mask: environment(action_mask_key='none')."
+        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Return and declare "
+        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in the class of a pure connector. "
+        f"To train without a mask: environment(action_mask_key='none')."
     )

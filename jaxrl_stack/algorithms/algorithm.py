@@ -613,7 +613,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
         """Adds actors that Ray has restarted back to a group, and sends them weights and connector states.
 
-        Sampling calls this in every iteration.
+        Sampling does this in every iteration.
 
         Returns:
             Their ids.
@@ -621,7 +621,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return env_runner_group.probe_unhealthy_env_runners()
 
     def restore_offline_eval_runners(self, runner_group: OfflineEvaluationRunnerGroup) -> list[int]:
-        """Adds actors that Ray has restarted back to the group. Every evaluation calls this.
+        """Adds actors that Ray has restarted back to the group. Every evaluation does this.
 
         Returns:
             Their ids.

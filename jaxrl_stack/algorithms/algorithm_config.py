@@ -253,7 +253,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
-        """A config with the settings of a dict that `to_dict` returned."""
+        """A config with the settings of a dict, such as the one that `to_dict` returns."""
         config = cls()
         changed = {}
         for key, value in config_dict.items():
@@ -472,7 +472,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
     def _resolve_env(self) -> ResolvedEnv:
-        """The environment that `env` names, resolved at the first access in this process."""
+        """The environment that `env` names, resolved with the `EnvContext` of this process's first environment."""
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
         makes_all = self.gym_env_vectorize_mode == "vector_entry_point"
@@ -809,8 +809,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         if clips_for != self.normalize_actions:
             raise ValueError(
                 f"Connector {name!r} has normalize_actions={clips_for}, but the config has "
-                f"environment(normalize_actions={self.normalize_actions}). Use "
-                f"{name}(normalize_actions={self.normalize_actions})."
+                f"environment(normalize_actions={self.normalize_actions}). "
+                f"Create {name} with normalize_actions={self.normalize_actions}."
             )
 
     def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:

@@ -396,8 +396,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
         static("dataset_num_iters_per_learner", None, integer(1),
             "Updates per training step; None makes a pass over the data.", DATA),
         host("keep_resident", None, boolean,
-            "Whether to keep the data on the learner's devices, inside of the compiled program, or to stream it. None "
-            "keeps it if it fits max_resident_bytes.", DATA),
+            "Whether to keep the data on the learner's devices, where the compiled program reads it, or to stream it. "
+            "None keeps it if it fits max_resident_bytes.", DATA),
         host("max_resident_bytes", None, integer(0),
             "Maximum bytes of recorded data in memory. Larger data is streamed, in windows of at most this size. None "
             "is a quarter of the free memory, on the devices and on the host.", DATA),
@@ -479,8 +479,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "environment and step. True also stops at the first such loss or gradient, and names iteration, module and "
             "tensor. False never stops, and warns once about those of environments.", LEARNER),
         host("profile_iterations", None, iterations,
-            "Index of an iteration, or a list of them, to trace with JAX's profiler; the result's `profile` has the "
-            "path of the trace and time shares.", ALGORITHM),
+            "Number of an iteration (from 1), or a list of them, to trace with JAX's profiler; the result's `profile` "
+            "has the path of the trace and time shares.", ALGORITHM),
     )),
     Section("fault_tolerance", "Sets what happens when actors or environments fail.", (
         actors("restart_failed_env_runners", True, boolean,

@@ -169,7 +169,7 @@ class Settings:
         """
         is_neutral = old.neutral is not None and (value is None or same(value, old.neutral))
         if is_neutral or (value is None and not old.maps_to):
-            notice_once(f"{where} has no effect, as it is the only behaviour. {old.message()}")
+            notice_once(f"{where} has no effect with this value. Leave it out. {old.message()}")
             return None
         is_taken = old.takes is None or old.takes(value)
         if not old.maps_to or not is_taken or (old.only_as_key and not is_key):
@@ -367,7 +367,7 @@ def check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
     for kind, text, setting in texts_that_import(values):
         if not loader.allows_text(text):
             raise ValueError(
-                f"The checkpoint needs the {kind} {text!r}, which would import your code. If you trust it, call "
+                f"The checkpoint names the {kind} {text!r}, which is imported from a module. If you trust it, call "
                 f"from_checkpoint(path, allow=[{text!r}]), or pass another value: {setting}=..."
             )
 

@@ -501,7 +501,7 @@ def validate_train_batch_size_vs_rollout_fragment_length(config: AlgorithmConfig
         dealt = f" that {config.num_learners} learners can share ({num_rounds} at a time)" if num_rounds > 1 else ""
         config._value_error(
             f"{samplers} sampler(s) * num_envs_per_env_runner={config.num_envs_per_env_runner} * "
-            f"rollout_fragment_length={config.rollout_fragment_length} gives rounds of {sampled} steps{dealt}, more "
-            f"than 10 % above the train batch of {total}. Use rollout_fragment_length={fitting} or 'auto', or "
+            f"rollout_fragment_length={config.rollout_fragment_length} gives {sampled} steps in whole rounds{dealt}, "
+            f"more than 10 % above the train batch of {total}. Use rollout_fragment_length={fitting} or 'auto', or "
             f"train_batch_size_per_learner={sampled // max(config.num_learners, 1)}."
         )

@@ -140,7 +140,7 @@ class Evaluations(abc.ABC):
 
     @property
     def results(self) -> dict[str, Any]:
-        """Results of the last evaluation for an iteration's result; {} without evaluations."""
+        """Results of the last evaluation for an iteration's result; {} without one or without an interval."""
         return (self.last or {}) if self.interval else {}
 
 

@@ -145,8 +145,8 @@ class OffPolicyConfig(AlgorithmConfig):
             static("replay_buffer_config", DEFAULT_REPLAY_BUFFER, replay_buffer_config_problem,
                 "The replay buffer: its type, capacity in steps and, if it is prioritised, the exponents of priorities "
                 "(alpha) and importance weights (beta). Merged with the present one unless the type changes. "
-                "Sequences for recurrent networks start from stored states; with zero_init_states=True from initial "
-                "states.",
+                "Sequences for recurrent networks start from stored states. With zero_init_states=True they start "
+                "from initial states, and none are stored.",
                 merge=merged_replay_buffer_config),
             host("num_steps_sampled_before_learning_starts", 1000, integer(0),
                 "Sampled steps before the first update: env steps, or agent steps with "

@@ -651,7 +651,7 @@ def test_batch_sizes_and_fragment_lengths():
     config.training(train_batch_size_per_learner=75, minibatch_size=25).validate()
     config.env_runners(rollout_fragment_length=50)
     with pytest.raises(
-        ValueError, match="gives rounds of 200 steps.*2 learners can share.*rollout_fragment_length=75 or 'auto'"
+        ValueError, match="gives 200 steps in whole rounds.*2 learners can share.*rollout_fragment_length=75 or 'auto'"
     ):
         config.validate()
     config.env_runners(rollout_fragment_length=25).validate()

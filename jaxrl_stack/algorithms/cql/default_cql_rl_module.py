@@ -30,11 +30,10 @@ class DefaultCQLRLModule(DefaultSACRLModule):
     conservative term, which the learner trains from 0 on.
 
     ``forward_train`` returns SAC's columns, and columns for ``K = model_config["num_actions"]`` actions of each of
-    three
-    sources: K random actions in [-1, 1], K of the policy at the next observation, and K of the policy at this one.
-        `ACTIONS_REPEAT` float32 `[N, 3K, n]` are the actions, `LOGPS_REPEAT` `[N, 3K]` the logarithms of their sampling
-        densities, and `Q_REPEAT` (`Q_TWIN_REPEAT`) `[N, 3K]` their values at this observation. Gradients only reach the
-        critics.
+    three sources, in this order: random actions in [-1, 1], the policy at the next observation, and the policy at this
+    one. `ACTIONS_REPEAT` float32 `[N, 3K, n]` are the actions, `LOGPS_REPEAT` `[N, 3K]` the logarithms of their
+    sampling densities, and `Q_REPEAT` (`Q_TWIN_REPEAT`) `[N, 3K]` their values at this observation. Gradients of these
+    values only reach the critics.
     """
 
     rows_are_independent = True

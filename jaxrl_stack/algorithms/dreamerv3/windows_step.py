@@ -84,7 +84,7 @@ class WindowsStep(OffPolicyStep):
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)
 
     def _due_after(self, sampled: Any) -> Any:
-        """Updates for this number of sampled env steps, rounded up, once learning has started."""
+        """Updates due after `sampled` env steps, rounded up, counted from the round in which learning starts."""
         number, of = self._ratio.numerator, self._ratio.denominator
         after = sampled - max(0, self.learning_starts - self.num_env_steps)
         return after // of * number + (after % of * number + of - 1) // of

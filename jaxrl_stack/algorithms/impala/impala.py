@@ -58,7 +58,7 @@ class IMPALAConfig(AlgorithmConfig):
                 "Upper bound of the importance ratios in the policy's gradient; None for none."),
             actors("learner_queue_size", 3, integer(1),
                 "Maximum number of train batches that wait for a Learner; if it is reached, runners wait."),
-                actors("broadcast_interval", 1, integer(1), "Updates between two transfers of weights to the runners."),
+            actors("broadcast_interval", 1, integer(1), "Updates between two transfers of weights to the runners."),
             actors("timeout_s_sampler_manager", 0.0, number(0),
                 "Timeout of a training step for the first samples, in seconds; 0 means 1."),
             inert("num_gpu_loader_threads", 8, integer(0), "Threads of a Learner that load batches onto its GPU.",

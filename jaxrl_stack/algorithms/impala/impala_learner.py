@@ -51,7 +51,7 @@ def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Arr
 
 
 def _bound(threshold: Any) -> Any:
-    """A threshold of the config, or None."""
+    """A threshold of the config; infinity, which bounds nothing, for None."""
     return jnp.inf if threshold is None else threshold
 
 

@@ -49,7 +49,8 @@ class MARWILConfig(AlgorithmConfig):
                 "Initial value of that average; advantages are divided by its root.", is_initial=True),
             traced("vf_coeff", 1.0, number(0, finite=True), "Weight of the value loss."),
             per_module("burnin_len", 0, integer(0),
-                "Number of steps before a sequence that only update a recurrent state and are not learned from."),
+                "Maximum number of steps at the start of a sequence that only update a recurrent state and are not "
+                "learned from; max_seq_len includes them."),
             traced("lambda_", 1.0, number(0, 1),
                 "Trace decay of the value targets: 1 gives returns of whole episodes, 0 one-step targets."),
             traced("max_advantage_weight", None, number(above=0),

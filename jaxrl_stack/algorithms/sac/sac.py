@@ -38,7 +38,7 @@ class SACConfig(OffPolicyConfig):
         Section("training", "Sets how the policy is trained.", (
             static("twin_q", True, boolean, "Train two critics and use the minimum of their values.", LEARNER),
             static("initial_alpha", 1.0, number(above=0, finite=True),
-                "Initial temperature, the weight of the policy's entropy, which is trained.", LEARNER),
+                "Initial temperature, the weight of the policy's entropy; it is then trained.", LEARNER),
             traced("target_entropy", "auto", number(also=("auto", None), finite=True),
                 "Target entropy of the policy in nats, for the temperature. 'auto' (or None) is minus the number of an "
                 "action's components, and -1 for discrete actions.",
