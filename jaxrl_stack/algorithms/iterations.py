@@ -124,8 +124,8 @@ class Iteration:
             driver: Driver of the run.
             config: Config of the run.
 
-            Yields:
-                None before each call of the driver's training step, at least once.
+        Yields:
+            None before each call of the driver's training step, at least once.
         """
         self.before = self._iterations.progress(driver)
         while not self.num_training_steps or not self._is_long_enough(driver, config):

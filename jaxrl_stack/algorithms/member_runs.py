@@ -52,8 +52,8 @@ def note_diverged(
         iteration: The iteration.
         raises: Whether to raise an error.
 
-        Raises:
-            FloatingPointError: With `raises`, for the first diverged member.
+    Raises:
+        FloatingPointError: With `raises`, for the first diverged member.
     """
     why = "a loss, gradient, parameter, reward or observation is not finite"
     for i in ill:

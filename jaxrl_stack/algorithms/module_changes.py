@@ -207,12 +207,12 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
         algorithm: Algorithm of this run.
         stored: The checkpoint.
 
-        Returns:
-            Ids of the added policies. Settings that `add_module` got for them are restored; this run's config maps
-            agents to them.
+    Returns:
+        Ids of the added policies. Settings that `add_module` got for them are restored; this run's config maps
+        agents to them.
 
-        Raises:
-            ValueError: If this run has a module that the stored run lacks.
+    Raises:
+        ValueError: If this run has a module that the stored run lacks.
     """
     modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
     present = algorithm.driver.module_ids

@@ -40,8 +40,8 @@ def spaces_without_agent(
         given: ``(observation space, action space)`` from the config; None where it has none.
         spaces: Spaces of the other policies.
 
-        Raises:
-            ValueError: If the spaces of the other policies differ.
+    Raises:
+        ValueError: If the spaces of the other policies differ.
     """
     found = []
     for i, kind in enumerate(("observation_space", "action_space")):

@@ -497,8 +497,8 @@ class Population(Checkpointable):
             settings: By index of the member, traced settings, and numbers of ``env_config`` in which members differ.
             **of_all: Must be empty. The error for a setting without a member names the form above.
 
-            Raises:
-                ValueError: If a member does not exist, or a setting cannot change. Nothing has changed then.
+        Raises:
+            ValueError: If a member does not exist, or a setting cannot change. Nothing has changed then.
         """
         self._check_is_running()
         form = 'change_settings({0: {"lr": 1e-4}})'

@@ -22,8 +22,8 @@ def checked_state(module_id: str, module: RLModule, state: Any) -> Any:
         module: The module.
         state: The user's value.
 
-        Raises:
-            ValueError: If it is not a state of this module.
+    Raises:
+        ValueError: If it is not a state of this module.
     """
     initial = module.get_initial_state()
     if not jax.tree.leaves(initial):
