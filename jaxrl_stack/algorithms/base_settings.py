@@ -305,8 +305,8 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "evaluation.",
             EVALUATION),
         host("evaluation_video_interval", None, integer(1, also=(None,)),
-            "Record a video of an evaluation's first episode if the iteration is a multiple of this number; None records "
-            "no videos.", EVALUATION),
+            "Record a video of an evaluation's first episode if the iteration is a multiple of this number; None "
+            "records no videos.", EVALUATION),
         host("evaluation_video_dir", None, text,
             "Folder for these videos; None uses videos/ in the folder of the results.", EVALUATION),
         host("offline_evaluation_interval", None, integer(1, also=(None,)),

@@ -225,5 +225,5 @@ def test_settings_that_do_not_go_with_noise_are_refused():
     with pytest.raises(ValueError, match="connector 'OrnsteinUhlenbeckNoise'.*log-probabilities.*entropy_coeff"):
         PPOConfig().environment(Echo).env_runners(**noisy).build_algo()
     config = SACConfig().environment(Echo, normalize_actions=False).env_runners(**noisy)
-    with pytest.raises(ValueError, match="normalize_actions=False.*'OrnsteinUhlenbeckNoise'"):
+    with pytest.raises(ValueError, match="'OrnsteinUhlenbeckNoise'.*environment.normalize_actions=False"):
         config.build_algo()
