@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import functools
+import re
 import types
 from collections.abc import Callable
 from typing import ClassVar
@@ -526,10 +528,12 @@ class Hooks(SquaresLearner):
         return loss, {"count": self.extra["count"][module_id], "double": 2.0 * loss}
 
     def post_update(self, state, *, metrics, settings):
-        metrics[(DEFAULT_MODULE_ID, "gamma")] = settings[DEFAULT_MODULE_ID]["gamma"]
-        metrics[(DEFAULT_MODULE_ID, "half")] = metrics[(DEFAULT_MODULE_ID, "total_loss")] / 2.0
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
+        half = metrics[(DEFAULT_MODULE_ID, "total_loss")] / 2.0
+        gamma = settings[DEFAULT_MODULE_ID]["gamma"]
+        metrics = {**metrics, (DEFAULT_MODULE_ID, "gamma"): gamma, (DEFAULT_MODULE_ID, "half"): half}
         count = state.extra["count"][DEFAULT_MODULE_ID]
-        return state.replace(extra={"count": {DEFAULT_MODULE_ID: count * 10.0}})
+        return state.replace(extra={"count": {DEFAULT_MODULE_ID: count * 10.0}}), metrics
 
     def after_gradient_based_update(self, *, timesteps):
         count = float(self.extra["count"][DEFAULT_MODULE_ID])
@@ -564,7 +568,7 @@ class ReadsItself(SquaresLearner):
 class ReadsItselfAfterwards(SquaresLearner):
     def post_update(self, state, *, metrics, settings):
         self.metrics.log_value("x", metrics[(DEFAULT_MODULE_ID, "total_loss")])
-        return state
+        return state, metrics
 
 
 def test_pure_hooks_do_not_read_the_learner_itself():
@@ -572,6 +576,135 @@ def test_pure_hooks_do_not_read_the_learner_itself():
         make(ReadsItself).update(batch=rows())
     with pytest.raises(RuntimeError, match=r"post_update\(\) is traced.*the learner's own metrics"):
         make(ReadsItselfAfterwards).update(batch=rows())
+
+
+COUNT = (DEFAULT_MODULE_ID, "count")
+
+
+class Counting(SquaresLearner):
+    """Counts updates, and the updates that a metric of a base class has seen."""
+
+    def initial_extra_state(self):
+        return {"count": jnp.float32(0.0)}
+
+    def post_update(self, state, *, metrics, settings):
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
+        count = state.extra["count"] + 1.0
+        return state.replace(extra={"count": count}), {**metrics, COUNT: count}
+
+
+class Doubled(Counting):
+    def post_update(self, state, *, metrics, settings):
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
+        doubled = 2.0 * metrics[COUNT] + settings[DEFAULT_MODULE_ID]["gamma"]
+        metrics = {path: value for path, value in metrics.items() if path[-1] != "total_loss"}
+        return state.replace(extra={"count": doubled}), {**metrics, (DEFAULT_MODULE_ID, "doubled"): doubled}
+
+
+class DoubledInPlace(Counting):
+    """The same in the form of earlier versions."""
+
+    def post_update(self, state, *, metrics, settings):
+        state = super().post_update(state, metrics=metrics, settings=settings)
+        doubled = 2.0 * metrics[COUNT] + settings[DEFAULT_MODULE_ID]["gamma"]
+        del metrics[(DEFAULT_MODULE_ID, "total_loss")]
+        metrics[(DEFAULT_MODULE_ID, "doubled")] = doubled
+        return dataclasses.replace(state, extra={"count": doubled})
+
+
+class DoubledBefore(Counting):
+    """Likewise, with the state of `super()` as it is, which another class of the new form changes further."""
+
+    def post_update(self, state, *, metrics, settings):
+        state = super().post_update(state, metrics=metrics, settings=settings)
+        del metrics[(DEFAULT_MODULE_ID, "total_loss")]
+        return state
+
+
+class DoubledAfter(DoubledBefore):
+    def post_update(self, state, *, metrics, settings):
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
+        doubled = 2.0 * metrics[COUNT] + settings[DEFAULT_MODULE_ID]["gamma"]
+        return state.replace(extra={"count": doubled}), {**metrics, (DEFAULT_MODULE_ID, "doubled"): doubled}
+
+
+class Mixin:
+    """In the form of earlier versions, of a class that is no learner."""
+
+    def post_update(self, state, *, metrics, settings):
+        state = super().post_update(state, metrics=metrics, settings=settings)
+        doubled = 2.0 * metrics[COUNT] + settings[DEFAULT_MODULE_ID]["gamma"]
+        del metrics[(DEFAULT_MODULE_ID, "total_loss")]
+        metrics[(DEFAULT_MODULE_ID, "doubled")] = doubled
+        return state.replace(extra={"count": doubled})
+
+
+class DoubledByMixin(Mixin, Counting):
+    pass
+
+
+class HandsOn(Doubled):
+    def post_update(self, state, *, metrics, settings):
+        return super().post_update(state, metrics=metrics, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("learner_class", "told"),
+    [
+        (DoubledInPlace, "DoubledInPlace"),
+        (DoubledAfter, "DoubledBefore"),
+        (DoubledByMixin, "DoubledByMixin"),
+        (HandsOn, None),
+    ],
+)
+def test_both_forms_of_post_update_do_the_same_and_the_old_one_is_named_once(learner_class, told, caplog):
+    new, old = make(Doubled), make(learner_class)
+    for _ in range(2):
+        expected, result = (learner.update(batch=rows())[DEFAULT_MODULE_ID] for learner in (new, old))
+        assert "total_loss" not in expected and {"count", "doubled"} <= expected.keys()
+        assert result == expected
+        assert float(old.extra["count"]) == float(new.extra["count"])
+        assert type(old.state) is type(new.state)
+    notices = [record.message for record in caplog.records if "post_update() returns only the state" in record.message]
+    assert [message.split(".")[0] for message in notices] == ([told] if told else [])
+    assert all("return state, {**metrics" in message for message in notices)
+
+
+def test_the_argument_of_a_hook_in_the_new_form_stays_as_it_is():
+    seen = []
+
+    class Watching(Doubled):
+        def post_update(self, state, *, metrics, settings):
+            before = dict(metrics)
+            after = Doubled.post_update(self, state, metrics=dict(metrics), settings=settings)[1]
+            seen.append((metrics == before, after.keys() ^ before.keys()))
+            return state, after
+
+    make(Watching).update(batch=rows())
+    assert seen == [(True, {COUNT, (DEFAULT_MODULE_ID, "doubled"), (DEFAULT_MODULE_ID, "total_loss")})]
+
+
+@pytest.mark.parametrize(
+    ("hook", "result", "message"),
+    [
+        ("post_update", None, "returned None: return the pair of the LearnerState and the metrics"),
+        ("post_update", (1, {}), "returned a tuple of int, dict: return the pair"),
+        ("post_update", {}, "returned a dict: return the pair"),
+        ("post_update", lambda state: (state, {"x": 1.0}), "returned a metric named 'x': name it by a tuple"),
+        ("post_update", lambda state: (state, {}, 3), "returned a tuple of LearnerState, dict, int"),
+        ("pre_update", None, "returned NoneType: return the LearnerState"),
+        ("compute_gradients", None, "returned NoneType: return the gradients"),
+        ("postprocess_gradients", None, "returned NoneType: return the gradients"),
+        ("postprocess_gradients_for_module", 1.0, "returned float: return the gradients"),
+    ],
+)
+def test_a_pure_hook_that_returns_something_else_is_named(hook, result, message):
+    def wrong(self, *args, **kwargs):
+        return result(args[0]) if callable(result) else result
+
+    learner = make(type("Wrong", (SquaresLearner,), {hook: wrong}))
+    with pytest.raises(ValueError, match=rf"Wrong\.{hook}\(\) {re.escape(message)}"):
+        learner.update(batch=rows())
 
 
 def test_other_threads_use_the_learner_while_an_update_is_traced():

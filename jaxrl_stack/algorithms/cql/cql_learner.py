@@ -22,6 +22,7 @@ from jaxrl_stack.algorithms.sac.sac_learner import (
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.post_update import UpdateResult
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.learner.traced_metrics import MetricKey
 from jaxrl_stack.ops import q_learning, soft_actor_critic
@@ -73,12 +74,12 @@ class CQLLearner(SACLearner):
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
-    ) -> LearnerState:
+    ) -> UpdateResult:
         """Counts the update. Pure; see `Learner.post_update`."""
-        state = super().post_update(state, metrics=metrics, settings=settings)
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         counts = state.extra[NUM_CQL_UPDATES]
         counted = {mid: own + jnp.asarray(self.has_rows(mid)).astype(jnp.uint32) for mid, own in counts.items()}
-        return dataclasses.replace(state, extra={**state.extra, NUM_CQL_UPDATES: counted})
+        return dataclasses.replace(state, extra={**state.extra, NUM_CQL_UPDATES: counted}), metrics
 
     # ---------------------------------------------------------------------------------------------------------- losses
 

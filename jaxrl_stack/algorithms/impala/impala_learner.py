@@ -14,6 +14,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.default_observations import rows_without_valid_action
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.post_update import UpdateResult
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, put_setting
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.block_values import values_of_block
@@ -154,12 +155,13 @@ class VTraceLearner(Learner):
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
-    ) -> LearnerState:
+    ) -> UpdateResult:
         """Reports the current entropy coefficients."""
-        state = super().post_update(state, metrics=metrics, settings=settings)
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
+        metrics = dict(metrics)
         for mid in self._ids_with_loss_of_algorithm:
             put_setting(metrics, (mid, LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY), settings[mid]["entropy_coeff"])
-        return state
+        return state, metrics
 
 
 class IMPALALearner(VTraceLearner):

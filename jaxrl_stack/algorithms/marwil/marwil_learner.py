@@ -13,6 +13,7 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
 from jaxrl_stack.core.learner.learner import POLICY_LOSS_KEY, VF_LOSS_KEY, Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.post_update import UpdateResult
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.ops import losses
@@ -134,9 +135,9 @@ class MARWILLearner(Learner):
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
-    ) -> LearnerState:
+    ) -> UpdateResult:
         """Keeps the moving averages. Pure; see `Learner.post_update`."""
-        state = super().post_update(state, metrics=metrics, settings=settings)
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         extra = dict(state.extra)
         for key in (LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY, _ERRORS):
             extra[key] = dict(extra[key])
@@ -145,9 +146,8 @@ class MARWILLearner(Learner):
                 if moved is not None:
                     extra[key][mid] = moved if has_rows is True else jnp.where(has_rows, moved, before)
         # State, and no result.
-        for path in [path for path in metrics if path[-1] == _ERRORS]:
-            del metrics[path]
-        return dataclasses.replace(state, extra=extra)
+        metrics = {path: value for path, value in metrics.items() if path[-1] != _ERRORS}
+        return dataclasses.replace(state, extra=extra), metrics
 
 
 def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:

@@ -13,6 +13,7 @@ from jaxrl_stack.core.distribution.jax_distribution import DiagGaussian
 from jaxrl_stack.core.learner.kl_coefficient import CURR_KL_COEFF_KEY, KL_KEY, AdaptiveKLCoefficient
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.post_update import UpdateResult
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.ops import losses
@@ -120,9 +121,8 @@ class PPOLearner(AdaptiveKLCoefficient, Learner):
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
-    ) -> LearnerState:
+    ) -> UpdateResult:
         """Updates the KL coefficients, and reports the entropy coefficients."""
-        state = super().post_update(state, metrics=metrics, settings=settings)
-        for mid in self._ids_with_loss_of_algorithm:
-            metrics[(mid, LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY)] = settings[mid]["entropy_coeff"]
-        return state
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
+        name, ids = LEARNER_RESULTS_CURR_ENTROPY_COEFF_KEY, self._ids_with_loss_of_algorithm
+        return state, {**metrics, **{(mid, name): settings[mid]["entropy_coeff"] for mid in ids}}

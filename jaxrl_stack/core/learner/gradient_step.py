@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxrl_stack.core.learner.items import Form, PackedItems, RowForm, WholeItems
 from jaxrl_stack.core.learner.losses import LossFunction, LossOutputs, loss_is_linear
-from jaxrl_stack.core.learner.optimizers import ParamDict, as_vector
+from jaxrl_stack.core.learner.optimizers import ParamDict, as_vector, check_gradients
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, Metrics, TracedMetrics
 from jaxrl_stack.core.learner.tracing import LinearizedLosses, Trace
 from jaxrl_stack.core.rl_module.row_independence import can_be_split
@@ -107,10 +107,13 @@ class GradientStep:
             for mid, loss in losses.items():
                 total = sum(loss.values()) if isinstance(loss, dict) else loss
                 trace.metrics.log_value((mid, learner.TOTAL_LOSS_KEY), total, window=1)
-            gradients = learner.compute_gradients(losses)
+            gradients, name = learner.compute_gradients(losses), type(learner).__name__
+            check_gradients(gradients, "compute_gradients", name)
             if learner.config.check_nans:
                 _log_finiteness(learner, trace.metrics, losses, gradients)
-            learner.apply_gradients(learner.postprocess_gradients(gradients))
+            gradients = learner.postprocess_gradients(gradients)
+            check_gradients(gradients, "postprocess_gradients", name)
+            learner.apply_gradients(gradients)
             return Carry(trace.params, outputs.rest, trace.optimizers), trace.metrics
 
     def _in_parts(

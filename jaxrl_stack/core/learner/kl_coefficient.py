@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.post_update import UpdateResult
 from jaxrl_stack.core.learner.traced_metrics import MetricKey
 
 KL_KEY = "mean_kl_loss"
@@ -38,9 +39,9 @@ class AdaptiveKLCoefficient(Learner):
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
-    ) -> LearnerState:
+    ) -> UpdateResult:
         """Move the coefficients. Pure; see `Learner.post_update`."""
-        state = super().post_update(state, metrics=metrics, settings=settings)
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         coefficients = dict(state.extra[CURR_KL_COEFF_KEY])
         for mid, coefficient in coefficients.items():
             kl = metrics.get((mid, KL_KEY))
@@ -50,5 +51,5 @@ class AdaptiveKLCoefficient(Learner):
                 has_rows = self.has_rows(mid)
                 moved = coefficient * factor
                 coefficients[mid] = moved if has_rows is True else jnp.where(has_rows, moved, coefficient)
-            metrics[(mid, CURR_KL_COEFF_KEY)] = coefficients[mid]
-        return dataclasses.replace(state, extra={**state.extra, CURR_KL_COEFF_KEY: coefficients})
+        metrics = {**metrics, **{(mid, CURR_KL_COEFF_KEY): own for mid, own in coefficients.items()}}
+        return dataclasses.replace(state, extra={**state.extra, CURR_KL_COEFF_KEY: coefficients}), metrics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import inspect
 import socket
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,9 +36,11 @@ from jaxrl_stack.core.learner.optimizers import (
     Optimizers,
     ParamDict,
     RegisteredOptimizer,
+    check_gradients,
     clip_gradients,
     problem_with_rates,
 )
+from jaxrl_stack.core.learner.post_update import UpdatedState, UpdateResult, accepts_both_forms
 from jaxrl_stack.core.learner.steps_trained import (
     Amount,
     StepsTrained,
@@ -191,6 +194,8 @@ class Learner(Checkpointable):
         super().__init_subclass__(**kwargs)
         for name in _OLD_HOOKS.keys() & vars(cls).keys():
             notice_once(f"{cls.__name__}.{name}() is never called: the hook is gone. {_OLD_HOOKS[name]}")
+        if inspect.isfunction(vars(cls).get("post_update")):
+            cls.post_update = accepts_both_forms(vars(cls)["post_update"], cls)
 
     if not TYPE_CHECKING:
         __getattr__ = old_members(OLD_MEMBERS)
@@ -732,9 +737,11 @@ class Learner(Checkpointable):
             if own:
                 config = self._config_view(module_id)
                 with explain_traced_branches(config):
-                    out |= self.postprocess_gradients_for_module(
+                    changed = self.postprocess_gradients_for_module(
                         module_id=module_id, config=config, module_gradients_dict=own
                     )
+                check_gradients(changed, "postprocess_gradients_for_module", type(self).__name__)
+                out |= changed
         return out
 
     def postprocess_gradients_for_module(
@@ -788,19 +795,21 @@ class Learner(Checkpointable):
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[ModuleID, dict[str, Any]]
-    ) -> LearnerState:
+    ) -> UpdateResult:
         """Pure hook after the minibatch loop. Runs inside the compiled update.
 
         Args:
             state: State after the last gradient step. Modules without a valid row are as they were before; what a
                 hook keeps for each module has to ask `has_rows`.
-            metrics: ``{(module_id, name): value}`` of the last minibatch.
+            metrics: ``{(module_id, name): value}``, the metrics of the minibatches.
             settings: ``{module_id: {name: current value}}`` of the traced settings.
 
         Returns:
-            The state of the next update, e.g. with target networks or the KL coefficient moved on.
+            ``(state, metrics)``: the state of the next update, e.g. with moved target networks, and the metrics that
+            the update returns. Override it as ``state, metrics = super().post_update(state, metrics=metrics,
+            settings=settings)`` and ``return state, {**metrics, (module_id, "name"): value}``.
         """
-        return state
+        return UpdatedState.of(state, metrics)  # type: ignore[return-value]
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """Host hook after each update. Overriding it makes every iteration return to the host; see `post_update`."""

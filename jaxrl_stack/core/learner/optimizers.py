@@ -179,6 +179,14 @@ def as_vector(params: ParamDict) -> tuple[Any, Callable[[Any], ParamDict]]:
     return reductions.ravel(params)
 
 
+def check_gradients(gradients: Any, hook: str, learner: str) -> None:
+    """Raises a ValueError if a hook of a learner of that class returned anything but ``{ref: gradient}``."""
+    if not isinstance(gradients, Mapping):
+        raise ValueError(
+            f"{learner}.{hook}() returned {type(gradients).__name__}: return the gradients, a dict {{ref: array}}."
+        )
+
+
 def clip_gradients(gradients: ParamDict, grad_clip: Any, grad_clip_by: str) -> tuple[ParamDict, jax.Array]:
     """Clip gradients as RLlib does.
 

@@ -12,6 +12,7 @@ from flax import nnx
 
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_state import LearnerState
+from jaxrl_stack.core.learner.post_update import UpdateResult
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, put_counter
 from jaxrl_stack.core.rl_module.apis import TargetNetworkAPI
 from jaxrl_stack.core.rl_module.target_networks import follows
@@ -46,11 +47,11 @@ class TargetNetworkUpdates(Learner):
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
-    ) -> LearnerState:
+    ) -> UpdateResult:
         """Move the target networks that are due. Pure; see `Learner.post_update`."""
-        state = super().post_update(state, metrics=metrics, settings=settings)
+        state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         last, number = dict(state.extra[LAST_TARGET_UPDATE]), dict(state.extra[TARGET_UPDATES])
-        rest = dict(state.rest)
+        rest, metrics = dict(state.rest), dict(metrics)
         for mid in last:
             sources = self._sources_of_targets(mid)
             due = q_learning.target_update_due(state.timesteps, last[mid], self.env_steps_between_target_updates(mid))
@@ -63,7 +64,7 @@ class TargetNetworkUpdates(Learner):
             put_counter(metrics, (mid, NUM_TARGET_UPDATES), counters.add(counters.zero(), number[mid]))
             put_counter(metrics, (mid, LAST_TARGET_UPDATE_TS), last[mid])
         extra = {**state.extra, LAST_TARGET_UPDATE: last, TARGET_UPDATES: number}
-        return dataclasses.replace(state, rest=rest, extra=extra)
+        return dataclasses.replace(state, rest=rest, extra=extra), metrics
 
     def env_steps_between_target_updates(self, module_id: str) -> int:
         """Sampled env steps, at least, between target updates of a module; 0 makes one after every update."""

@@ -22,6 +22,7 @@ from jaxrl_stack.core.learner.losses import Losses, TracedLosses, loss_is_linear
 from jaxrl_stack.core.learner.minibatches import Batch, epoch_keys, in_parts, minibatch_index, minibatch_index_within
 from jaxrl_stack.core.learner.modules_without_rows import left_as_they_were
 from jaxrl_stack.core.learner.optimizers import as_vector
+from jaxrl_stack.core.learner.post_update import update_result
 from jaxrl_stack.core.learner.traced_metrics import (
     LR_KEY,
     TOTAL_EVAL_LOSS_KEY,
@@ -334,6 +335,11 @@ class Update:
         values = _with_lr_factors(learner, state, learner.current_values(settings, state.timesteps))
         with learner.in_pure_hook("pre_update"):
             state = learner.pre_update(state, batch)
+        if not isinstance(state, LearnerState):
+            raise ValueError(
+                f"{type(learner).__name__}.pre_update() returned {type(state).__name__}: return the LearnerState to "
+                f"start from, e.g. state.replace(extra=...)."
+            )
         trained = {mid for mid in learner.template if learner.should_module_be_updated(mid, batch)}
         check_any_is_trained(learner.policies_to_train, trained & batch.keys(), batch)
         batch = {mid: columns for mid, columns in batch.items() if mid in trained}
@@ -397,7 +403,9 @@ class Update:
             num_updates=before.num_updates + jnp.uint32(1),
         )
         with learner.in_pure_hook("post_update", has_rows):
-            state = learner.post_update(state, metrics=values, settings=started.values["modules"])
+            given = dict(values)
+            result = learner.post_update(state, metrics=given, settings=started.values["modules"])
+            state, values = update_result(result, values, given, type(learner))
         for path, lr in rates.items():
             put_setting(values, path, lr)
         for mid, own in counted.items():
