@@ -173,6 +173,8 @@ class DeviceRollout:
         held: Shapes of what an act leaves of one agent, ``{module_id: {column: pytree}}``; {} where everybody acts in
             every step.
         shows_agents: Whether records have a `ShownStep` in `seen`.
+        declared: `Learner.declared_columns`: those that neither a module nor its pipelines make are read from the
+            `info` of an environment of one agent.
     """
 
     modules: Mapping[str, ModuleStep]
@@ -182,6 +184,7 @@ class DeviceRollout:
     env_params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     held: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     shows_agents: bool = False
+    declared: Mapping[str, Collection[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def pure(self) -> PureModule:
@@ -263,7 +266,7 @@ class DeviceRollout:
         after = self.env.step_batch(keys.envs, state.env_state, self._of_env(actions), self._env_params())
         ended = jnp.logical_or(after.terminated, after.truncated)
         answers = self._answers(after, ended)
-        columns = {mid: {**batches[mid], **acted[mid]} for mid in self.modules}
+        columns = {mid: {**self._of_info(mid, after.info), **batches[mid], **acted[mid]} for mid in self.modules}
         unclaimed = ()
         if acts:
             unclaimed = self._unclaimed(state.held, acts, answers)
@@ -392,6 +395,12 @@ class DeviceRollout:
                 OBSERVES: answers.observes[mid],
             }
         return ShownStep(self.module_map.by_agent(shown), after.terminated, after.truncated)
+
+    def _of_info(self, module_id: str, info: Mapping[str, Any]) -> dict[str, Any]:
+        """Declared columns that the environments return in `info`, ``[B, ...]``."""
+        if self.module_map.is_multi_agent:
+            return {}
+        return {name: info[name] for name in self.declared.get(module_id, ()) if name in info}
 
     def _rows(self, of_env: Any) -> dict[str, Any]:
         """What environments gave, as rows of the modules."""

@@ -57,6 +57,8 @@ class ConnectorV2(Checkpointable, Constructible):
     Attributes:
         is_host_connector: Whether it is written for RLlib's ``__call__`` and hence cannot be compiled.
         needs_all_final_obs: Whether it reads FINAL_OBS of steps that terminated an episode, too; a class may set it.
+        columns_from_acting: Columns of every sampled step that a connector of the learner pipeline reads; see
+            `Learner.columns_from_acting`. A class may set it.
         needs_sampled_steps: Whether it reads every sampled step once, with the environment's reward: rows that are
             drawn from replay, and ``clip_rewards``, are refused. A class may set it.
         sees_action_mask: Whether it gets observations with their action mask, ``{"action_mask": mask, "observations":
@@ -71,6 +73,7 @@ class ConnectorV2(Checkpointable, Constructible):
     draws_from_pipeline_key = False
     is_host_connector = False
     needs_all_final_obs = False
+    columns_from_acting: tuple[str, ...] = ()
     needs_sampled_steps = False
     sees_action_mask = True
     mask_keys: tuple[str, ...] = ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Columns:
     """Names of the columns in a batch `{module_id: {column: pytree}}`; the values are RLlib's.
@@ -60,3 +62,31 @@ STEP_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATE
 
 NOT_MODEL_OUTPUTS = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS, Columns.LOSS_MASK, Columns.RESETS})
 """Columns of a rollout; all others are outputs of the module."""
+
+
+def declared_columns(owner: Any) -> tuple[str, ...]:
+    """Columns that an object reads of every recorded step: the names in `columns_from_acting` of its classes.
+
+    Names of base classes are added. If a class defines the attribute as a property, its result includes them.
+
+    Args:
+        owner: A Learner, an RLModule or a ConnectorV2.
+
+    Raises:
+        ValueError: If a class names anything but a tuple of names.
+    """
+    names: list[str] = []
+    for cls in type(owner).__mro__:
+        own = vars(cls).get("columns_from_acting", ())
+        is_property = isinstance(own, property)
+        if is_property:
+            own = own.__get__(owner)
+        if isinstance(own, str) or not all(isinstance(name, str) for name in own):
+            raise ValueError(
+                f"{cls.__name__}.columns_from_acting = {own!r} must be a tuple of names of columns: "
+                f'columns_from_acting = ("my_column",).'
+            )
+        names += own
+        if is_property:
+            break
+    return tuple(dict.fromkeys(names))

@@ -109,7 +109,8 @@ class DeviceDriver(LocalDriver):
         self.acting_modules = {mid: self.learner.template[mid] for mid in self.module_map.agents_of}
         if env is not None:
             window_size = config.metrics_num_episodes_for_smoothing
-            self.rollout = make_rollout(config, env, pipelines, self.learner.pure, window_size=window_size)
+            rollout = make_rollout(config, env, pipelines, self.learner.pure, window_size=window_size)
+            self.rollout = dataclasses.replace(rollout, declared=self.learner.declared_columns)
         sampled = self.rollout if self.step.needs_env else None
         if sampled is not None and self.module_map.is_multi_agent and self._watches_episodes:
             sampled = dataclasses.replace(sampled, shows_agents=True)

@@ -123,6 +123,7 @@ class Facts(abc.ABC):
                 "call plan_samples()."
             )
         assert self.acting_modules
+        self._check_declared_columns(for_replay)
         # Asked once: on the host runners answer it, which may be actors.
         frames = self.num_stacked_frames() if in_frames and not self.may_skip_steps else {}
         layouts = {}
@@ -139,6 +140,23 @@ class Facts(abc.ABC):
                     num_agents=self.module_map.num_slots[mid] if shared_observations(module) else 1,
                 )
         return SamplePlan(num_steps, Layouts(layouts), num_shares, at_least, has_all_final_obs=all_final_obs)
+
+    def _check_declared_columns(self, for_replay: bool) -> None:
+        """Refuses declared columns that no sampled step has, as far as it is known what steps have."""
+        if self.config._learner_connector and not for_replay:
+            # A connector of the user may make them of the sampled steps.
+            return
+        for mid, names in self.learner_group.declared_columns.items():
+            step = self.recorded.get(mid)
+            if step is None or not step.is_complete:
+                continue
+            if missing := [name for name in names if name not in step.columns]:
+                raise ValueError(
+                    f"columns_from_acting declares the columns {missing}, and a sampled step of module {mid!r} has "
+                    f"{sorted(step.columns)}. Return them from {type(self.acting_modules[mid]).__name__}."
+                    f"forward_exploration(), add an env-to-module connector that makes them, or return them in `info` "
+                    f"of a JAX environment of one agent."
+                )
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:

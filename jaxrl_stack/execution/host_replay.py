@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -43,6 +44,8 @@ class HostReplay:
         make_buffer: Creates an empty buffer for a config.
         capacity: Capacity of the buffer, in steps.
         start: Recorded steps that it starts with, or None.
+        recorded: Shapes of the columns of a step, ``{module_id: {column: pytree [1, 1, ...]}}``, as far as they are
+            known.
 
     Attributes:
         metrics: Metrics of the buffer.
@@ -62,7 +65,9 @@ class HostReplay:
         make_buffer: Callable[[OffPolicyConfig], Any],
         capacity: int,
         start: RecordedStart | None = None,
+        recorded: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     ):
+        self._recorded = recorded
         self._forms, self._batch_sizes = dict(forms), dict(batch_sizes)
         self._make_buffer, self.capacity, self._start = make_buffer, capacity, start
         self.writes = next(iter(forms.values())).writes
@@ -86,14 +91,20 @@ class HostReplay:
     def _estimate(self) -> MemoryEstimate | None:
         estimate = self._buffer.memory_estimate()
         starts = {mid: what.start for mid, what in self._forms.items() if what.start and what.start.extra_columns}
-        if estimate is None or not starts:
-            return estimate
-        # The buffer knows of the column, and not how large it is.
+        # The buffer knows of the columns, and not how large they are.
         agents = self._buffer.num_agents if self._has_several else {}
-        bytes_per_step = sum(agents.get(mid, 1) * bytes_of_shapes(start.shapes) for mid, start in starts.items())
-        states = self.capacity * bytes_per_step
-        estimate = dataclasses.replace(estimate, columns={**estimate.columns, Columns.STATE_IN: states})
-        where, remedy = "are free on this machine", f"{REMEDY} {next(iter(starts.values())).remedy}"
+        sizes: dict[str, int] = {}
+        for mid, what in self._forms.items():
+            shapes = {name: own for name, own in self._recorded.get(mid, {}).items() if name in what.declared}
+            if mid in starts:
+                shapes[Columns.STATE_IN] = starts[mid].shapes
+            for name, own in shapes.items():
+                sizes[name] = sizes.get(name, 0) + self.capacity * agents.get(mid, 1) * bytes_of_shapes(own)
+        if estimate is None or not sizes:
+            return estimate
+        estimate = dataclasses.replace(estimate, columns={**estimate.columns, **sizes})
+        where, remedies = "are free on this machine", [REMEDY, *[start.remedy for start in starts.values()][:1]]
+        remedy = " ".join(remedies)
         require_memory(estimate, available_host_bytes(), where=where, remedy=remedy)
         return estimate
 

@@ -164,7 +164,11 @@ class _OnHost(_ReplayMaker):
             buffer.module_ids = list(forms)
             return buffer
 
-        return HostReplay(self.config, forms, numbers, make_buffer=make_buffer, capacity=self.config.replay_capacity)
+        capacity, recorded = self.config.replay_capacity, self._recorded_columns()
+        return HostReplay(self.config, forms, numbers, make_buffer=make_buffer, capacity=capacity, recorded=recorded)
+
+    def _recorded_columns(self) -> dict[str, Any]:
+        return {mid: step.columns for mid, step in self.facts.recorded.items()}
 
     def _replay(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart | None) -> HostReplay:
         def make_buffer(config: OffPolicyConfig) -> EpisodeReplayBuffer:
@@ -175,7 +179,15 @@ class _OnHost(_ReplayMaker):
             return buffer
 
         forms, numbers, capacity = {module_id: what}, {module_id: batch_size}, self.config.replay_capacity
-        return HostReplay(self.config, forms, numbers, make_buffer=make_buffer, capacity=capacity, start=start)
+        return HostReplay(
+            self.config,
+            forms,
+            numbers,
+            make_buffer=make_buffer,
+            capacity=capacity,
+            start=start,
+            recorded=self._recorded_columns(),
+        )
 
     def _recorded(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart) -> RecordedRows:
         def make_buffer(config: OffPolicyConfig) -> EpisodeReplayBuffer:

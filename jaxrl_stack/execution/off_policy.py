@@ -18,7 +18,8 @@ from jaxrl_stack.execution.make_replays import drawn_memory, make_replays
 from jaxrl_stack.execution.plans import Plan
 from jaxrl_stack.execution.sources import num_learner_shares
 from jaxrl_stack.execution.training_step import KeptPart, Place, TrainingStep, TrainState
-from jaxrl_stack.replay.draw_forms import DrawForm, Sequences, StartState, Transitions
+from jaxrl_stack.replay.device_replay import NAMES_OF_SAMPLES
+from jaxrl_stack.replay.draw_forms import Sequences, StartState, Transitions
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.memory import MemoryEstimate
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
@@ -90,6 +91,9 @@ class OffPolicyStep(TrainingStep):
         self._restores_environments = facts.restores_environments
         self._trained = [mid for mid in modules if is_trained(config.policies_to_train, mid)]
         self.forms = {mid: self._form_of(modules[mid]) for mid in self._trained or modules}
+        for mid, what in self.forms.items():
+            if declared := self._columns_of(facts, mid):
+                self.forms[mid] = dataclasses.replace(what, declared=declared)
         num_shares, total = num_learner_shares(facts), int(config.total_train_batch_size)
         numbers = {mid: what.num_items(total, num_shares) for mid, what in self.forms.items()}
         # Each module has a train batch of its own in an update; the rows of the largest one count.
@@ -100,7 +104,12 @@ class OffPolicyStep(TrainingStep):
         self.kept_memory = MemoryEstimate.joined(kept) if kept else None
         self.batch_memory = drawn_memory(facts, self.forms, numbers)
 
-    def _form_of(self, module: RLModule) -> DrawForm:
+    def _columns_of(self, facts: Facts, module_id: str) -> tuple[str, ...]:
+        """Columns of every step that the replay stores in addition to a transition."""
+        declared = facts.learner_group.declared_columns.get(module_id, ())
+        return tuple(name for name in declared if name not in NAMES_OF_SAMPLES)
+
+    def _form_of(self, module: RLModule) -> Any:
         """Form of the drawn items for a module.
 
         Raises:

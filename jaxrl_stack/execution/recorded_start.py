@@ -41,6 +41,12 @@ class RecordedStart:
     """
 
     def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
+        if what.declared:
+            raise ValueError(
+                f"A replay buffer that begins with offline_data(input_=...) has none of the columns "
+                f"{list(what.declared)} of those steps, which columns_from_acting declares. Leave input_ out, or make "
+                f"the columns of the observations in a learner connector."
+            )
         if what.extra_columns:
             raise ValueError(
                 "offline_data(input_=...): recorded steps have no recurrent states for the replay buffer. Start "

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NUM_BEFORE = "num_before"
 _STORED = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
 _READ = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS})
-_NAMES_OF_SAMPLES = _READ | {Columns.NEXT_OBS, N_STEP, WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN}
+NAMES_OF_SAMPLES = _READ | {Columns.NEXT_OBS, N_STEP, WEIGHTS, Columns.LOSS_MASK, Columns.SEQ_LENS, Columns.STATE_IN}
 
 _OWN_FINALS_BYTES = 2**27
 """Up to so many bytes, every step keeps the observation that it led to beside its own."""
@@ -128,7 +128,7 @@ class DeviceReplay:
                 f"num_final_obs={slots!r} must be from num_envs={self.num_envs} (so that the newest row can always be "
                 f"drawn) to capacity={self.capacity}, or None."
             )
-        taken = _NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
+        taken = NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
         if isinstance(self.extra_columns, str) or taken:
             raise ValueError(
                 f"extra_columns={self.extra_columns!r} must be a tuple of column names other than {sorted(taken)}."

@@ -38,6 +38,7 @@ class DrawForm(Protocol):
     Attributes:
         length: Steps of an item.
         writes: Names of what a loss logs per item and both `write_*` take; () if nothing is written back.
+        declared: Columns of sampled steps that are stored, and drawn with the items; see `Learner.columns_from_acting`.
     """
 
     @property
@@ -45,6 +46,9 @@ class DrawForm(Protocol):
 
     @property
     def writes(self) -> tuple[str, ...]: ...
+
+    @property
+    def declared(self) -> tuple[str, ...]: ...
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
@@ -172,14 +176,18 @@ class _WithPriorities(abc.ABC):
         n_step: Steps of the returns; a range ``(low, high)`` draws them, `high` excluded.
         clip_rewards: Clipping of rewards; see `ops.returns.clipped_rewards`.
         writes: The name of what the loss logs as priorities; () of uniform draws.
+        declared: See `DrawForm`.
     """
 
     n_step: int | tuple[int, int] = 1
     clip_rewards: bool | float | None = None
     writes: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
 
     def _arguments(self, gamma: float, beta: float) -> dict[str, Any]:
         arguments: dict[str, Any] = {"n_step": self.n_step, "gamma": gamma, "beta": beta}
+        if self.declared:
+            arguments["extra_columns"] = self.declared
         if self.clip_rewards:
             # Left out otherwise: users' own buffers need not know of it.
             arguments["clip_rewards"] = self.clip_rewards
@@ -194,9 +202,10 @@ class _WithPriorities(abc.ABC):
     ) -> MemoryEstimate:
         """Memory of observations, actions, and columns with the dtypes `of_steps` and `of_items`."""
         lead = tuple(counts.values())
+        sources = {**_OBSERVED, **{name: name for name in self.declared if name in recorded}}
         columns = {
             name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape[2:]), x.dtype), recorded[source])
-            for name, source in _OBSERVED.items()
+            for name, source in sources.items()
         }
         for own, axes in ((of_steps, lead), (of_items, lead[:1])):
             columns |= {name: jax.ShapeDtypeStruct(axes, dtype) for name, dtype in own.items()}
@@ -247,14 +256,19 @@ class Transitions(_WithPriorities):
     """Single steps with returns of n steps and the observations that these lead to."""
 
     length = 1
-    extra_columns = ()
     start = None
+
+    @property
+    def extra_columns(self) -> tuple[str, ...]:
+        return self.declared
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
         return num_steps
 
     def ring(self, **sizes: Any) -> DeviceReplay:
-        return DeviceReplay(**sizes, n_step=self.n_step, clip_rewards=self.clip_rewards)
+        return DeviceReplay(
+            **sizes, n_step=self.n_step, clip_rewards=self.clip_rewards, extra_columns=self.extra_columns
+        )
 
     def memory_estimate(self, number: int, recorded: Mapping[str, Any], *, is_on_device: bool) -> MemoryEstimate:
         return self._estimate({"rows": number}, recorded, _STEP_DTYPES, _item_dtypes(is_on_device))
@@ -291,7 +305,7 @@ class Sequences(_WithPriorities):
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        return self.start.extra_columns
+        return (*self.start.extra_columns, *self.declared)
 
     @property
     def learned(self) -> int:
@@ -321,7 +335,7 @@ class Sequences(_WithPriorities):
             number,
             batch_length_T=self.learned,
             burn_in_len=self.burn_in,
-            state_column=Columns.STATE_IN if self.extra_columns else None,
+            state_column=Columns.STATE_IN if self.start.extra_columns else None,
             **self._arguments(gamma, beta),
             **which,
         )
@@ -352,16 +366,18 @@ class Windows:
         clip_rewards: Clipping of rewards; see `ops.returns.clipped_rewards`.
         writes: Entries of the stored states, which are replaced by those that the loss logs, ``[N, T, ...]``: after
             each item, hence before the next one; () if states are not stored.
+        declared: See `DrawForm`.
     """
 
     length: int
     start: StartState
     clip_rewards: bool | float | None = None
     writes: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        return self.start.extra_columns
+        return (*self.start.extra_columns, *self.declared)
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
         return _num_of_length(self.length, num_steps, num_shares)
@@ -376,7 +392,8 @@ class Windows:
         lead = tuple(counts.values())
         columns = {
             name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape[2:]), x.dtype), recorded[name])
-            for name in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS)
+            for name in (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, *self.declared)
+            if name in recorded
         }
         return _with_states(MemoryEstimate.of_shapes("train batch", counts, columns), self.start, number)
 
@@ -392,7 +409,7 @@ class Windows:
         self, ring: DeviceReplay, state: ReplayState, numbers: jax.Array | RandomNumbers, **arguments: Any
     ) -> tuple[ReplayState, dict[str, Any], Any]:
         columns, drawn = items.device_windows(ring, state, numbers, self.length)
-        if self.extra_columns:
+        if self.start.extra_columns:
             # All is read before states are written: XLA copies the ring otherwise.
             columns, state = jax.lax.optimization_barrier((columns, state))
         columns = self.start.added_to(columns, ring.batch_size, jnp)

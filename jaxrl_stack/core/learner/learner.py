@@ -21,7 +21,7 @@ from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.compat.renamed import old_members
 from jaxrl_stack.core import ALL_MODULES, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from jaxrl_stack.core.block import Block
-from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.columns import Columns, declared_columns
 from jaxrl_stack.core.default_observations import check_has_masks
 from jaxrl_stack.core.experience import Experience, num_rows_of
 from jaxrl_stack.core.layouts import layout_of
@@ -98,6 +98,8 @@ POLICY_LOSS_KEY = "policy_loss"
 VF_LOSS_KEY = "vf_loss"
 ENTROPY_KEY = "entropy"
 """Names of metrics."""
+_OF_ACTIONS = frozenset({Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS, Columns.ACTION_PROB})
+"""Columns that belong to an action: a module that chooses actions itself returns those that the loss reads."""
 _OPTIMIZER_STATE = "Use get_state(components='optimizer') and set_state(...)."
 _MODULE_STATE = "Use get_weights() and set_weights(...), or get_state(components='rl_module') and set_state(...)."
 _OLD_HOOKS = {
@@ -294,7 +296,8 @@ class Learner(Checkpointable):
                 module_id=module_id,
                 forwards=("inference", "exploration", "train") if acts else ("train",),
                 train_keys=self.columns_from_forward_train if acts else (),
-                exploration_keys=() if has_own else self.columns_from_acting,
+                exploration_keys=() if has_own else [own for own in declared_columns(self) if own in _OF_ACTIONS],
+                declared=self._columns_declared_for(module),
             )
 
     @classmethod
@@ -308,8 +311,29 @@ class Learner(Checkpointable):
 
     @property
     def columns_from_acting(self) -> tuple[str, ...]:
-        """Columns that the loss needs of how actions were chosen; a module that chooses them itself returns them."""
+        """Columns that the loss reads of every sampled step, in addition to those that every step has.
+
+        A subclass names its own: ``columns_from_acting = ("confidence",)``. An output of ``forward_exploration`` or a
+        column of an env-to-module connector has the name. A replay stores these columns: a drawn transition has the
+        values of its first step, a sequence the values of all steps. An `RLModule` and a `ConnectorV2` of the learner
+        pipeline can name columns in the same way.
+        """
         return ()
+
+    @property
+    def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
+        """``{module_id: names}``, the columns that are read of every sampled step of the modules that are trained."""
+        trained = {mid: own for mid, own in self.template.items() if is_trained(self.policies_to_train, mid)}
+        of_connectors = [name for connector in self._learner_connector for name in declared_columns(connector)]
+        return {
+            mid: tuple(dict.fromkeys([*self._columns_declared_for(module), *of_connectors]))
+            for mid, module in trained.items()
+        }
+
+    def _columns_declared_for(self, module: RLModule) -> tuple[str, ...]:
+        """The columns that the loss of a module, and the module, name in `columns_from_acting`."""
+        of_loss = declared_columns(self) if self._has_loss_of_algorithm(module) else ()
+        return (*of_loss, *declared_columns(module))
 
     @staticmethod
     def _has_loss_of_algorithm(module: RLModule) -> bool:

@@ -110,6 +110,7 @@ class LearnerActor:
             "num_updates": self.learner.num_updates,
             "host_connector_names": self.learner.host_connector_names,
             "needs_all_final_obs": self.learner.needs_all_final_obs,
+            "declared_columns": self.learner.declared_columns,
         }
 
     def _make_learner(self) -> Learner:

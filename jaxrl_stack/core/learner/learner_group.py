@@ -23,6 +23,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.actor_backend import RAY
 from jaxrl_stack.utils.call_results import RemoteCallResults, ResultOrError
+from jaxrl_stack.utils.typing import ModuleID
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -120,6 +121,11 @@ class LearnerGroup(Checkpointable):
     def needs_all_final_obs(self) -> bool:
         """Whether the learner pipeline reads the observations after steps that terminated an episode, too."""
         return self._local.needs_all_final_obs if self._actors is None else self._actors.info["needs_all_final_obs"]
+
+    @property
+    def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
+        """See `Learner.declared_columns`."""
+        return self._local.declared_columns if self._actors is None else self._actors.info["declared_columns"]
 
     def __len__(self) -> int:
         """Number of learners, the local one included."""

@@ -116,7 +116,9 @@ class Losses:
                 raise ValueError(
                     f"The loss of {type(learner).__name__}, or a forward_train(), looks up {error}, which is not "
                     f"there: the batch has the columns {columns}, and forward_train() returned {outputs}. Add a "
-                    f"learner connector that makes it, or look up one of these."
+                    f"learner connector that makes it; or return it from forward_exploration(), or make it in an "
+                    f"env-to-module connector, and declare it: columns_from_acting = ({error},) in "
+                    f"{type(learner).__name__}."
                 ) from error
         _check_losses(losses, type(learner).__name__)
         rest = learner.pure.unbind(trace.module)[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from typing import Any
 
@@ -29,6 +30,7 @@ def check_module_outputs(
     forwards: Collection[str] = ("inference", "exploration", "train"),
     train_keys: Collection[str] = (),
     exploration_keys: Collection[str] = (),
+    declared: Collection[str] = (),
 ) -> None:
     """Check what a module's forward passes return, by tracing them on a batch made from its spaces.
 
@@ -38,6 +40,8 @@ def check_module_outputs(
         forwards: Which passes to check; those that a `learner_only` module never runs are left out.
         train_keys: Columns that the algorithm's loss needs from `forward_train`.
         exploration_keys: Columns that it needs beside ACTIONS from a `forward_exploration` that chooses actions itself.
+        declared: Columns of sampled steps that a pass may read. Their shapes are not known here: a pass that reads one
+            is not checked.
 
     Raises:
         ValueError: Names the module's class, the method and the column, what was expected and what it got,
@@ -46,7 +50,12 @@ def check_module_outputs(
     if isinstance(module, MultiRLModule):
         for id_, part in module.items():
             check_module_outputs(
-                part, module_id=id_, forwards=forwards, train_keys=train_keys, exploration_keys=exploration_keys
+                part,
+                module_id=id_,
+                forwards=forwards,
+                train_keys=train_keys,
+                exploration_keys=exploration_keys,
+                declared=declared,
             )
         return
     required = {"train": train_keys, "exploration": exploration_keys}
@@ -56,14 +65,20 @@ def check_module_outputs(
             continue
         if module.inference_only and forward == "train":
             continue
-        _ForwardCheck(module, module_id, forward).run(required.get(forward, ()), traced)
+        with contextlib.suppress(_ReadsDeclaredColumn):
+            _ForwardCheck(module, module_id, forward, declared).run(required.get(forward, ()), traced)
+
+
+class _ReadsDeclaredColumn(Exception):
+    """A pass reads a column of sampled steps whose shape is not known."""
 
 
 class _ForwardCheck:
     """One forward pass of one module."""
 
-    def __init__(self, module: RLModule, module_id: str | None, forward: str):
+    def __init__(self, module: RLModule, module_id: str | None, forward: str, declared: Collection[str]):
         self.module = module
+        self.declared = declared
         name = type(module).__name__
         self.owner = name if module_id is None else f"{name} (module {module_id!r})"
         self.forward = forward
@@ -111,10 +126,12 @@ class _ForwardCheck:
                 lambda p, r, *args: call(definition.merge(p, r), *args), params, rest, self.batch, *more
             )
         except KeyError as error:
+            if error.args and error.args[0] in self.declared:
+                raise _ReadsDeclaredColumn from error
             raise ValueError(
                 f"{self.owner}.{method}() looks up {error}, which is neither in its batch (columns "
-                f"{list(self.batch)}) nor in its outputs: read one of these columns, or add a connector "
-                "that makes the one that is missing."
+                f"{list(self.batch)}) nor in its outputs: read one of these columns, or add an env-to-module connector "
+                f"that makes it, and declare it: columns_from_acting = ({error},) in {type(self.module).__name__}."
             ) from error
         except Exception as error:
             if isinstance(error, NotImplementedError) and not remedy(error):

@@ -128,6 +128,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     exploration_settings: tuple[str, ...] = ()
     """Names of traced settings of the algorithm, such as ``"epsilon"``, whose values `forward_exploration` gets as
     keyword arguments while environments are sampled; schedules as of the lifetime env steps."""
+    columns_from_acting: tuple[str, ...] = ()
+    """Columns of every sampled step that ``forward_train`` or the module's own loss reads, in addition to those that
+    every step has; see `Learner.columns_from_acting`."""
     rows_are_independent = False
     """Whether what this class computes for a row depends on no other row of the batch, nor on their number.
 
