@@ -10,7 +10,9 @@ class Columns:
 
     `TERMINATEDS` and `TRUNCATEDS` are always two columns. `FINAL_OBS` has no counterpart in RLlib: it holds
     the module's input made from the observation before an auto-reset, from which a truncated step bootstraps. Nor has
-    `RESETS`, which stands beside `STATE_IN`: bool, whether a step is the first of its episode.
+    `RESETS`, which stands beside `STATE_IN`: bool, whether a step is the first of its episode. Nor have `DISCOUNT`,
+    float32, a factor of a step by which ``gamma`` is multiplied, and `N_STEP_DISCOUNT`, the product of the factors
+    of a transition.
     """
 
     # What the environment says.
@@ -21,6 +23,7 @@ class Columns:
     REWARDS = "rewards"
     TERMINATEDS = "terminateds"
     TRUNCATEDS = "truncateds"
+    DISCOUNT = "discount"
 
     # What is done in it: as the module computed it, and as the environment received it.
     ACTIONS = "actions"
@@ -52,6 +55,7 @@ class Columns:
     INTRINSIC_REWARDS = "intrinsic_rewards"
     RETURNS_TO_GO = "returns_to_go"
     RETURNS_SO_FAR = "returns_so_far"
+    N_STEP_DISCOUNT = "n_step_discount"
 
     # False in rows that losses, statistics and counters must not see.
     LOSS_MASK = "loss_mask"

@@ -37,6 +37,7 @@ def gae(
     gamma: jax.Array | float,
     lambda_: jax.Array | float,
     mask: jax.Array | None = None,
+    discounts: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Generalised advantage estimation (Schulman et al., 2016, equations 11 to 16), exact at time limits.
 
@@ -57,6 +58,8 @@ def gae(
         gamma: Discount, scalar.
         lambda_: Trace decay, scalar.
         mask: bool ``[T, B]``, or None for "all rows count".
+        discounts: float32 ``[T, B]``, factors by which ``gamma`` is multiplied in each step, both in ``delta_t`` and in
+            ``A_t``; None: 1.
 
     Returns:
         ``(advantages, value_targets)``, float32 ``[T, B]`` each; targets are ``advantages + values``.
@@ -69,10 +72,11 @@ def gae(
 
     def backward(carry, row):
         advantage, next_value = carry
-        reward, value, not_terminated, is_truncated, is_end, truncation_value, valid = row
+        reward, value, not_terminated, is_truncated, is_end, truncation_value, valid, discount = row
+        decay = gamma if discount is None else gamma * discount
         next_value_here = jnp.where(is_truncated, truncation_value, next_value)
-        delta = reward + gamma * not_terminated * next_value_here - value
-        new_advantage = delta + gamma * lambda_ * jnp.where(is_end, 0.0, advantage)
+        delta = reward + decay * not_terminated * next_value_here - value
+        new_advantage = delta + decay * lambda_ * jnp.where(is_end, 0.0, advantage)
         if valid is None:
             return (new_advantage, value), new_advantage
         carry = (jnp.where(valid, new_advantage, advantage), jnp.where(valid, value, next_value))
@@ -82,7 +86,7 @@ def gae(
     _, advantages = jax.lax.scan(
         backward,
         (jnp.zeros_like(bootstrap_value), bootstrap_value),
-        (rewards, values, continues, truncateds, ends, truncation_values, mask),
+        (rewards, values, continues, truncateds, ends, truncation_values, mask, discounts),
         reverse=True,
     )
     targets = advantages + values

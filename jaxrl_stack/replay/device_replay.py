@@ -589,7 +589,8 @@ class DeviceReplay:
             its actual steps, so that a bootstrap value weighs ``gamma ** n_step * (1 - terminateds)``; weights,
             float32, ``(N P(i)) ** -beta`` over the largest in the buffers of all devices (Schaul et al., 2016,
             section 3.4); every device draws equally many, so that P(i) is a share of what is on the same device.
-            After a terminated step, new_obs repeats that step's obs.
+            After a terminated step, new_obs repeats that step's obs. If discount is an extra column, rewards are
+            discounted by it, too, and n_step_discount, float32, is its product over the window.
         """
         low, high = self._n_steps
         random = key if isinstance(key, RandomNumbers) else self.random_numbers(key)
@@ -598,6 +599,7 @@ class DeviceReplay:
         rewards = clipped_rewards(step["columns"][Columns.REWARDS].astype(jnp.float32), self.clip_rewards)
         if high == 1:
             lengths, last, last_age = jnp.ones_like(ages), step, ages
+            factors = step["columns"].get(Columns.DISCOUNT)
         else:
             times = jnp.arange(high, dtype=jnp.int32)
             ages_of_window = ages[:, None] - times
@@ -606,7 +608,11 @@ class DeviceReplay:
             is_in = (
                 arithmetic.until_end(jnp, window["ends"] != endings.GOES_ON) & (ages_of_window >= 0) & (times < wanted)
             )
-            discounts = self._discounts(gamma, high)
+            discounts, factors = self._discounts(gamma, high), window["columns"].get(Columns.DISCOUNT)
+            if factors is not None:
+                products = jnp.cumprod(jnp.where(is_in, factors.astype(jnp.float32), 1.0), axis=1)
+                discounts = discounts * jnp.concatenate([jnp.ones_like(products[:, :1]), products[:, :-1]], axis=1)
+                factors = products[:, -1]
             rewards = clipped_rewards(window["columns"][Columns.REWARDS].astype(jnp.float32), self.clip_rewards)
             rewards, lengths = arithmetic.window(jnp, rewards, discounts, is_in)
             last_age = ages - lengths + 1
@@ -620,6 +626,8 @@ class DeviceReplay:
             N_STEP: lengths.astype(jnp.float32),
             WEIGHTS: weights,
         }
+        if factors is not None:
+            batch[Columns.N_STEP_DISCOUNT] = factors.astype(jnp.float32)
         return batch, self._items(state, ages, envs)
 
     def random_numbers(self, key: jax.Array) -> RandomNumbers:

@@ -88,12 +88,8 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         best = q_learning.next_actions(q_target_next, fwd_out[QF_NEXT_PREDS] if config.double_q else None, next_mask)
         # Of sequences, weights and priorities are one each, and windows bootstrap where they end.
         weights, at_ends, priorities = sequences.of_rows(batch)
-        transition = {
-            "rewards": batch[Columns.REWARDS],
-            "terminateds": batch[Columns.TERMINATEDS],
-            "n_step": batch["n_step"],
-            "gamma": config.gamma,
-        }
+        transition = {"rewards": batch[Columns.REWARDS], "terminateds": batch[Columns.TERMINATEDS]}
+        transition |= self._discount_of_targets(config, batch)
         if config.num_atoms > 1:
             rows = q_learning.categorical_q_rows(
                 logits=fwd_out[QF_LOGITS],
@@ -126,6 +122,19 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         log((module_id, QF_MIN_KEY), jnp.min(jnp.where(valid, rows.q_selected, jnp.inf)), reduce="min")
         self.metrics.log_dict(means, key=module_id, window=1)
         return means[QF_LOSS_KEY]
+
+    def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of `q_learning.n_step_targets` for the discount after n steps, with that of the environment."""
+        if Columns.DISCOUNT not in batch:
+            return {"n_step": batch["n_step"], "gamma": config.gamma}
+        if Columns.N_STEP_DISCOUNT not in batch:
+            raise ValueError(
+                f"{type(self).__name__} reads the column {Columns.DISCOUNT!r}, and only the replay on the device, of "
+                f"single steps, multiplies it over n steps. Use a JAX environment and a module without a recurrent "
+                f"state, or leave the column out of columns_from_acting."
+            )
+        gamma = config.gamma ** batch["n_step"] * batch[Columns.N_STEP_DISCOUNT]
+        return {"n_step": 1, "gamma": gamma[..., None] if config.num_atoms > 1 else gamma}
 
 
 __getattr__ = absent_or_renamed(

@@ -20,11 +20,11 @@ MIN_ADVANTAGE_STD = 1e-4
 class GeneralAdvantageEstimation(ConnectorV2):
     """Adds ``ADVANTAGES`` (standardised over all valid rows of all devices) and ``VALUE_TARGETS``.
 
-    Reads ``[T, B, ...]`` columns obs, final_obs, rewards, terminateds, truncateds (and loss_mask). The value function
-    is evaluated once, over the whole block, with the parameters of before the update; and once more on the final
-    observations of the truncated rows, which are gathered so that a block with few of them costs little. The value
-    after a block belongs to the final observation of its last row; where rows are masked, of each column's last valid
-    one.
+    Reads ``[T, B, ...]`` columns obs, final_obs, rewards, terminateds, truncateds (and loss_mask, and discount). The
+    value function is evaluated once, over the whole block, with the parameters of before the update; and once more on
+    the final observations of the truncated rows, which are gathered so that a block with few of them costs little. The
+    value after a block belongs to the final observation of its last row; where rows are masked, of each column's last
+    valid one.
 
     With a recurrent state the block is evaluated in its chunks, from their ``STATE_IN``. The value of a final
     observation is computed with the state of its moment: of a sequence that continues with it where its episode ended.
@@ -64,6 +64,7 @@ class GeneralAdvantageEstimation(ConnectorV2):
     def _advantages(self, values: BlockValues, block: Block, gamma, lambda_, axis_name) -> dict[str, Any]:
         columns, mask = dict(block.columns), block.mask
         del columns[Columns.FINAL_OBS]
+        discounts = columns.get(Columns.DISCOUNT)
         advantages, targets = returns.gae(
             rewards=columns[Columns.REWARDS],
             values=values.of_steps,
@@ -74,6 +75,7 @@ class GeneralAdvantageEstimation(ConnectorV2):
             gamma=gamma,
             lambda_=lambda_,
             mask=mask,
+            discounts=None if discounts is None else discounts.astype(jnp.float32),
         )
         mean, std = reductions.masked_mean_std(advantages, mask, axis_name)
         columns[Columns.ADVANTAGES] = (advantages - mean) / jnp.maximum(std, MIN_ADVANTAGE_STD)
