@@ -152,7 +152,7 @@ def removed_module(
     left = [mid for mid in driver.module_ids if mid != module_id]
     if module_id not in driver.module_ids or not left:
         what = "the only module" if not left else "an unknown module"
-        raise ValueError(f"remove_module({module_id!r}): is {what}; the modules are {list(driver.module_ids)}.")
+        raise ValueError(f"remove_module({module_id!r}): this is {what}. The modules are {list(driver.module_ids)}.")
     other = config.copy(copy_frozen=False)
     policies = other.policies
     names = [policy_id for policy_id in policies if policy_id != module_id]

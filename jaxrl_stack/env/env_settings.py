@@ -122,11 +122,11 @@ def _converted(name: str, field: str, default: Any, value: Any) -> Any:
         return value
     target, array = np.asarray(default), np.asarray(value)
     if target.dtype.kind == "b":
-        kind, fits = "bool", array.dtype.kind == "b"
+        kind, fits = "a bool", array.dtype.kind == "b"
     elif target.dtype.kind in "iu":
-        kind, fits = "integer", array.dtype.kind in "iuf" and bool(np.all(np.mod(array, 1) == 0))
+        kind, fits = "an integer", array.dtype.kind in "iuf" and bool(np.all(np.mod(array, 1) == 0))
     else:
-        kind, fits = "float", array.dtype.kind in "iuf"
+        kind, fits = "a float", array.dtype.kind in "iuf"
     if not fits or array.shape != target.shape:
         raise ValueError(
             f"env_config[{field!r}]={value!r}: this parameter of {name} must be {kind} of shape {target.shape} "

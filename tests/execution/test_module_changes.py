@@ -97,7 +97,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(run):
             "returns 'p3' for the agent 0",
         ),
         (lambda: algo.add_module("p2", spec, new_should_module_be_updated=["p3"]), r"names unknown modules \['p3'\]"),
-        (lambda: algo.remove_module("p2"), "'p2'.*it is no module"),
+        (lambda: algo.remove_module("p2"), "'p2'.*an unknown module"),
         (lambda: algo.remove_module("p1"), "returns 'p1' for the agent 1"),
         (lambda: algo.remove_module("p1", remove_from_learners=False), "remove_from_learners=False"),
     ):
