@@ -252,7 +252,7 @@ def test_without_a_launcher_nothing_is_joined(initialized):
 
 def test_variables_hold_numbers(initialized):
     error, joined = initialized[0]["no_number"]
-    assert "ValueError: distributed.initialize(): JAX_PROCESS_ID or JOB_COMPLETION_INDEX is 'first'" in error
+    assert "ValueError: distributed.initialize(): JAX_PROCESS_ID or JOB_COMPLETION_INDEX='first'" in error
     assert joined == "False"
 
 

@@ -635,7 +635,7 @@ class WithoutErrors(DQNLearner):
 
 def test_a_loss_without_errors_per_row_cannot_be_prioritised():
     algo = config(learning_starts=0).learners(learner_class=WithoutErrors).build_algo()
-    with pytest.raises(ValueError, match=r"WithoutErrors logs none.*reduce='item_series'"):
+    with pytest.raises(ValueError, match=r"WithoutErrors does not log.*reduce='item_series'"):
         algo.train()
     algo.stop()
     uniform = {"type": "EpisodeReplayBuffer", "capacity": 100}

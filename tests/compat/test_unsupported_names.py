@@ -130,10 +130,10 @@ def test_a_script_that_offers_several_choices_runs_with_those_that_there_are():
 @pytest.mark.parametrize(
     ("module", "name", "instead"),
     [
-        ("algorithms.cql", "CQLTorchPolicy", "is of RLlib's old API stack: use an RLModule"),
+        ("algorithms.cql", "CQLTorchPolicy", "is from RLlib's old API stack. Use an RLModule"),
         ("algorithms.cql.torch.cql_torch_learner", "CQLTorchLearner", "algorithms.cql.cql_learner.CQLLearner"),
         ("env.external.rllink", "RLlnk", "comes later: write a gymnasium.Env"),
-        ("offline", "JsonReader", "use OfflineData, OfflinePreLearner"),
+        ("offline", "JsonReader", "Use OfflineData, OfflinePreLearner"),
         ("algorithms.algorithm_config", "DifferentiableAlgorithmConfg", "cannot import name"),
         ("examples.algorithms.classes.none", "Name", "No module named"),
     ],

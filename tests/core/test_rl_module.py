@@ -329,9 +329,9 @@ def test_torch_and_old_names():
         from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import PPOTorchRLModule  # noqa: F401
     with pytest.raises(ImportError, match="Flax NNX"):
         from jaxrl_stack.core.rl_module.rl_module import TorchRLModule  # noqa: F401
-    with pytest.warns(DeprecationWarning, match="old name of `RLModuleSpec`"):
+    with pytest.warns(DeprecationWarning, match="old name. Use `RLModuleSpec`"):
         from jaxrl_stack.core.rl_module.rl_module import SingleAgentRLModuleSpec
-    with pytest.warns(DeprecationWarning, match="old name of `MultiRLModuleSpec`"):
+    with pytest.warns(DeprecationWarning, match="old name. Use `MultiRLModuleSpec`"):
         from jaxrl_stack.core.rl_module.multi_rl_module import MultiAgentRLModuleSpec
     assert SingleAgentRLModuleSpec is RLModuleSpec and MultiAgentRLModuleSpec is MultiRLModuleSpec
 

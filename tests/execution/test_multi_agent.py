@@ -391,7 +391,9 @@ def test_a_learner_group_takes_the_spaces_of_an_environment():
     assert shapes(Unequal(), "p0", "p1") == {"p0": (2,), "p1": (3,)}
     group = config_of(None, policies=["p0"]).learners(num_learners=0).build_learner_group(env=cart_poles[1])
     assert list(group.get_weights()) == ["p0"]
-    with pytest.raises(ValueError, match=r"no agent has the policy 'spare'.*observation_spaces.*differ.*PolicySpec\("):
+    with pytest.raises(
+        ValueError, match=r"no agent has the policy 'spare'.*different observation_spaces.*PolicySpec\("
+    ):
         shapes(Unequal(), "p0", "p1", "spare")
     own = {"p0": None, "p1": None, "spare": PolicySpec(observation_space=gym.spaces.Box(0.0, 1.0, (9,)))}
     setup, _ = config_of(None).multi_agent(policies=own).get_multi_agent_setup(env=Unequal())

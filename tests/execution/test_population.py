@@ -374,7 +374,7 @@ def test_settings_of_members_change_without_compiling_anything(base, tmp_path):
             r"change_settings\(\{2: ...\}\): keys must be indices of members from 0 to 1: change_settings\(\{0: \{",
         ),
         ({True: {"lr": 1.0}}, r"change_settings\(\{True: ...\}\): keys must be indices of members from 0 to 1"),
-        ({"lr": 1.0}, r"change_settings\(\{'lr': ...\}\): keys must be indices of members from 0 to 1, as in"),
+        ({"lr": 1.0}, r"change_settings\(\{'lr': ...\}\): keys must be indices of members from 0 to 1"),
         ({0: {"num_epochs": 3}}, "num_epochs=3.*a constant of the compiled programs"),
         ({0: {"env_config/gravity": 3.0}}, "env_config/gravity=3.0"),
     ):
@@ -596,6 +596,6 @@ def test_members_are_compared_as_a_sweep(base, tmp_path):
     axes, _ = sweep.heat_map(tmp_path / "map.png").axes
     assert len(axes.texts) == 4
     population.plot(tmp_path / "curves.png", hue="lr")
-    with pytest.raises(ValueError, match=r"plot\(hue='clip_param'\): members differ in lr, gamma"):
+    with pytest.raises(ValueError, match=r"plot\(hue='clip_param'\): .*members differ: lr, gamma"):
         population.plot(hue="clip_param")
     population.stop()

@@ -104,7 +104,7 @@ def test_checkpoints_that_are_none_of_a_policy(trained, tmp_path, monkeypatch):
         Policy.from_checkpoint(path, "other")
     with pytest.raises(FileNotFoundError, match="No checkpoint at"):
         Policy.from_checkpoint(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="is of LearnerGroup, not of Policy"):
+    with pytest.raises(ValueError, match="was saved by LearnerGroup, not by Policy"):
         Policy.from_checkpoint(f"{path}/learner_group")
     own = tmp_path / "own"
     cases.policy().save_to_path(own)

@@ -430,9 +430,9 @@ def test_a_second_call_with_other_settings_is_refused_and_names_them(whole):
     again = trained(whole)
     assert len(again.cells[0].runs) == 2
     for changed, message in (
-        ({"until": {"training_iteration": 4}}, r"until=.*4.* was begun with until=.*3"),
-        ({"seeds": 3}, r"seeds=\[0, 1, 2\]\): .* was begun with seeds=\[0, 1\]"),
-        ({"score": "curve"}, "was begun with score=evaluation"),
+        ({"until": {"training_iteration": 4}}, r"until=.*4.* has runs with until=.*3"),
+        ({"seeds": 3}, r"seeds=\[0, 1, 2\]\): .* has runs with seeds=\[0, 1\]"),
+        ({"score": "curve"}, "has runs with score=evaluation"),
     ):
         with pytest.raises(ValueError, match=message):
             trained(whole, **changed)
@@ -453,7 +453,7 @@ def test_seeds_continue_too_and_do_not_overwrite_other_runs(tmp_path):
         np.testing.assert_array_equal(Run.read(run.folder).history[RETURN], run.history[RETURN])
     shutil.rmtree(tmp_path / "state")
     (tmp_path / "series.json").unlink()
-    with pytest.raises(ValueError, match="seed_0 contains a run of another series. Choose another results_dir"):
+    with pytest.raises(ValueError, match="seed_0 contains a run of another series. Use another results_dir"):
         run_seeds(config, 2, GOAL, progress=False, checkpoint_seconds=300.0)
     with pytest.raises(ValueError, match=r"checkpoint_seconds=300\) needs a folder for checkpoints"):
         run_seeds(CONFIG, 2, GOAL, progress=False, checkpoint_seconds=300)
@@ -466,7 +466,7 @@ def test_an_algorithm_that_cannot_act_in_a_task_is_skipped(tmp_path):
     done = Benchmark.read(tmp_path)
     assert done.cell("DQN", task).skipped.startswith("DQN needs a Discrete action space")
     assert done.table().splitlines()[1].split() == [task, "skipped", "0", "of", "2", "runs"]
-    with pytest.raises(ValueError, match="no algorithm can act in 'gymnax/Pendulum-v1'. DQN: DQN chooses"):
+    with pytest.raises(ValueError, match="no algorithm can act in 'gymnax/Pendulum-v1'. DQN: DQN needs a Discrete"):
         trained(tmp_path, algorithms={"DQN": None}, tasks=[task])
 
 
@@ -524,7 +524,7 @@ def test_the_command_continues_and_compare_prints_the_table(whole, tmp_path, cap
     assert capsys.readouterr().out.startswith(r"\begin{tabular}")
     for argv, message in (
         (["compare", str(whole), "--baseline", "PPO"], "baseline='PPO': "),
-        (["compare", str(whole), "--key", "x"], "--key: is of curves"),
+        (["compare", str(whole), "--key", "x"], "--key: applies to curves"),
         (["compare", str(whole), run_folder], "is a benchmark, which cannot be compared with other runs"),
         (["compare", run_folder, "--baseline", "PPO"], "--baseline PPO: needs the folder of a benchmark"),
         ([*words, *folder, "--baseline", "PPO"], "--baseline PPO: must be one of small"),

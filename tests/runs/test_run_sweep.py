@@ -126,7 +126,7 @@ def test_a_figure_has_a_band_for_each_combination_and_a_map_a_cell(sweep, tmp_pa
     assert [text.get_text() for text in axes.get_yticklabels()] == ["0.0001", "0.01"]
     assert (axes.get_ylabel(), axes.get_xlabel(), len(axes.texts)) == ("lr", "gamma", 4)
     three = dataclasses.replace(sweep, combinations=tuple({**one, "clip_param": 0.1} for one in sweep.combinations))
-    with pytest.raises(ValueError, match="a sweep over two settings; this one is over lr, gamma, clip_param"):
+    with pytest.raises(ValueError, match="a sweep over two settings, and this one is over lr, gamma, clip_param"):
         three.heat_map()
     text = sweep.report(tmp_path / "report.html").read_text()
     assert "runs, of several kinds" in text and "gamma=0.9 lr=0.0001 (2 seeds)" in text
@@ -189,7 +189,7 @@ def test_ctrl_c_ends_the_sweep_and_keeps_what_is_finished(capsys):
         ({"lr": [1e-3, 1e-3]}, {}, "lr has the value 0.001 twice"),
         ({"lr": [1e-3, -1.0]}, {}, r"lr=-1.0.*must be"),
         ({"minibatch_size": [64, 512]}, {}, "run_sweep with minibatch_size=512: .*minibatch_size"),
-        ({"seed": [1, 2]}, {}, r"say which seeds by run_sweep\(..., seeds="),
+        ({"seed": [1, 2]}, {}, r"Pass seeds for all combinations: seeds="),
         ({"lr": [1e-3]}, {"seeds": 0}, r"run_sweep\(seeds=0\): must be at least one"),
         ({"lr": [1e-3]}, {"seeds": [1, 1]}, r"run_sweep\(seeds=\[1, 1\]\): contains a seed twice"),
         ({"lr": [1e-3]}, {"until": None}, r"run_sweep\(until=None\): is required. Set the end of a run"),

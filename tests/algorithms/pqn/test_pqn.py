@@ -279,7 +279,7 @@ def test_wrong_settings_are_named(settings, message):
 
 
 def test_continuous_actions_are_refused_with_the_algorithms_for_them():
-    with pytest.raises(ValueError, match=r"PQN chooses the best.*use SAC"):
+    with pytest.raises(ValueError, match=r"PQN needs a Discrete action space.*Use SAC"):
         PQNConfig().environment("gymnax/Pendulum-v1").env_runners(num_envs_per_env_runner=2).build_algo()
 
 
