@@ -13,6 +13,7 @@ import pytest
 from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
+from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core import DEFAULT_MODULE_ID, frames
 from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
@@ -155,6 +156,38 @@ def test_frames_are_whole_observations_in_chunks():
 def test_rows_without_an_axis_of_steps_are_refused(learner):
     with pytest.raises(ValueError, match=r"loss_needs_time\) is sequences \[N, L, ...\]; this one.*'rewards': \(4,\)"):
         learner.update(batch=jax.tree.map(lambda x: x[0], block()))
+
+
+class AddsOnePerSequence(ConnectorV2):
+    """Adds a column with one entry per sequence, and takes the mask away if it is told to."""
+
+    def __init__(self, drops_mask=False):
+        super().__init__()
+        self.drops_mask = drops_mask
+
+    def apply(self, state, batch, ctx):
+        (columns,) = batch.values()
+        columns = columns | {"a_weight": jnp.full(columns[Columns.REWARDS].shape[:2], 2.0)}
+        if self.drops_mask:
+            del columns[Columns.LOSS_MASK]
+        return state, {DEFAULT_MODULE_ID: columns}
+
+
+@pytest.mark.parametrize("drops_mask", [False, True])
+def test_connectors_add_columns_with_one_entry_per_sequence(drops_mask):
+    columns = as_sequences(block())
+    masked = columns | {Columns.LOSS_MASK: np.random.default_rng(7).random((NUM_ENVS, NUM_STEPS)) < 0.7}
+    everything = columns | {Columns.LOSS_MASK: np.ones((NUM_ENVS, NUM_STEPS), bool)}
+    changed = config_of(Smooth, learner_connector=lambda *_: [AddsOnePerSequence(drops_mask)]).build_learner()
+    expected, found = [], []
+    for learner, given, results in (
+        (config_of(Smooth).build_learner(), everything if drops_mask else masked, expected),
+        (changed, masked, found),
+    ):
+        results.append(learner.evaluate_rows(Experience.of_rows({DEFAULT_MODULE_ID: given})))
+        learner.update_rows(Experience.of_rows({DEFAULT_MODULE_ID: given}))
+        results.append(learner.get_weights())
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
 
 
 class SmoothPPO(PPOLearner):

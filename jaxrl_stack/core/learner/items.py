@@ -176,9 +176,10 @@ class ChunkForm:
         return num_rows
 
     def _leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
-        """``(m, L)``."""
+        """``(m, L)``; connectors may have added columns without an axis of steps."""
         steps = {name: own for name, own in columns.items() if name != Columns.STATE_IN}
-        return tuple(np.shape(jax.tree.leaves(steps)[0])[:2])
+        leading = [np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)]
+        return next((own for own in leading if own[1:] == (self.length,)), leading[0])
 
     def _in_chunks(self, outputs: Any, columns: Mapping[str, Any], *, num_axes: int) -> Any:
         """Outputs of rows ``[m * L, ...]``, or of steps ``[m * L, 1, ...]`` (2 axes), as ``[m, L, ...]``; others

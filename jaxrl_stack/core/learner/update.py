@@ -325,8 +325,14 @@ class Update:
             rows = jax.tree.map(lambda x: x[None], batch)
             state, rows = self.connect(state, rows, settings, timesteps, axis_name=axis_name, layouts=layouts)
             batch = jax.tree.map(lambda x: x[0], rows)
-            known = {mid: own for mid, own in batch.items() if mid in template}
-            forms = forms_of_batch(template, known, needs_time=needs_time)
+            # What connectors add may have any shape: the rows of a module keep their form.
+            added = {mid: own for mid, own in batch.items() if mid not in forms}
+            forms = {
+                mid: dataclasses.replace(own, is_masked=Columns.LOSS_MASK in batch[mid])
+                for mid, own in forms.items()
+                if mid in batch
+            }
+            forms |= forms_of_batch(template, added, needs_time=needs_time)
         return state, batch, forms
 
     def _started(self, state: LearnerState, batch: Batch, settings: dict[str, Any], axis_name: str | None) -> _Started:
