@@ -447,6 +447,27 @@ def test_blocks_that_do_not_fit(block_learners):
     assert block_learners[1].num_updates == before
 
 
+class AddsAnEntry(ConnectorV2):
+    """Returns more than modules."""
+
+    def apply(self, state, batch, ctx):
+        return state, {**batch, "other": batch[DEFAULT_MODULE_ID]}
+
+
+def test_connectors_return_only_modules():
+    learner = config_of(learner_connector=lambda obs, act: [AddsAnEntry()]).build_learner()
+    named = rf"returned \['other'\], which are no modules.*\['{DEFAULT_MODULE_ID}'\].*{{module_id: columns}}"
+    for update in (
+        lambda: learner.update(episodes=[episode(3)]),
+        lambda: learner.update_block(Experience.of_steps({DEFAULT_MODULE_ID: block(2, 2)})),
+        lambda: learner.update_rows(Experience.of_rows({DEFAULT_MODULE_ID: rows(2)})),
+        lambda: learner.evaluate_rows(Experience.of_rows({DEFAULT_MODULE_ID: rows(2)})),
+    ):
+        with pytest.raises(ValueError, match=named):
+            update()
+    assert learner.num_updates == 0
+
+
 # ----------------------------------------------------------------------------------------------------------- counters
 
 

@@ -217,12 +217,8 @@ class Update:
             axis_name=axis_name,
             layouts=layouts,
         )
-        layouts, after = layouts.masked_as(batch), {}
-        for mid, columns in batch.items():
-            after[mid] = Block(columns, layouts.get(mid))
-            if mid in template:
-                after[mid] = after[mid].of_module(template[mid])
-        return state, after
+        layouts = layouts.masked_as(batch)
+        return state, {mid: Block(columns, layouts.get(mid)).of_module(template[mid]) for mid, columns in batch.items()}
 
     @jax.named_scope(LEARNER_CONNECTOR)
     def connect(
@@ -241,6 +237,9 @@ class Update:
             state, settings, timesteps, axis_name: See `__call__`.
             batch: ``{module_id: {column: [T, B, ...]}}``.
             layouts: Those of the columns; None: they are what the columns say.
+
+        Raises:
+            ValueError: If connectors return entries that are no modules.
         """
         learner, pipeline, rest = self._learner, self._learner.pure_connector, state.rest
         if learner.pure.stream_refs:
@@ -258,6 +257,13 @@ class Update:
             layouts=layouts,
         )
         connector, batch = pipeline.apply(state.connector, batch, context)
+        unknown = [mid for mid in batch if mid not in learner.template]
+        if unknown:
+            raise ValueError(
+                f"The learner connectors returned {unknown}, which are no modules of this learner; it has "
+                f"{list(learner.template)}. Connectors return {{module_id: columns}} and nothing else: put other data "
+                f"into a column of a module."
+            )
         return dataclasses.replace(state, connector=pipeline.merge(connector, axis_name)), batch
 
     def step(
@@ -424,10 +430,9 @@ def _together_or_apart(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Ma
     """Blocks whose rows of several agents minibatches draw together, if they divide by them and no row is masked; else
     each by itself."""
     per_shard = plan.rows_per_shard_and_step() or 0
-    known = [own for own in blocks.values() if own.layout is not None]
-    if all(own.fits_minibatches(per_shard) and own.mask is None for own in known):
+    if all(own.fits_minibatches(per_shard) and own.mask is None for own in blocks.values()):
         return blocks
-    return {mid: own if own.layout is None else own.with_rows_apart() for mid, own in blocks.items()}
+    return {mid: own.with_rows_apart() for mid, own in blocks.items()}
 
 
 def _layout(block: Block) -> Layout:
