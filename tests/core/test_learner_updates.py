@@ -468,6 +468,24 @@ def test_connectors_return_only_modules():
     assert learner.num_updates == 0
 
 
+def test_joined_learners_compare_batches_of_the_shapes_that_hooks_see(monkeypatch):
+    learner = config_of(num_devices=2, num_shuffle_shards=4).build_learner()
+    sizes_of_all_learners, seen = learner.programs.sizes_of_all_learners, []
+
+    def noting(sizes, batch=None):
+        if not sizes:
+            seen.append({name: own.shape for name, own in batch[DEFAULT_MODULE_ID].items()})
+        return sizes_of_all_learners(sizes, batch)
+
+    monkeypatch.setattr(learner.programs, "sizes_of_all_learners", noting)
+    learner.update(batch=rows(48), minibatch_size=8)
+    learner.update_block(Experience.of_steps({DEFAULT_MODULE_ID: block(5, 4)}))
+    of_rows, of_steps = seen
+    per_device = 2 * padded_size(12)
+    assert of_rows[Columns.OBS] == (2, 1, per_device, 3) and of_rows[Columns.REWARDS] == (2, 1, per_device)
+    assert of_steps[Columns.OBS] == (2, 5, 2, 3)
+
+
 # ----------------------------------------------------------------------------------------------------------- counters
 
 

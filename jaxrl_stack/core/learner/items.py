@@ -336,6 +336,11 @@ class Items:
         """The columns ``[1, S * N, ...]``, shard after shard, as hooks see those of a batch."""
         return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), self.columns)
 
+    @property
+    def batch_of_devices(self) -> dict[str, Any]:
+        """`batch` of every device, ``[D, 1, S * N, ...]``, of items that were laid out on the host."""
+        return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
+
     def shapes(self, number: int) -> dict[str, Any]:
         """`jax.ShapeDtypeStruct`s of what losses see of `number` items."""
         items = {name: _shapes_of(column, number) for name, column in self.columns.items()}

@@ -52,11 +52,11 @@ class UpdatePrograms:
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> UpdateProgram:
         """The update from sampled blocks of these shapes, with columns ``[D, T, B / D, ...]``."""
-        return self._of_shapes("blocks", self._learner.pure_update, plan, blocks)
+        return self._of_shapes("blocks", plan, lambda own: own.columns, blocks)
 
     def of_batch(self, batch: PaddedRows) -> UpdateProgram:
         """The update from rows of these shapes."""
-        return self._of_shapes("items", self._learner.pure_update, batch.plan, batch.items, *batch.row_counts)
+        return self._of_shapes("items", batch.plan, lambda own: own.batch_of_devices, batch.items, *batch.row_counts)
 
     def of_rows(self) -> UpdateProgram:
         """The update that is one gradient step on rows from replay, of any shapes."""
@@ -68,12 +68,22 @@ class UpdatePrograms:
             )
         return self._compiled[key]
 
-    def _of_shapes(self, name: str, function: Callable[..., Any], plan: UpdatePlan, *mapped: Any) -> UpdateProgram:
-        """The program of an update, for a batch and further arguments of these shapes."""
+    def _of_shapes(
+        self, name: str, plan: UpdatePlan, shown: Callable[[Any], dict[str, Any]], *mapped: Any
+    ) -> UpdateProgram:
+        """The program of an update, for a batch and further arguments of these shapes.
+
+        Args:
+            name: Of what the batch is.
+            plan: Of the update.
+            shown: Makes what a module has in the batch the columns that hooks see.
+            mapped: The batch, and the further arguments.
+        """
         key = (name, plan, self._learner.num_connector_changes, *signature(mapped))
         if key not in self._compiled:
-            self.sizes_of_all_learners({}, {mid: own.columns for mid, own in mapped[0].items()})
-            function = functools.partial(function, plan=plan, axis_name=self._learner.reduction_axis)
+            self.sizes_of_all_learners({}, {mid: shown(own) for mid, own in mapped[0].items()})
+            update, axis_name = self._learner.pure_update, self._learner.reduction_axis
+            function = functools.partial(update, plan=plan, axis_name=axis_name)
             self._compiled[key] = self._compile(function, num_mapped=len(mapped) - 1)
         return self._compiled[key]
 
