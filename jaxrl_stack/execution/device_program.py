@@ -307,6 +307,7 @@ class DeviceProgram(Place):
     def update(
         self, state: TrainState, experience: Experience, plan: SampledUpdate[UpdatePlan]
     ) -> tuple[TrainState, Flat]:
+        Experience.check(experience, is_rows=False)
         if self.learner.pure_update.trains_nothing:
             return state, Flat.of({})
         # A step may have made an experience of its own from the columns that were sampled.

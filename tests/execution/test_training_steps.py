@@ -177,6 +177,32 @@ def test_runners_that_give_episodes_are_asked_for_these():
     algo.stop()
 
 
+class LearnsFromRowsStep(OnPolicyStep):
+    """Passes rows where steps belong."""
+
+    def __call__(self, state, place):
+        state = place.request(state, self._samples)
+        state, sampled = place.collect(state, self._samples, timeout_seconds=1.0)
+        rows = {
+            mid: {name: own.reshape(-1, *own.shape[2:]) for name, own in columns.items()}
+            for mid, columns in sampled.modules.items()
+        }
+        state, learned = place.update(state, Experience.of_rows(rows), self._plan)
+        return place.publish(state), learned
+
+
+class LearnsFromRows(PPO):
+    training_step_class = LearnsFromRowsStep
+
+
+@pytest.mark.parametrize("env", ["gymnax/CartPole-v1", "CartPole-v1"])
+def test_rows_are_no_steps_to_learn_from_on_both_places(env):
+    algo = config(LearnsFromRows, env).build_algo()
+    with pytest.raises(TypeError, match=r"pass Experience.of_steps"):
+        algo.train()
+    algo.stop()
+
+
 # ------------------------------------------------------------------------------------------------------------ offline
 
 PAGE = Path(__file__).parents[2] / "docs" / "training_steps.md"
