@@ -65,6 +65,8 @@ class RecordedStep:
         layout = layout or Layout()
         if not self.is_complete:
             layout = layout.without_states()
+        if layout.chunk_length is None and layout.num_frames == 1:
+            return {name: _resized(column, num_steps, num_columns) for name, column in self.columns.items()}
 
         def lay_out(columns: dict[str, Any], resets: Any) -> dict[str, Any]:
             return Block.of_recording(columns, layout, resets).columns

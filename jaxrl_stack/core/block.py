@@ -41,7 +41,7 @@ class Recorded(Protocol):
 
     @property
     def size(self) -> int:
-        """How many columns, or rows, `run` counts."""
+        """Number of columns ``B``, or of rows."""
         ...
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
@@ -99,7 +99,7 @@ class Block:
     Attributes:
         columns: ``{column: pytree [T, B, ...]}``. Recurrent states and the frames before the first step have other
             numbers of rows: see `Layout`.
-        layout: How the columns lie. None of a block that was not planned, until its module is known: see `of_module`.
+        layout: Static layout of the columns. None for a user's block, until `of_module` derives it.
     """
 
     columns: dict[str, Any]
@@ -109,11 +109,11 @@ class Block:
 
     @classmethod
     def of_recording(cls, columns: dict[str, Any], layout: Layout, resets: Any = None) -> Self:
-        """A block of what was recorded of every step: whole observations, and the recurrent states of all steps.
+        """A block from recorded columns: whole observations, and the recurrent states of all steps.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``.
-            layout: How they are to lie; masked if there is a mask.
+            layout: Layout of the block; it becomes masked if there is a mask.
             resets: bool ``[T, B]``, where episodes begin; needed to make frames.
         """
         columns = _at_chunk_starts(columns, layout)
@@ -123,11 +123,11 @@ class Block:
 
     @classmethod
     def of_rollout(cls, columns: dict[str, Any], layout: Layout, num_fragments: int, earlier: Any = None) -> Self:
-        """A block of what was sampled on the device in one go, as fragments with a cut at the end of each.
+        """A block from one rollout of the device, as fragments with a cut at the end of each.
 
         Args:
             columns: ``{column: pytree [R * T, B, ...]}``, with the recurrent states of all steps.
-            layout: How they are to lie.
+            layout: Layout of the block.
             num_fragments: ``R``.
             earlier: The frames before the first step, side by side, ``[B, ..., (n - 1) * C]``, where observations
                 are single frames; else None.
@@ -147,10 +147,10 @@ class Block:
 
     @classmethod
     def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
-        """A block of which each chunk of a batch is a column, of whole observations.
+        """A block from chunks of a batch: each chunk becomes a column, with whole observations.
 
         Args:
-            module: Whose chunks they are.
+            module: Module of the chunks.
             batch: ``{column: pytree [N, L, ...]}``, with a recurrent state ``STATE_IN`` ``[N, ...]``.
             names: The columns to take, beside those that the layout asks for.
             is_masked: Whether there is ``LOSS_MASK``.
@@ -338,7 +338,7 @@ class Block:
         columns = self.columns
         if Columns.LOSS_MASK not in columns:
             columns = {Columns.LOSS_MASK: np.ones(self.shape, bool), **columns}
-        layout = None if self.layout is None else dataclasses.replace(self.layout, is_masked=True)
+        layout = None if self.layout is None else self.layout.masked_as(columns)
         return dataclasses.replace(self, columns=columns, layout=layout)
 
     @classmethod

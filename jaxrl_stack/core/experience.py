@@ -395,11 +395,17 @@ def _blocks_beside(parts: Sequence[Part]) -> Mapping[str, Recorded]:
     """
     if len(parts) <= 1:
         return parts[0].blocks if parts else {}
-    columns = [{mid: sorted({*own} - {Columns.LOSS_MASK}) for mid, own in part.modules.items()} for part in parts]
+    columns = [{mid: _names_of(own) for mid, own in part.modules.items()} for part in parts]
     for other in columns[1:]:
         if other != columns[0]:
             raise ValueError(f"The samples of one update differ in their columns: {columns[0]} and {other}.")
     return {mid: type(own).beside([part.blocks[mid] for part in parts]) for mid, own in parts[0].blocks.items()}
+
+
+def _names_of(columns: Mapping[str, Any]) -> list[str]:
+    """Names of columns other than the mask, with the keys of nested ones, such as ``obs['image']``."""
+    leaves = jax.tree_util.tree_leaves_with_path({name: columns[name] for name in columns if name != Columns.LOSS_MASK})
+    return [f"{path[0].key}{jax.tree_util.keystr(path[1:])}" for path, _ in leaves]
 
 
 def joined(parts: Sequence[Part]) -> Part:

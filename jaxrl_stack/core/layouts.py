@@ -1,7 +1,7 @@
-"""How the steps of a module lie in a block: decided while an algorithm is built, before there are any columns.
+"""Static layout of a module's columns, fixed when the algorithm is built.
 
-What a block's columns are follows from its layout: nothing asks whether a column happens to be there. Only the columns
-of a block that was not planned, such as a user's, say how it lies (`layout_of_block`).
+The layout determines the columns of a block: no code asks whether a column exists. Only for a user's block the layout
+follows from the columns (`layout_of_block`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Layout:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that there are because of it."""
+        """Names of the columns that the layout requires."""
         own = {
             Columns.STATE_IN: self.chunk_length is not None,
             Columns.RESETS: self.chunk_length is not None,
@@ -61,23 +61,23 @@ class Layout:
         return {name: own for name, own in columns.items() if not others.get(name, False)}
 
     def with_states_of_all_steps(self) -> Layout:
-        """With chunks of one step: the state before every step is recorded."""
+        """The layout with chunks of one step, which have the state before every step."""
         return self if self.chunk_length is None else dataclasses.replace(self, chunk_length=1)
 
     def without_states(self) -> Layout:
-        """Of a module without a recurrent state."""
+        """The layout of a module without a recurrent state."""
         return dataclasses.replace(self, chunk_length=None)
 
     def with_whole_observations(self) -> Layout:
-        """With whole observations in place of frames."""
+        """The layout with whole observations in place of frames."""
         return dataclasses.replace(self, num_frames=1)
 
     def with_rows_apart(self) -> Layout:
-        """With minibatches that draw each row by itself."""
+        """The layout with minibatches that draw each row by itself."""
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """With masks where there is ``LOSS_MASK``: after connectors, which may add or drop it."""
+        """The layout with masks if there is ``LOSS_MASK``, which connectors may add or drop."""
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
 
@@ -113,11 +113,11 @@ class Layouts(Mapping[str, Layout]):
 
     @property
     def in_frames(self) -> frozenset[str]:
-        """The modules of whose observations blocks have single frames."""
+        """Ids of modules whose blocks have single frames."""
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """With masks where the columns of a batch have some: after connectors, which may add or drop ``LOSS_MASK``."""
+        """`Layout.masked_as` of each module in a batch."""
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 
 
@@ -142,7 +142,7 @@ def layout_of(
 
 
 def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int) -> Layout:
-    """The layout of a block ``[T, B, ...]`` that was not planned: its columns say whether it has frames, and masks.
+    """The layout of a user's block ``[T, B, ...]``, whose columns show whether it has frames, and masks.
 
     Args:
         module, num_steps: See `layout_of`.
@@ -153,10 +153,10 @@ def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int
 
 
 def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
-    """The layout of a module's blocks that go into a memory: they have the recurrent state before every step.
+    """The layout of a module's blocks for replay, which have the recurrent state before every step.
 
     Args:
-        module: Whose blocks they are.
+        module: Module of the blocks.
         num_frames: See `Layout`.
     """
     return Layout(1 if module.is_stateful() else None, num_frames)

@@ -185,6 +185,24 @@ def test_parts_side_by_side_lie_as_their_plans_say():
     assert layout_of_parts(Experience((both.parts[0], sampled(block, None)))) is None
 
 
+def test_layouts_with_the_same_meaning_are_equal_in_either_order_of_parts():
+    together, masked = Layout(num_agents=2), Layout(is_masked=True)
+    mask = {Columns.LOSS_MASK: np.ones((NUM_STEPS, NUM_ENVS), bool)}
+    parts = (sampled(ppo_block(), together), sampled(ppo_block() | mask, masked))
+    assert layout_of_parts(Experience(parts)) == layout_of_parts(Experience(parts[::-1])) == masked
+
+
+def test_samples_with_other_nested_columns_are_named():
+    parts = [sampled(ppo_block() | {"info": {key: np.zeros((NUM_STEPS, NUM_ENVS))}}, ROWS) for key in ("a", "b")]
+    with pytest.raises(ValueError, match=r"differ in their columns: .*info\['a'\].* and .*info\['b'\]"):
+        _ = Experience(tuple(parts)).modules
+
+
+def test_env_steps_are_split_like_columns_where_modules_have_other_numbers_of_them():
+    columns = {name: {"x": np.zeros((3, number))} for name, number in (("one", 4), ("two", 8))}
+    assert [half.num_env_steps for half in Experience.of_steps(columns).split(2)] == [12, 12]
+
+
 def test_the_layouts_of_columns_that_stay_remote_are_known():
     part = sampled(ppo_block(), Layout(num_frames=2)).kept_at("a reference")
     assert part.is_remote and part.blocks[MID].layout == Layout(num_frames=2) and part.modules == {MID: {}}

@@ -11,6 +11,7 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig, PPOLearner
 from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import Experience, Part
 from jaxrl_stack.core.layouts import Layout, Layouts
 from jaxrl_stack.core.learner.items import ChunkForm, EnvStepForm, Items, PackedItems, form_of_block
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
@@ -145,6 +146,28 @@ def test_minibatches_have_all_agents_of_a_step_if_they_divide_by_them(minibatch_
     algo.stop()
     assert (result["distance"], result["per_part"]) == (0.0, per_part)
     assert result["num_module_steps_trained"] == 2 * 96
+
+
+def test_counts_of_rows_apart_are_those_of_the_program():
+    algo = algo_of(num_epochs=1, num_shards=1)
+    rng, leading = np.random.default_rng(0), (8, 6)
+    space = algo.learner.module["all"].observation_space
+    obs = jax.tree.map(lambda own: rng.normal(size=(*leading, *own.shape)).astype(np.float32), dict(space.spaces))
+    columns = {
+        "obs": obs,
+        "final_obs": obs,
+        "actions": np.zeros(leading, np.int32),
+        "rewards": np.zeros(leading, np.float32),
+        "terminateds": np.zeros(leading, bool),
+        "truncateds": np.zeros(leading, bool),
+        "action_logp": np.zeros(leading, np.float32),
+        "action_dist_inputs": np.zeros((*leading, 2), np.float32),
+    }
+    part = Part({"all": Block(columns, Layout(num_agents=3))}, 48, num_env_steps=16)
+    # 8 rows of a minibatch are no steps of 3 agents: each row is drawn by itself.
+    result = algo.learner.update_block(Experience((part,)), num_epochs=1, minibatch_size=8)["all"]
+    algo.stop()
+    assert (result["module_train_batch_size_mean"], result["num_module_steps_trained"]) == (8.0, 48)
 
 
 def test_an_update_is_that_of_a_critic_that_looks_at_each_row():

@@ -61,7 +61,7 @@ from jaxrl_stack.core.learner.traced_metrics import (
 from jaxrl_stack.core.learner.tracing import LinearizedLosses, Trace, Tracing
 from jaxrl_stack.core.learner.trained_modules import is_trained
 from jaxrl_stack.core.learner.training_data import TrainingData
-from jaxrl_stack.core.learner.update import Update
+from jaxrl_stack.core.learner.update import Update, with_common_grouping
 from jaxrl_stack.core.learner.update_plan import UpdatePlan
 from jaxrl_stack.core.learner.update_program import AXIS_NAME, fetched
 from jaxrl_stack.core.learner.update_programs import UpdatePrograms
@@ -1086,6 +1086,7 @@ class Learner(Checkpointable):
             )
         plan, blocks = self.plan(**sizes), Experience.check(experience, is_rows=False).blocks
         blocks = {mid: row_blocks.checked_block(mid, own, self.template, plan) for mid, own in blocks.items()}
+        blocks = with_common_grouping(blocks, plan)
         if self._leaves_all_out({}, {mid: own.columns for mid, own in blocks.items()}):
             return self._result_without_update()
         counter = self._before_update(timesteps)

@@ -131,7 +131,7 @@ class Update:
         if blocks:
             blocks = self._as_connectors_take_them(self.with_clipped_rewards(blocks))
             state, data = self.connected(state, blocks, settings, timesteps, axis_name=axis_name)
-            data = _together_or_apart(data, plan)
+            data = with_common_grouping(data, plan)
         started = self._started(state, {mid: own.batch for mid, own in data.items()}, settings, axis_name)
         items = {mid: self._items(mid, data[mid], plan) for mid in started.batch}
         minibatches = _Minibatches(learner, items, plan, axis_name, row_counts)
@@ -426,9 +426,11 @@ class Update:
         return state, values
 
 
-def _together_or_apart(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """Blocks whose rows of several agents minibatches draw together, if they divide by them and no row is masked; else
-    each by itself."""
+def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
+    """Blocks whose minibatches draw the rows of all agents of a step together in every module, or in none.
+
+    They do if the minibatch size is a multiple of the number of agents, and no module has masked rows.
+    """
     per_shard = plan.rows_per_shard_and_step() or 0
     if all(own.fits_minibatches(per_shard) and own.mask is None for own in blocks.values()):
         return blocks
