@@ -288,7 +288,7 @@ def test_a_policy_is_estimated_from_episodes_that_it_recorded(trained, tmp_path,
     assert cli.main([*arguments, *reading, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["wis"] == found["wis"]
     assert cli.main(["data", str(others), "--input-read-schema", "obs"]) == 2
-    assert "such as obs=NAME" in capsys.readouterr().err
+    assert "obs=NAME" in capsys.readouterr().err
 
 
 def test_data_that_is_not_there_is_named(tmp_path, capsys):
@@ -695,7 +695,7 @@ def test_bash_completes_what_is_typed(tmp_path):
     command.chmod(0o755)
     offered = {
         "jaxrl comp": "compare completion",
-        "jaxrl train p": "PPO",
+        "jaxrl train pp": "PPO",
         "jaxrl train PPO gymnax/Pend": "gymnax/Pendulum-v1",
         "jaxrl train TQC --set n_q": "n_quantiles=",
     }

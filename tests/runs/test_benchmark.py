@@ -436,7 +436,7 @@ def test_a_second_call_with_other_settings_is_refused_and_names_them(whole):
     ):
         with pytest.raises(ValueError, match=message):
             trained(whole, **changed)
-    with pytest.raises(ValueError, match=r"small on gymnax/CartPole-v1: .* was begun with lr=5e-05 .now 0.001.\. Call"):
+    with pytest.raises(ValueError, match=r"small on gymnax/CartPole-v1: .* was started with lr=5e-05 .now 0.001.\. Call"):
         trained(whole, algorithms={"small": CONFIG.copy().training(lr=1e-3)})
     assert [cell.algorithm for cell in Benchmark.read(whole).cells] == ["small"]
 
@@ -528,7 +528,7 @@ def test_the_command_continues_and_compare_prints_the_table(whole, tmp_path, cap
         (["compare", str(whole), run_folder], "is a benchmark, which cannot be compared with other runs"),
         (["compare", run_folder, "--baseline", "PPO"], "--baseline PPO: needs the folder of a benchmark"),
         ([*words, *folder, "--baseline", "PPO"], "--baseline PPO: must be one of small"),
-        (["compare", str(whole), "--references", str(file)], f"--references {file}: the file is no JSON"),
+        (["compare", str(whole), "--references", str(file)], f"--references {file}: the file is not JSON"),
         (["compare", str(whole), "--references", str(file)], """Write it like {"CartPole-v1": [9, 475, "random"""),
         (["benchmark", "mine=nofile.py", TASK, "--steps", "5", *folder], "error: mine=nofile.py: cannot be read"),
         (["benchmark", "PPO", TASK, *folder], "--steps is missing"),
