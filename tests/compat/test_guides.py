@@ -349,13 +349,13 @@ def test_settings_of_other_frameworks_and_of_the_past_with_rllibs_defaults_are_t
 @pytest.mark.parametrize(
     ("statement", "instead"),
     [
-        ("from jaxrl_stack.core import Columns, TorchRLModule", "use `core.rl_module.RLModule`"),
+        ("from jaxrl_stack.core import Columns, TorchRLModule", "Use `core.rl_module.RLModule`"),
         ("from jaxrl_stack.models import ModelCatalog", "core.models.catalog.Catalog"),
         (
             "from jaxrl_stack.algorithms.bc.torch.default_bc_torch_rl_module import DefaultBCTorchRLModule",
             "algorithms.bc.default_bc_rl_module.DefaultBCRLModule",
         ),
-        ("from jaxrl_stack.utils.replay_buffers import ReplayBuffer, StorageUnit", "use `EpisodeReplayBuffer`"),
+        ("from jaxrl_stack.utils.replay_buffers import ReplayBuffer, StorageUnit", "Use `EpisodeReplayBuffer`"),
         ("from jaxrl_stack.utils.replay_buffers.utils import validate_buffer_config", "replay_buffer_config="),
         ("from jaxrl_stack.evaluation.postprocessing import Postprocessing", "Columns.*GeneralAdvantageEstimation"),
     ],

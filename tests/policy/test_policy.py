@@ -122,7 +122,7 @@ def test_host_connectors_see_episodes_as_in_evaluation():
     policy.compute_single_action(first[0][0], used)
     with pytest.raises(ValueError, match="passed to an earlier call already"):
         policy.compute_single_action(first[0][0], used)
-    with pytest.raises(ValueError, match=r"\['RecordingHostConnector'\].*override __call__"):
+    with pytest.raises(ValueError, match=r"\['RecordingHostConnector'\].*override `__call__`"):
         policy.export("somewhere")
     algo.stop()
 

@@ -267,7 +267,7 @@ def test_patterns_name_gymnax_gymnasium_and_suites():
         ({"algorithms": {"..": CONFIG}}, r"algorithms={'\.\.': ...}\): labels become names of folders"),
         ({"algorithms": {"": CONFIG}}, "a string with a letter or digit"),
         ({"algorithms": {3: CONFIG}}, "a string with a letter or digit"),
-        ({"algorithms": {"benchmark.json": CONFIG}}, "not 'benchmark.json'"),
+        ({"algorithms": {"benchmark.json": CONFIG}}, "other than 'benchmark.json'"),
         (
             {"algorithms": {"a b": CONFIG, "a/b": CONFIG}},
             "'a/b' on .* and 'a b' on .* would write to the same folder, 'a_b/",
