@@ -180,7 +180,8 @@ def test_after_a_reset_a_share_of_them_is_drawn_as_from_the_beginning(folder):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"recorded_share": 0.01}, "0 rows of 4"), ({"recorded_share": 1.0}, "4 rows of 4")]
+    ("settings", "message"),
+    [({"recorded_share": 0.01}, "gives 0 recorded rows of 4"), ({"recorded_share": 1.0}, "gives 4 recorded rows of 4")],
 )
 def test_no_part_of_a_batch_is_empty(settings, message, folder):
     with pytest.raises(ValueError, match=message):
