@@ -821,6 +821,15 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         """
         config_validation.validate_train_batch_size_vs_rollout_fragment_length(self)
 
+    def _validate_minibatch_size(self) -> None:
+        """Checks that a minibatch is at most the whole train batch of a learner."""
+        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
+            self._value_error(
+                f"training(minibatch_size={self.minibatch_size}) is larger than the train batch of "
+                f"{self.train_batch_size_per_learner} steps per learner. Lower it, raise "
+                "train_batch_size_per_learner, or use minibatch_size=None for the whole batch."
+            )
+
     def _value_error(self, message: str) -> None:
         """Raises a ValueError; with ``experimental(_validate_config=False)`` only logs the message."""
         if self._validate_config:

@@ -102,12 +102,7 @@ class PPOConfig(AlgorithmConfig):
         """
         super().validate()
         self.validate_train_batch_size_vs_rollout_fragment_length()
-        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
-            self._value_error(
-                f"training(minibatch_size={self.minibatch_size}) is larger than the train batch of "
-                f"{self.train_batch_size_per_learner} steps per learner. Lower it, raise "
-                "train_batch_size_per_learner, or use minibatch_size=None for the whole batch."
-            )
+        self._validate_minibatch_size()
         if not self.use_gae:
             self._value_error(
                 "training(use_gae=False) is not implemented. Use lambda_=1.0: returns with a bootstrap value."

@@ -84,12 +84,7 @@ class PQNConfig(AlgorithmConfig):
         if self.action_space is not None:
             num_discrete_actions(self.action_space, "PQN")
         self.validate_train_batch_size_vs_rollout_fragment_length()
-        if self.minibatch_size is not None and self.minibatch_size > self.train_batch_size_per_learner:
-            self._value_error(
-                f"training(minibatch_size={self.minibatch_size}) is larger than the train batch of "
-                f"{self.train_batch_size_per_learner} steps per learner. Lower it, raise "
-                "train_batch_size_per_learner, or use minibatch_size=None for the whole batch."
-            )
+        self._validate_minibatch_size()
         self._validate_epsilon_per_env()
 
     def _validate_epsilon_per_env(self) -> None:
