@@ -263,5 +263,5 @@ def test_a_module_without_a_temperature_is_refused():
 
     config = SACConfig().environment(observation_space=OBS, action_space=DISCRETE)
     config.rl_module(rl_module_spec=RLModuleSpec(module_class=Bare))
-    with pytest.raises(ValueError, match=r"temperature.*Bare.*log_alpha = nnx.Param"):
+    with pytest.raises(ValueError, match=r"Bare, has no temperature.*log_alpha = nnx.Param"):
         config.build_learner()
