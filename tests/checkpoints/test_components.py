@@ -229,7 +229,7 @@ def test_every_part_is_a_checkpoint_of_its_own(saved):
     runner.stop()
     pipeline = EnvToModulePipeline.from_checkpoint(saved.path / "env_runner" / "env_to_module_connector")
     cases.assert_same(pipeline.get_state(), saved.state["env_runner"]["env_to_module_connector"])
-    with pytest.raises(ValueError, match="is of PPOLearner, not of PPO"):
+    with pytest.raises(ValueError, match="was saved by PPOLearner, not by PPO"):
         PPO.from_checkpoint(saved.path / "learner_group" / "learner", allow=cases.ALLOWED)
 
 

@@ -228,7 +228,7 @@ def test_noisy_networks_explore_by_themselves_and_exploit_without_noise():
 
 
 def test_spaces_and_settings_that_do_not_fit():
-    with pytest.raises(ValueError, match=r"DQN .* needs a Discrete action space, got Box"):
+    with pytest.raises(ValueError, match=r"DQN needs a Discrete action space, got Box"):
         make(action_space=BOX)
     with pytest.raises(ValueError, match=r"the shape \(4,\); with 3 actions it must be \(3,\)"):
         make(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(4), observations=BOX))
