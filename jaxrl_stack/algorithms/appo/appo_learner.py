@@ -19,7 +19,6 @@ from jaxrl_stack.core.rl_module.apis import TargetNetworkAPI, ValueFunctionAPI
 from jaxrl_stack.core.rl_module.apis.target_network_api import TARGET_NETWORK_ACTION_DIST_INPUTS
 from jaxrl_stack.ops import losses
 from jaxrl_stack.ops.running_statistics import RunningStatistics
-from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.traced_config import TracedConfigView
@@ -91,10 +90,7 @@ class APPOLearner(TargetNetworkUpdates, AdaptiveKLCoefficient, VTraceLearner):
         if config.use_kl_loss:
             rows[KL_KEY] = old.kl(distribution)
         means = self.masked_means(rows, batch)
-        if NO_VALID_ACTION_SHARE in means:
-            # One such row in the whole train batch is one too many.
-            share = means.pop(NO_VALID_ACTION_SHARE)
-            self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
+        self._log_no_valid_action_share(module_id, means)
         policy_loss = -means.pop("surrogate")
         total = policy_loss + config.vf_loss_coeff * means["vf_loss"] - config.entropy_coeff * means[ENTROPY_KEY]
         if config.use_kl_loss:

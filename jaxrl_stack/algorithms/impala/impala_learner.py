@@ -22,7 +22,6 @@ from jaxrl_stack.core.rl_module.functional import ModuleDefinition
 from jaxrl_stack.core.rl_module.row_independence import handles_resets
 from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.ops.vtrace import VTrace, vtrace
-from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.traced_config import TracedConfigView
@@ -189,10 +188,7 @@ class IMPALALearner(VTraceLearner):
             ENTROPY_KEY: distribution.entropy(),
         }
         means = self.masked_means(rows | rows_without_valid_action(module.action_space, batch), batch)
-        if NO_VALID_ACTION_SHARE in means:
-            # One such row in the whole train batch is one too many.
-            share = means.pop(NO_VALID_ACTION_SHARE)
-            self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
+        self._log_no_valid_action_share(module_id, means)
         for name in ("pi_loss", "vf_loss"):
             total = jnp.sum(jnp.where(batch[Columns.LOSS_MASK], rows[f"mean_{name}"], 0.0))
             self.metrics.log_value((module_id, name), jax.lax.stop_gradient(total), reduce="sum")

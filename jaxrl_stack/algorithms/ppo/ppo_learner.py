@@ -17,7 +17,6 @@ from jaxrl_stack.core.learner.post_update import UpdateResult
 from jaxrl_stack.core.learner.traced_metrics import MetricKey, TracedMetrics
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.ops import losses
-from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE
 
 if TYPE_CHECKING:
     from jaxrl_stack.utils.traced_config import TracedConfigView
@@ -103,10 +102,7 @@ class PPOLearner(AdaptiveKLCoefficient, Learner):
                 self.masked_statistics(jnp.stack([targets, targets - values], axis=-1), batch),
             )
         means = self.masked_means(rows, batch)
-        if NO_VALID_ACTION_SHARE in means:
-            # One such row in the whole train batch is one too many.
-            share = means.pop(NO_VALID_ACTION_SHARE)
-            self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
+        self._log_no_valid_action_share(module_id, means)
 
         total = -means["surrogate"] - config.entropy_coeff * means["entropy"]
         if config.use_critic:

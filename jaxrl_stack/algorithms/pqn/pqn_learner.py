@@ -15,7 +15,6 @@ from jaxrl_stack.core.default_observations import rows_without_valid_action
 from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.rl_module.apis import QNetAPI, ValueFunctionAPI
 from jaxrl_stack.ops import q_learning
-from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -65,9 +64,6 @@ class PQNLearner(Learner):
         }
         rows |= rows_without_valid_action(self.module[module_id].action_space, batch)
         means = self.masked_means(rows, batch)
-        if NO_VALID_ACTION_SHARE in means:
-            # One such row in the whole train batch is one too many.
-            share = means.pop(NO_VALID_ACTION_SHARE)
-            self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
+        self._log_no_valid_action_share(module_id, means)
         self.metrics.log_dict(means, key=module_id, window=1)
         return means[QF_LOSS_KEY]

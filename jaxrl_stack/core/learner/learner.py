@@ -75,6 +75,7 @@ from jaxrl_stack.ops import reductions, running_statistics
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.running_statistics import RunningStatistics
 from jaxrl_stack.utils import counters, devices
+from jaxrl_stack.utils.action_masks import NO_VALID_ACTION_SHARE
 from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.metrics import CONNECTOR_PIPELINE_TIMER
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -878,6 +879,15 @@ class Learner(Checkpointable):
         # This microbatch's share of the means: shares add up over microbatches here, and average over devices later.
         count = next(trace.row_counts[mid] for mid, known in trace.masks.items() if known is mask)
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
+
+    def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:
+        """Moves the share of rows without a valid action from `means` to the metrics, as a mean over all minibatches.
+
+        One such row in the whole train batch is one too many; other metrics are of the last minibatch.
+        """
+        if NO_VALID_ACTION_SHARE in means:
+            share = means.pop(NO_VALID_ACTION_SHARE)
+            self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
 
     def masked_statistics(self, x: jax.Array, batch: Mapping[str, Any]) -> RunningStatistics:
         """Mean and variance of the rows of this batch that count, on this device: for `TracedMetrics.log_statistics`.
