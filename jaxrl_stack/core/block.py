@@ -171,8 +171,7 @@ class Block:
         """The block with a layout; that of a block that was not planned follows from its module and its columns."""
         if self.layout is not None:
             return self
-        steps = {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}
-        return dataclasses.replace(self, layout=layout_of_block(module, self.columns, _leading_axes(steps)[0]))
+        return dataclasses.replace(self, layout=layout_of_block(module, self.columns, self.shape[0]))
 
     # ---------------------------------------------------------------------------------------------------------- checks
 
@@ -182,7 +181,7 @@ class Block:
         Raises:
             ValueError: If a column of the layout is missing, or there is a mask that is not in it.
         """
-        layout = self._layout
+        layout = self.known_layout
         missing = [name for name in layout.columns if name not in self.columns]
         if missing:
             raise ValueError(
@@ -201,11 +200,7 @@ class Block:
         Raises:
             ValueError: If they do not fit.
         """
-        is_planned = self.layout is not None
-        steps = {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}
-        if self.layout is not None:
-            steps = self.layout.steps(self.columns)
-        shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)}
+        shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(self._steps)}
         if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
             found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(own)] for name, own in self.columns.items()}
             raise ValueError(
@@ -215,7 +210,7 @@ class Block:
         num_steps, num_columns = next(iter(shapes))
         expected = layout_of(module, num_steps)
         has_states, states = Columns.STATE_IN in expected.columns, []
-        if has_states or not is_planned:
+        if has_states or self.layout is None:
             states = jax.tree.leaves(self.columns.get(Columns.STATE_IN, {}))
         leading = (expected.num_rows(Columns.STATE_IN, num_steps), num_columns)
         if bool(states) != has_states or any(np.shape(leaf)[:2] != leading for leaf in states):
@@ -229,14 +224,22 @@ class Block:
     # ------------------------------------------------------------------------------------------------------ what it is
 
     @property
-    def _layout(self) -> Layout:
+    def known_layout(self) -> Layout:
+        """The layout; a user's block has one from `of_module` on."""
         assert self.layout is not None, "the layout of a block that was not planned is known with its module"
         return self.layout
 
     @property
+    def _steps(self) -> dict[str, Any]:
+        """The columns with an entry for each step."""
+        if self.layout is None:
+            return {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}
+        return self.layout.steps(self.columns)
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """``(T, B)``."""
-        return _leading_axes(self.columns if self.layout is None else self.layout.steps(self.columns))
+        return _leading_axes(self._steps)
 
     @property
     def size(self) -> int:
@@ -246,12 +249,12 @@ class Block:
     @property
     def chunk_length(self) -> int | None:
         """Steps from one recurrent state to the next; None of a module without."""
-        return self._layout.chunk_length
+        return self.known_layout.chunk_length
 
     @property
     def mask(self) -> Any:
         """``LOSS_MASK``, bool ``[T, B]``; None where no row is masked."""
-        return self.columns[Columns.LOSS_MASK] if self._layout.is_masked else None
+        return self.columns[Columns.LOSS_MASK] if self.known_layout.is_masked else None
 
     @property
     def batch(self) -> dict[str, Any]:
@@ -260,11 +263,11 @@ class Block:
 
     def fits_minibatches(self, num_rows: int) -> bool:
         """Whether rows that are drawn together divide minibatches of so many rows."""
-        return num_rows % self._layout.num_agents == 0
+        return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
         """A function of whole observations as one of rows of the block; see `frames.rows_of_block`."""
-        return frames.rows_of_block(self.columns, self._layout.num_frames, function)
+        return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
     # ----------------------------------------------------------------------------------------------------- conversions
 
@@ -281,7 +284,7 @@ class Block:
 
     def with_rows_apart(self) -> Self:
         """The block with minibatches that draw each row by itself."""
-        return dataclasses.replace(self, layout=self._layout.with_rows_apart())
+        return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
         """Cut a block of whole observations into chunks, at fixed steps.
@@ -294,7 +297,7 @@ class Block:
             ``[G, B, ...]``. Where L does not divide T, the last chunks are filled up with zeros, of which
             ``LOSS_MASK`` is False.
         """
-        layout, columns = self._layout, self.columns
+        layout, columns = self.known_layout, self.columns
         num_steps, num_columns = self.shape
         num_chunks = -(-num_steps // length)
         missing = num_chunks * length - num_steps

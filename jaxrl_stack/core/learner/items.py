@@ -317,8 +317,7 @@ class Items:
             num_shards: ``S``.
             needs_time: See `form_of_block`.
         """
-        assert block.layout is not None
-        layout, (num_steps, num_columns), columns = block.layout, block.shape, block.columns
+        layout, (num_steps, num_columns), columns = block.known_layout, block.shape, block.columns
         form = form_of_block(module, layout, num_steps, needs_time=needs_time)
         if isinstance(form, ChunkForm):
             columns = block.chunks(form.length)

@@ -1228,9 +1228,8 @@ class Learner(Checkpointable):
 
     def _form_of_block(self, module_id: ModuleID, block: Block) -> Form:
         """The form of the items that a block becomes."""
-        assert block.layout is not None
         module, num_steps = self.template[module_id], block.shape[0]
-        return form_of_block(module, block.layout, num_steps, needs_time=self.loss_needs_time)
+        return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
         """The forms of the items that sampled blocks of `num_steps` steps become, if no row of these is masked."""

@@ -208,7 +208,7 @@ class Update:
         Args:
             state, blocks, settings, timesteps, axis_name: See `__call__`.
         """
-        template, layouts = self._learner.template, Layouts({mid: _layout(own) for mid, own in blocks.items()})
+        template, layouts = self._learner.template, Layouts({mid: own.known_layout for mid, own in blocks.items()})
         state, batch = self.connect(
             state,
             {mid: own.columns for mid, own in blocks.items()},
@@ -435,12 +435,6 @@ def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> 
     if all(own.fits_minibatches(per_shard) and own.mask is None for own in blocks.values()):
         return blocks
     return {mid: own.with_rows_apart() for mid, own in blocks.items()}
-
-
-def _layout(block: Block) -> Layout:
-    """The layout of a block that was planned."""
-    assert block.layout is not None
-    return block.layout
 
 
 def _with_lr_factors(learner: Learner, state: LearnerState, values: dict[str, Any]) -> dict[str, Any]:
