@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import math
 import re
 import time
@@ -24,6 +23,7 @@ from typing import Any
 
 from bench import harness
 from bench.learning import Journal
+from jaxrl_stack.runs.origin import installed_versions
 
 JOURNAL = Path(__file__).with_name("scores.jsonl")
 _PACKAGES = ("jax", "flax", "optax", "gymnasium", "gymnax", "mujoco", "box2d")
@@ -86,9 +86,16 @@ CELLS = (
 GREEDY = ("DQN", "SAC", "TQC")
 """Algorithms whose final policies act without exploration, as in the published scores."""
 
+def returns_so_far(env: Any, spaces: Any, device: Any) -> Any:
+    """The column that normalised rewards need, and observations as they are."""
+    from jaxrl_stack.connectors.env_to_module import ReturnsSoFar
+
+    return ReturnsSoFar()
+
+
 FACTORS: dict[str, Mapping[str, Any]] = {
     "rewards are not normalised": {"learner_connector": None},
-    "observations are not normalised": {"env_to_module_connector": "returns alone"},
+    "observations are not normalised": {"env_to_module_connector": returns_so_far},
     "learning rate stays at 3e-4": {"lr": 3e-4},
     "standard deviation depends on the observation": {"model_config": {"free_log_std": False}},
     "gradients are not clipped": {"grad_clip": None},
@@ -106,13 +113,6 @@ FACTORS: dict[str, Mapping[str, Any]] = {
 }
 """One change at a time of PPO's settings for MuJoCo -> the settings that it changes."""
 FACTOR_TASKS = ("HalfCheetah-v5", "Hopper-v5")
-
-
-def returns_so_far(env: Any, spaces: Any, device: Any) -> Any:
-    """The column that normalised rewards need, and observations as they are."""
-    from jaxrl_stack.connectors.env_to_module import ReturnsSoFar
-
-    return ReturnsSoFar()
 
 
 class CpuSeconds:
@@ -133,8 +133,6 @@ def config_of(cell: Cell, changed: Mapping[str, Any] = {}) -> Any:
     settings = dict(tuned_settings(cell.algorithm).get(cell.task, {}))
     for name, value in changed.items():
         settings[name] = {**settings[name], **value} if isinstance(value, Mapping) else value
-    if settings.get("env_to_module_connector") == "returns alone":
-        settings["env_to_module_connector"] = returns_so_far
     config = get_algorithm_config_class(cell.algorithm)().environment(cell.task).update_from_dict(settings)
     acting = {"explore": False} if cell.algorithm in GREEDY else {}
     config.evaluation(evaluation_config={"num_envs_per_env_runner": 10, **acting})
@@ -194,23 +192,12 @@ def measured(run: Any, score: float, num_runs: int = 1) -> dict[str, Any]:
         "env_steps": int(run.history.last["num_env_steps_sampled_lifetime"]),
         "cpu_seconds": _rounded(seconds["cpu_seconds"] / num_runs),
         "seconds": _rounded(seconds["time_this_iter_s"] / num_runs),
-        "versions": versions(),
+        "versions": installed_versions(_PACKAGES),
     }
 
 
 def _rounded(value: float) -> float | None:
     return round(value, 2) if math.isfinite(value) else None
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that scores may depend on."""
-    found = {}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def chosen_cells(args: argparse.Namespace) -> list[Cell]:

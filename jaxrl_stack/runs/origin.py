@@ -11,7 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +70,7 @@ def run_origin(command: Sequence[str] | None = None, *, algorithm: str | None = 
         "command": _line(_own_command() if command is None else command),
         "working_directory": os.getcwd(),
         "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), "jaxrl_stack": jaxrl_stack.__version__, **_versions()},
+        "versions": {"python": platform.python_version(), "jaxrl_stack": jaxrl_stack.__version__, **installed_versions(_DEPENDENCIES)},
         "platform": platform.platform(),
         "hostname": socket.gethostname(),
         "git": {
@@ -108,9 +108,10 @@ def _line(words: Sequence[str]) -> str | None:
     return shlex.join(words) if words else None
 
 
-def _versions() -> dict[str, str]:
+def installed_versions(packages: Iterable[str]) -> dict[str, str]:
+    """Versions of those packages that are installed, ``{package: version}``."""
     found = {}
-    for package in _DEPENDENCIES:
+    for package in packages:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
