@@ -86,6 +86,7 @@ CELLS = (
 GREEDY = ("DQN", "SAC", "TQC")
 """Algorithms whose final policies act without exploration, as in the published scores."""
 
+
 def returns_so_far(env: Any, spaces: Any, device: Any) -> Any:
     """The column that normalised rewards need, and observations as they are."""
     from jaxrl_stack.connectors.env_to_module import ReturnsSoFar

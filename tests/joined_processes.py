@@ -99,7 +99,7 @@ def raised(function: Callable[[], Any]) -> str:
 
 
 def refused(process: int, learner: Any) -> dict[str, str]:
-    """What joined processes cannot do, and how they hear of it; the learner runs on all of their devices."""
+    """Errors of calls that joined processes refuse; the learner runs on all of their devices."""
     ppo = config_of("ppo", 1)
     rows = {"obs": np.zeros((8, 1), np.float32)}
 

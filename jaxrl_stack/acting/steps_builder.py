@@ -154,7 +154,7 @@ class StepsBuilder:
         self._t, self._num_held = np.zeros((2, num_envs), np.int64)
 
     def _segments(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> Segments:
-        """Where episodes begin and end in a block."""
+        """Segments of episodes in a block, whose first rows continue the running episodes."""
         terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
         if len(self._number) != terminateds.shape[1]:
             self._forget_running(terminateds.shape[1])

@@ -43,7 +43,7 @@ class BestMembers:
         evaluates, keeps: See `Best`.
 
     Attributes:
-        best: For each member, its highest return, the iteration of it, and the path of the checkpoint.
+        best: For each member, its highest return, the iteration with this return, and the path of the checkpoint.
     """
 
     def __init__(self, num_members: int, *, evaluates: bool, keeps: bool | str = True):

@@ -459,7 +459,7 @@ def _note_settings_without_effect(config: AlgorithmConfig) -> None:
 
 
 def _note_without_effect(config: AlgorithmConfig, names: Iterable[str], reason: str) -> None:
-    """Gives notices of those of these settings that differ from the default."""
+    """Gives a notice of each named setting that differs from its default."""
     for name in names:
         setting = config._declarations.by_name[name]
         if config._was_changed(setting):

@@ -70,7 +70,11 @@ def run_origin(command: Sequence[str] | None = None, *, algorithm: str | None = 
         "command": _line(_own_command() if command is None else command),
         "working_directory": os.getcwd(),
         "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version(), "jaxrl_stack": jaxrl_stack.__version__, **installed_versions(_DEPENDENCIES)},
+        "versions": {
+            "python": platform.python_version(),
+            "jaxrl_stack": jaxrl_stack.__version__,
+            **installed_versions(_DEPENDENCIES),
+        },
         "platform": platform.platform(),
         "hostname": socket.gethostname(),
         "git": {

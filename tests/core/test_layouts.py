@@ -1,4 +1,4 @@
-"""How columns lie stands in the layout of a block: its readers follow it, whatever columns happen to be there."""
+"""Layouts of blocks: readers follow the layout, whatever columns exist."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_observations_are_drawn_by_their_spaces():
 
 
 def names_below(space) -> np.ndarray:
-    """Where the line below the bars of an observation is not white, bool ``[320]``."""
+    """bool ``[320]``, pixels below the bars of an observation that are not white in some row."""
     frame = drawings.observation(space.sample(), space)
     return (frame[160:] < 200).any((0, 2))
 

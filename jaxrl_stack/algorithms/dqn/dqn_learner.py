@@ -124,7 +124,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         return means[QF_LOSS_KEY]
 
     def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of `q_learning.n_step_targets` for the discount after n steps, with that of the environment."""
+        """Arguments of `q_learning.n_step_targets` for the discount after n steps, with the environment's discounts."""
         if Columns.DISCOUNT not in batch:
             return {"n_step": batch["n_step"], "gamma": config.gamma}
         if Columns.N_STEP_DISCOUNT not in batch:

@@ -283,7 +283,7 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
 def forms_of_batch(
     modules: MultiRLModule, batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool
 ) -> dict[str, Form]:
-    """Those of all modules of a batch ``{module_id: {column: [N, ...]}}``; see `form_of_batch`."""
+    """`form_of_batch` of each module in a batch ``{module_id: {column: [N, ...]}}``."""
     return {mid: form_of_batch(modules[mid], columns, needs_time=needs_time) for mid, columns in batch.items()}
 
 

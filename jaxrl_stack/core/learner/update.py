@@ -427,9 +427,10 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """Blocks whose minibatches draw the rows of all agents of a step together in every module, or in none.
+    """Blocks with the groups of rows that minibatches can draw.
 
-    They do if the minibatch size is a multiple of the number of agents, and no module has masked rows.
+    If a minibatch cannot hold whole steps of all agents in some module, or rows of some module are masked, each row is
+    drawn by itself in all modules. Otherwise blocks stay as they are: some may draw agents together, others rows.
     """
     per_shard = plan.rows_per_shard_and_step() or 0
     if all(own.fits_minibatches(per_shard) and own.mask is None for own in blocks.values()):
@@ -564,7 +565,10 @@ class _Minibatches:
         return lambda step: {mid: of_module(mid, step) for mid in items}
 
     def counted(self) -> dict[ModuleID, CountedRows]:
-        """The valid rows of the batch, and of all minibatches; ``{}`` where no module has masks: they are known."""
+        """The valid rows of the batch, and of all minibatches; ``{}`` if no module has a masked block.
+
+        The host knows the numbers then; of a batch that is ready for the loss it also counts masked rows.
+        """
         items, plan = self._items, self._plan
         if all(own.valid is None for own in items.values()):
             return {}
