@@ -23,6 +23,7 @@ from typing import Any
 
 from bench import harness
 from bench.learning import Journal
+from jaxrl_stack.algorithms.ppo.tuned import normalized_rewards, returns_and_mean_std_filter
 from jaxrl_stack.runs.origin import installed_versions
 
 JOURNAL = Path(__file__).with_name("scores.jsonl")
@@ -87,16 +88,12 @@ GREEDY = ("DQN", "SAC", "TQC")
 """Algorithms whose final policies act without exploration, as in the published scores."""
 
 
-def returns_so_far(env: Any, spaces: Any, device: Any) -> Any:
-    """The column that normalised rewards need, and observations as they are."""
-    from jaxrl_stack.connectors.env_to_module import ReturnsSoFar
-
-    return ReturnsSoFar()
-
-
 FACTORS: dict[str, Mapping[str, Any]] = {
-    "rewards are not normalised": {"learner_connector": None},
-    "observations are not normalised": {"env_to_module_connector": returns_so_far},
+    "rewards are normalised": {
+        "env_to_module_connector": returns_and_mean_std_filter,
+        "learner_connector": normalized_rewards,
+    },
+    "observations are not normalised": {"env_to_module_connector": None},
     "learning rate stays at 3e-4": {"lr": 3e-4},
     "standard deviation depends on the observation": {"model_config": {"free_log_std": False}},
     "gradients are not clipped": {"grad_clip": None},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Scored, Tuned
+from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter, ReturnsSoFar
 from jaxrl_stack.connectors.learner import NormalizeRewards, ScaleRewards
@@ -107,10 +107,10 @@ _CRAFTAX_SETTINGS: dict[str, Any] = _USUAL | {
     "grad_clip": 1.0,
     "model_config": {"fcnet_hiddens": [512, 512, 512], "fcnet_activation": "tanh"},
 }
-# One set for all tasks: CleanRL's, without value clipping.
+# One set for all tasks: CleanRL's, without value clipping and without normalised rewards.
 _SCHULMAN = FromLiterature(
     "Schulman et al. 2017, arXiv:1707.06347, table 3, 1M steps; further settings of vwxyzjn/cleanrl, "
-    "ppo_continuous_action.py; without value clipping"
+    "ppo_continuous_action.py; without value clipping and normalised rewards"
 )
 _CONTINUOUS: dict[str, Any] = _USUAL | {
     "num_env_runners": 0,
@@ -119,10 +119,9 @@ _CONTINUOUS: dict[str, Any] = _USUAL | {
     "num_epochs": 10,
     "lr": 3e-4,
     "vf_clip_param": math.inf,
-    "env_to_module_connector": returns_and_mean_std_filter,
-    "learner_connector": normalized_rewards,
     "grad_clip": 0.5,
     "model_config": {"fcnet_hiddens": [64, 64], "fcnet_activation": "tanh"},
+    **_FILTERED,
 }
 _MUJOCO: dict[str, Any] = _CONTINUOUS | {
     "lr": [[0, 3e-4], [1_000_000, 1e-5]],
@@ -138,9 +137,13 @@ _MUJOCO: dict[str, Any] = _CONTINUOUS | {
         "free_log_std": True,
     },
 }
+_NORMALIZED_REWARDS: dict[str, Any] = {
+    "env_to_module_connector": returns_and_mean_std_filter,
+    "learner_connector": normalized_rewards,
+}
 _ZOO = "DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml, {}"
 _BIPEDAL = _CONTINUOUS | {"num_envs_per_env_runner": 32, "train_batch_size_per_learner": 65_536, "gamma": 0.999}
-_BIPEDAL |= {"clip_param": 0.18, "vf_loss_coeff": 0.5}
+_BIPEDAL |= {"clip_param": 0.18, "vf_loss_coeff": 0.5, **_NORMALIZED_REWARDS}
 
 # That of Mnih et al., 2015.
 ATARI_NETWORK: dict[str, Any] = {
@@ -302,7 +305,7 @@ RECORDS: dict[str, Tuned] = {
     "playground/FingerSpin": Tuned(FromLiterature(_PLAYGROUND), _PLAYGROUND_SETTINGS | {"gamma": 0.95}),
     "craftax/Craftax-Symbolic-v1": Tuned(_CRAFTAX, _CRAFTAX_SETTINGS),
     "craftax/Craftax-Classic-Symbolic-v1": Tuned(_CRAFTAX, _CRAFTAX_SETTINGS),
-    "HalfCheetah-v5": Tuned(Scored(1_000_000, (1771.36, 1732.44, 1795.85)), _MUJOCO),
+    "HalfCheetah-v5": Tuned(_SCHULMAN, _MUJOCO),
     "Hopper-v5": Tuned(_SCHULMAN, _MUJOCO),
     "Walker2d-v5": Tuned(_SCHULMAN, _MUJOCO),
     "Swimmer-v5": Tuned(_SCHULMAN, _MUJOCO),
