@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -65,16 +65,20 @@ def replaced_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
     return with_derived_fields(name, params, given) if given else params
 
 
-class _Derived(NamedTuple):
-    """A field that dynamics read in place of two others."""
+class Derived(NamedTuple):
+    """A field that dynamics read in place of two others, its sources."""
 
     sources: tuple[str, str]
     function: Callable[[Any, Any], Any]
 
+    def of(self, params: Any) -> Any:
+        """Value that follows from the sources in `params`."""
+        return self.function(*(getattr(params, source) for source in self.sources))
+
 
 _DERIVED = {
-    "total_mass": _Derived(("masscart", "masspole"), operator.add),
-    "polemass_length": _Derived(("masspole", "length"), operator.mul),
+    "total_mass": Derived(("masscart", "masspole"), operator.add),
+    "polemass_length": Derived(("masspole", "length"), operator.mul),
 }
 """Fields that gymnax keeps next to the fields that they are computed from, by name."""
 _RELATED = {
@@ -98,22 +102,44 @@ def with_derived_fields(name: str, params: Any, values: Mapping[str, Any]) -> An
         params: A dataclass of numbers.
         values: New values by field: numbers, or arrays, traced ones too.
     """
-    fields = set(field_names(params))
     replaced = dataclasses.replace(params, **values)
-    derived = {}
-    for field, (sources, function) in _DERIVED.items():
-        if field in values or not fields.issuperset((field, *sources)) or not set(sources).intersection(values):
-            continue
-        if np.allclose(getattr(params, field), function(*(getattr(params, source) for source in sources))):
-            derived[field] = function(*(getattr(replaced, source) for source in sources))
-    for field in sorted(_RELATED.keys() & values.keys()):
-        kept = [f"{other}={getattr(params, other)}" for other in _RELATED[field] if other in fields - values.keys()]
-        if kept:
-            notice_once(
-                f"env_config[{field!r}]={values[field]}: {name} keeps {' and '.join(kept)}, which suit "
-                f"{field}={getattr(params, field)}. Set them in env_config, too."
-            )
-    return dataclasses.replace(replaced, **derived) if derived else replaced
+    derived = derived_fields(params, values)
+    for field, kept in related_fields(params, values).items():
+        notice_once(
+            f"env_config[{field!r}]={values[field]}: {name} keeps {' and '.join(kept)}, which suit "
+            f"{field}={getattr(params, field)}. Set them in env_config, too."
+        )
+    if not derived:
+        return replaced
+    return dataclasses.replace(replaced, **{field: own.of(replaced) for field, own in derived.items()})
+
+
+def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
+    """Derived fields to compute again if the fields `names` change, by name; see `with_derived_fields`.
+
+    Args:
+        params: Concrete numbers: the relations that hold in them decide.
+        names: Fields that change.
+    """
+    fields = set(field_names(params))
+    return {
+        field: own
+        for field, own in _DERIVED.items()
+        if field not in names
+        and fields.issuperset((field, *own.sources))
+        and set(own.sources).intersection(names)
+        and np.allclose(getattr(params, field), own.of(params))
+    }
+
+
+def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
+    """Related fields that keep their values if the fields `names` change: ``{changed field: ["other=value"]}``."""
+    unchanged = set(field_names(params)).difference(names)
+    kept = {
+        field: [f"{other}={getattr(params, other)}" for other in _RELATED[field] if other in unchanged]
+        for field in sorted(_RELATED.keys() & set(names))
+    }
+    return {field: others for field, others in kept.items() if others}
 
 
 def _converted(name: str, field: str, default: Any, value: Any) -> Any:

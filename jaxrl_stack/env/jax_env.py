@@ -383,15 +383,19 @@ class GymnaxEnv(AutoResetJaxEnv):
     def render(self, state: Any) -> np.ndarray | None:
         """This package's drawing for gymnax's classic control and MinAtar; for others, ``render(state, params)`` of the
         environment's class, unless it is gymnax's default, which draws matplotlib figures."""
+        return self.render_with(state, self._params)
+
+    def render_with(self, state: Any, params: Any) -> np.ndarray | None:
+        """`render` with other parameters, NumPy leaves."""
         name = self._drawn_as
         if name in drawings.SCENES:
-            return drawings.SCENES[name](state, self._params)
+            return drawings.SCENES[name](state, params)
         if name in drawings.GRIDS:
             return drawings.observation(self._observe(state), self.observation_space)
         own = getattr(self.env, "render", None)
         if own is None or str(getattr(own, "__module__", "")).startswith("gymnax."):
             return None
-        return own(state, self._params)
+        return own(state, params)
 
     @property
     def _drawn_as(self) -> str:

@@ -12,10 +12,12 @@ import numpy as np
 
 def named_leaves(tree: Any) -> dict[str, Any]:
     """``{"path/to/leaf": array}`` of a pytree. PRNG keys are unchanged; other leaves become NumPy arrays."""
-    return {
-        name: leaf if is_key(leaf) else np.asarray(leaf)
-        for name, leaf in ((_name(path), leaf) for path, leaf in jax.tree.leaves_with_path(tree))
-    }
+    return {name: leaf if is_key(leaf) else np.asarray(leaf) for name, leaf in leaves_by_name(tree).items()}
+
+
+def leaves_by_name(tree: Any) -> dict[str, Any]:
+    """``{"path/to/leaf": leaf}`` of a pytree; leaves, traced arrays too, pass unchanged."""
+    return {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def with_named_leaves(tree: Any, named: Mapping[str, Any]) -> Any:
