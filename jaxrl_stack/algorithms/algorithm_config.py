@@ -602,6 +602,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         vars(config).update(in_evaluation=True, evaluation_config=None, num_env_runners=number)
         if self.env is None:
             vars(config)["observation_space"] = vars(config)["action_space"] = None
+        vars(config)["randomized_params"] = None
         config.update_from_dict(overrides)
         other = vars(config)["num_env_runners"]
         if other != number and "evaluation_num_env_runners" in self.explicitly_set:

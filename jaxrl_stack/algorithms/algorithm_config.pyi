@@ -83,6 +83,8 @@ class AlgorithmConfig(Plain):
     enable_env_runner_and_connector_v2: bool
     env: str | Any | None
     env_config: dict[str, Any]
+    randomized_params: dict[str, tuple[Any, ...] | list[Any]] | Callable[[Any, Any], Any] | None
+    privileged_params: bool
     observation_space: gym.Space | None
     action_space: gym.Space | None
     render_env: bool
@@ -319,6 +321,8 @@ class AlgorithmConfig(Plain):
         env: str | Any | None | type[NotProvided] = ...,
         *,
         env_config: dict[str, Any] | type[NotProvided] = ...,
+        randomized_params: dict[str, tuple[Any, ...] | list[Any]] | Callable[[Any, Any], Any] | None | type[NotProvided] = ...,
+        privileged_params: bool | type[NotProvided] = ...,
         observation_space: gym.Space | None | type[NotProvided] = ...,
         action_space: gym.Space | None | type[NotProvided] = ...,
         render_env: bool | type[NotProvided] = ...,

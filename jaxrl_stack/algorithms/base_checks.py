@@ -18,6 +18,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.core.models.catalog import Catalog
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.env.param_ranges import FORMS, range_problem, stored_form
 from jaxrl_stack.offline.estimators import estimators_of
 from jaxrl_stack.runs.trackers import TRACKERS
 from jaxrl_stack.utils.metrics.stats import StatsBase
@@ -85,6 +86,23 @@ def _policy_id(value: Any) -> str | None:
     if any(c in value for c in '<>:"/\\|?') or value[-1] in ". ":
         return f'made of ids without any of <>:"/\\|? and without a dot or blank at the end, not {value!r}'
     return None
+
+
+_draws_params = function_of("key", "params")
+
+
+@check_of("dict[str, tuple[Any, ...] | list[Any]] | Callable[[Any, Any], Any]")
+def randomized_params(value: Any) -> str | None:
+    if callable(value):
+        return _draws_params(value)
+    if not isinstance(value, Mapping) or not value or not all(isinstance(name, str) for name in value):
+        return f"a dict from the name of a parameter to {FORMS}, or a function of (key, params) that returns params"
+    return next(filter(None, (range_problem(name, own) for name, own in value.items())), None)
+
+
+def stored_randomized_params(value: Any) -> Any:
+    """Form in which configs keep `randomized_params`."""
+    return {name: stored_form(own) for name, own in value.items()} if isinstance(value, Mapping) else value
 
 
 _should_be_trained = function_of("module_id", "batch")

@@ -134,6 +134,13 @@ BASE_SECTIONS: tuple[Section, ...] = (
             RUNNER, positional=True),
         static("env_config", {}, dictionary,
             "Arguments of the environment. Merged into the present ones.", RUNNER, merge=True),
+        static("randomized_params", None, checks.randomized_params,
+            "Parameters of a JAX environment that each reset draws: {name: (low, high)}, with ('log', low, high) or "
+            "[values] in place of a range, or a function of (key, params) that returns params. Evaluation draws only "
+            "what evaluation_config sets.", RUNNER, convert=checks.stored_randomized_params),
+        static("privileged_params", False, boolean,
+            "Observations {'state': observation, 'privileged_state': randomized parameters scaled to [-1, 1]}.",
+            RUNNER),
         static("observation_space", None, space,
             "Observation space of one environment; None uses the environment's."),
         static("action_space", None, space, "Action space of one environment; None uses the environment's."),

@@ -21,6 +21,7 @@ from jaxrl_stack.algorithms.settings import DATA
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
+from jaxrl_stack.env.param_ranges import shown
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.notices import notice_once
 
@@ -79,6 +80,7 @@ def validate(config: AlgorithmConfig) -> None:
     _validate_modules(config)
     _validate_model_config(config)
     _validate_connectors(config)
+    _validate_randomized_params(config)
     _validate_evaluation(config)
     _validate_asynchronous_sampling(config)
     _validate_output(config)
@@ -299,6 +301,38 @@ def _validate_model_config(config: AlgorithmConfig) -> None:
             )
 
 
+def _validate_randomized_params(config: AlgorithmConfig) -> None:
+    """Refuses random parameters of host environments and of several agents, and privileged ones without ranges."""
+    given = config.randomized_params
+    if given is None and not config.privileged_params:
+        return
+    called = f"environment(randomized_params={shown(given)})"
+    if given is None:
+        called = "environment(privileged_params=True)"
+        if not config.in_evaluation:
+            config._value_error(
+                f"{called} needs parameters to observe. Set environment(randomized_params={{name: (low, high)}})."
+            )
+    elif config.privileged_params and callable(given):
+        config._value_error(
+            f"environment(privileged_params=True) needs ranges to scale by, and randomized_params={shown(given)} is a "
+            "function. Use randomized_params={name: (low, high)}, or observe the parameters in the environment."
+        )
+    twice = sorted(set(config.env_config).intersection(() if given is None or callable(given) else given))
+    if twice:
+        config._value_error(
+            f"{called}: env_config={{{twice[0]!r}: {short(config.env_config[twice[0]])}}} sets the same parameter. "
+            "Leave one of them out."
+        )
+    if config.is_multi_agent:
+        config._value_error(f"{called} does not support several agents. Leave it out, and draw in reset_env.")
+    if config.env is not None and not is_search_space(config.env) and not config.samples_on_device:
+        config._value_error(
+            f"{called} needs a JAX environment, and {short(config.env)} runs on the host. Leave it out, and draw in "
+            "reset()."
+        )
+
+
 def _validate_connectors(config: AlgorithmConfig) -> None:
     if not (config.add_default_connectors_to_module_to_env_pipeline or config._module_to_env_connector):
         config._value_error(
@@ -361,6 +395,7 @@ def _validate_evaluation(config: AlgorithmConfig) -> None:
             assert evaluation is not None
             _check_values(evaluation)
             _validate_output(evaluation)
+            _validate_randomized_params(evaluation)
             _ = evaluation.samples_on_device
         except (ValueError, TypeError, ImportError, NotImplementedError) as error:
             raise type(error)(f"evaluation(evaluation_config=...): {error}") from error

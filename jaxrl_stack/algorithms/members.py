@@ -15,6 +15,7 @@ from jaxrl_stack.algorithms.setting_values import is_search_space, same
 from jaxrl_stack.callbacks.callbacks import HOOKS
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.env.randomized_jax_env import unrandomized
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.execution.population_driver import MemberStart
 from jaxrl_stack.runs.run import run_name, value_text
@@ -169,7 +170,7 @@ def member_starts(
             "offline_data(keep_resident=True) if it fits, or train one run after the other with run_seeds() or "
             "run_sweep()."
         )
-    env = template.jax_env
+    env = unrandomized(template.jax_env)
     leaves: list[dict[str, Any]] = [{} for _ in configs]
     if env is not None:
         known: list[tuple[AlgorithmConfig, dict[str, Any]]] = [(first, named_leaves(env.params))]

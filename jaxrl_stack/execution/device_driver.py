@@ -30,6 +30,7 @@ from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.module_pipelines import ModulePipelines, make_rollout, pure_pipelines
 from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
+from jaxrl_stack.env.randomized_jax_env import with_randomized_params
 from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.step_output import NO_OUTPUT, NoOutput
 from jaxrl_stack.env.training_shards import TrainingShards
@@ -100,7 +101,8 @@ class DeviceDriver(LocalDriver):
         # By counts alone; what is sampled and learned from is known when the step has made its plan.
         require_device_memory(used_devices, least_memory(config), batch_remedy(config))
         made = None if resolved is None else resolved.make(check=not config.disable_env_checking)
-        env = self.jax_env = with_preprocessors(config, made)
+        env = with_preprocessors(config, made)
+        env = self.jax_env = None if env is None else with_randomized_params(config, env)
         self.module_map = module_map_of(config, env)
         self.counted_per_env_step = steps_counted_per_env_step(config, env)
         self._check_devices(len(devices.joined_devices(used_devices)))

@@ -13,6 +13,7 @@ from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.env.module_pipelines import make_rollout, pure_pipelines
 from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
+from jaxrl_stack.env.randomized_jax_env import unrandomized, with_randomized_params
 from jaxrl_stack.execution.evaluation import Amounts, Evaluation, Share, evaluation_results, health_of_runners
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.streams import Stream, stream_key
@@ -42,12 +43,13 @@ class DeviceEvaluation(Evaluation):
 
     def __init__(self, driver: Driver, config: AlgorithmConfig):
         super().__init__(driver, config)
-        env, context = driver.jax_env, driver.env_context
+        env, context = unrandomized(driver.jax_env), driver.env_context
         if env is None or not config.is_same(driver.config, "env", "env_config"):
             resolved = config._resolve_env()
             env = with_preprocessors(config, resolved.make(check=not config.disable_env_checking))
             context = resolved.context
         assert env is not None
+        env = with_randomized_params(config, env, trained=driver.config)
         pipelines = pure_pipelines(config, env, driver.module_map)
         self.check_spaces(pipelines.spaces)
         spec = self.module_spec()

@@ -12,6 +12,7 @@ import numpy as np
 
 from jaxrl_stack.env.acting_settings import traced_settings
 from jaxrl_stack.env.device_env_runner import EVALUATION_CHUNK, Counting
+from jaxrl_stack.env.randomized_jax_env import unrandomized
 from jaxrl_stack.execution.evaluation import (
     LIFETIME_COUNTS,
     add_lifetime_counts,
@@ -81,7 +82,7 @@ class PopulationEvaluation:
         """Rollout of a member; its environment has the member's parameters if it is training's environment."""
         rollout = self._runner.rollout
         trained = self._driver.template.rollout
-        is_trained = trained is not None and rollout.env is trained.env
+        is_trained = trained is not None and unrandomized(rollout.env) is unrandomized(trained.env)
         return dataclasses.replace(rollout, env_params=member.env_params) if is_trained else rollout
 
     def _begun(self, member: MemberStates, key: Any) -> Any:

@@ -9,6 +9,7 @@ import gymnasium as gym
 
 from jaxrl_stack.connectors.recorded_inputs import PipelineInputs
 from jaxrl_stack.datasets.bad_data import BadDataError
+from jaxrl_stack.env.randomized_jax_env import with_randomized_params
 from jaxrl_stack.env.step_output import CONNECTORS, NO_CONNECTORS, described_connectors
 from jaxrl_stack.utils.notices import notice_once
 
@@ -32,7 +33,8 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
         resolved = config._resolve_env()
         env = resolved.make()
         try:
-            return config.build_env_to_module_connector(env=env)
+            seen = with_randomized_params(config, env) if resolved.is_jax else env
+            return config.build_env_to_module_connector(env=seen)
         finally:
             resolved.release(env)
     observation_space, action_space = config.observation_space, config.action_space

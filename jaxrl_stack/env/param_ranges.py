@@ -1,0 +1,153 @@
+"""Distributions of environment parameters: their settings, draws, and scaling to [-1, 1]."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Kind = Literal["uniform", "log", "choices"]
+FORMS = "(low, high), ('log', low, high) or [values]"
+
+
+def range_problem(name: Any, given: Any) -> str | None:
+    """Description of valid distributions of a parameter if `given` is none; None if it is valid.
+
+    Args:
+        name: Name of the parameter, for the description.
+        given: ``(low, high)`` or ``("uniform", low, high)``, ``("log", low, high)``, or a list of values. A list that
+            begins with "uniform" or "log" is a range, too: JSON and YAML have no tuples.
+    """
+    kind, values = _kind_and_values(given)
+    if kind is None:
+        return f"{FORMS} for {name!r}, and is {given!r}"
+    if kind == "choices" and not values:
+        return f"a list with at least one value for {name!r}, such as {{{name!r}: [0.5, 1.0]}}"
+    if kind != "choices" and len(values) != 2:
+        return f"a range with two bounds for {name!r}, such as {{{name!r}: (0.5, 2.0)}}"
+    try:
+        arrays = [np.asarray(value) for value in values]
+    except ValueError:  # nested lists of different lengths
+        return f"numbers for {name!r}"
+    of_bools = kind == "choices" and all(array.dtype.kind == "b" for array in arrays)
+    if not of_bools and not all(array.dtype.kind in "iuf" and np.isfinite(array).all() for array in arrays):
+        return f"finite numbers for {name!r}"
+    if kind == "choices":
+        return None
+    low, high = arrays
+    try:
+        is_empty = bool(np.any(low > high))
+    except ValueError:  # bounds of different shapes
+        return f"bounds of one shape for {name!r}"
+    if is_empty:
+        return f"a range with low <= high for {name!r}, such as {{{name!r}: ({high}, {low})}}"
+    if kind == "log" and np.any(low <= 0):
+        return f"a log range with low > 0 for {name!r}, such as {{{name!r}: ('log', 0.1, 10.0)}}"
+    return None
+
+
+def stored_form(given: Any) -> Any:
+    """Form in which configs keep a valid distribution: ``("uniform" | "log", low, high)``, or a list of values.
+
+    Ranges and lists of two values stay different where tuples and lists compare equal.
+    """
+    kind, values = _kind_and_values(given)
+    return list(values) if kind == "choices" else (kind, *values)
+
+
+def _kind_and_values(given: Any) -> tuple[Kind | None, tuple[Any, ...]]:
+    """``(kind, bounds or values)`` of a setting; kind None if it has none of the forms."""
+    if isinstance(given, list | tuple) and given and isinstance(given[0], str):
+        return (given[0], tuple(given[1:])) if given[0] in ("uniform", "log") else (None, ())  # type: ignore[return-value]
+    if isinstance(given, tuple):
+        return "uniform", given
+    return ("choices", tuple(given)) if isinstance(given, list) else (None, ())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ParamRange:
+    """Distribution of one parameter.
+
+    Attributes:
+        kind: "uniform" and "log" (uniform in the logarithm) lie between two bounds, "choices" are equally likely
+            values. Draws of integers include both bounds.
+        values: ``[2, *shape]``, the bounds; or ``[n, *shape]``, the choices. In the parameter's dtype.
+    """
+
+    kind: Kind
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, given: Any, like: Any) -> ParamRange:
+        """The distribution of a setting, for a parameter.
+
+        Args:
+            given: A valid setting; see `range_problem`.
+            like: Value of the parameter, for shape and dtype.
+
+        Raises:
+            ValueError: Its numbers do not fit the parameter's shape or dtype.
+        """
+        kind, values = _kind_and_values(given)
+        assert kind is not None
+        dtype, shape = np.dtype(jnp.result_type(like)), np.shape(like)
+        if dtype.kind not in "biuf":
+            raise ValueError(f"it is {dtype}, and only numbers can be drawn")
+        arrays = [np.asarray(value) for value in values]
+        if (dtype.kind == "b") != all(array.dtype.kind == "b" for array in arrays):
+            raise ValueError("it is a bool, so give [True, False]" if dtype.kind == "b" else f"it is {dtype}")
+        if dtype.kind in "iu" and any(np.mod(array, 1).any() for array in arrays):
+            raise ValueError(f"it is {dtype}, so give whole numbers")
+        try:
+            fitting = [np.broadcast_to(array, shape) for array in arrays]
+        except ValueError:
+            raise ValueError(f"it has shape {shape}, so give numbers or arrays of this shape") from None
+        return cls(kind, np.stack(fitting).astype(dtype))
+
+    def draw(self, key: jax.Array) -> jax.Array:
+        """A value. Entries of an array in a range are independent; a choice is made for the whole array.
+
+        Args:
+            key: PRNG key.
+        """
+        low, high, shape, dtype = self.values[0], self.values[-1], self.values.shape[1:], self.values.dtype
+        if self.kind == "choices":
+            return jnp.asarray(self.values)[jax.random.randint(key, (), 0, len(self.values))]
+        if self.kind == "uniform" and dtype.kind in "iu":
+            return jax.random.randint(key, shape, low, high + 1, dtype)
+        bounds = (np.asarray(bound, np.float32) for bound in (low, high))
+        if self.kind == "uniform":
+            return jax.random.uniform(key, shape, jnp.float32, *bounds).astype(dtype)
+        drawn = jnp.exp(jax.random.uniform(key, shape, jnp.float32, *map(np.log, bounds)))
+        drawn = jnp.round(drawn) if dtype.kind in "iu" else drawn
+        # exp(log(x)) is not always x.
+        return jnp.clip(drawn.astype(dtype), low, high)
+
+    def scaled(self, value: Any) -> jax.Array:
+        """float32 of the value's shape: -1 at the lower bound or lowest choice, 1 at the upper one, linear between.
+
+        Values of "log" are scaled by their logarithms, choices by value and not by index. Values outside of the range
+        lie outside of [-1, 1]. If both bounds are equal, it is the distance from them, 0 for each draw.
+        """
+        low, high = (np.asarray(bound, np.float32) for bound in (self.values.min(0), self.values.max(0)))
+        value = jnp.asarray(value, jnp.float32)
+        if self.kind == "log":
+            low, high, value = np.log(low), np.log(high), jnp.log(value)
+        width = high - low
+        is_point = width == 0
+        return jnp.where(is_point, value - low, 2 * (value - low) / np.where(is_point, 1, width) - 1)
+
+
+def shown(given: Mapping[str, Any] | Any) -> str:
+    """A setting in messages, ranges in the form in which users write them."""
+    if not isinstance(given, Mapping):
+        return getattr(given, "__qualname__", repr(given))
+    ranges = {name: own[1:] if own[0] == "uniform" else own for name, own in given.items()}
+    return repr(ranges)
+
+
+__all__ = ["FORMS", "ParamRange", "range_problem", "shown", "stored_form"]

@@ -1,0 +1,326 @@
+"""JAX environments that draw parameters at each reset (domain randomization), and observe them (privileged critics)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.env.env_settings import derived_fields, related_fields
+from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv, JaxEnv, JaxStep, StepOutcome
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.env.param_ranges import ParamRange, shown
+from jaxrl_stack.utils import spaces
+from jaxrl_stack.utils.named_leaves import is_key, leaves_by_name, with_named_leaves
+from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.streams import named
+
+STREAM = "randomized_params"
+"""Random stream of the draws, under the key of a reset; each parameter has a stream of its name below it."""
+STATE, PRIVILEGED_STATE = "state", "privileged_state"
+"""Keys of observations with ``privileged_params=True``."""
+
+Draws = Callable[[jax.Array, Any], dict[str, jax.Array]]
+"""``(PRNG key, params) -> {leaf of params: drawn value}``, with the same names and shapes in every call."""
+
+
+class RandomizedState(NamedTuple):
+    """State of a `RandomizedJaxEnv`.
+
+    Attributes:
+        env: State of the environment.
+        params: Parameters of the running episode that differ from the environment's, by name.
+    """
+
+    env: Any
+    params: dict[str, jax.Array]
+
+
+class RandomizedJaxEnv(AutoResetJaxEnv):
+    """An environment whose parameters are drawn at each reset, and can be a part of observations.
+
+    The environment gets the key of a reset unchanged, so a range of one value changes no episode. Spaces are those of
+    the parameters before the draws.
+
+    Args:
+        env: The environment, of one agent.
+        draws: Makes the parameters of an episode; None keeps the environment's.
+        scales: Distributions to scale privileged parameters by; {} adds none to observations. With some, observations
+            are ``{"state": observation, "privileged_state": float32 [n]}``: the scaled parameters of the running
+            episode, in alphabetical order, in [-1, 1] within their distributions.
+
+    Attributes:
+        unwrapped: The environment.
+    """
+
+    def __init__(self, env: JaxEnv, draws: Draws | None, scales: Mapping[str, ParamRange]):
+        super().__init__()
+        self.unwrapped, self._draws = env, draws
+        self._scales = dict(sorted(scales.items()))
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        if scales:
+            size = sum(int(np.prod(scale.values.shape[1:])) for scale in scales.values())
+            # Evaluations have values outside of training's distributions, too.
+            privileged = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
+            self.observation_space = gym.spaces.Dict({STATE: env.observation_space, PRIVILEGED_STATE: privileged})
+        self.reset_is_cheap, self.has_own_bounds = getattr(env, "reset_is_cheap", True), False
+
+    @property
+    def params(self) -> Any:
+        return self.unwrapped.params
+
+    @property
+    def name(self) -> str:
+        return self.unwrapped.name
+
+    @property
+    def source(self) -> str:
+        return self.unwrapped.source
+
+    @property
+    def render_fps(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.unwrapped.render_fps
+
+    def render(self, state: RandomizedState) -> np.ndarray | None:
+        env = self.unwrapped
+        if isinstance(env, GymnaxEnv):
+            return env.render_with(state.env, with_named_leaves(env.params, state.params))
+        return env.render(state.env)
+
+    def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, RandomizedState]:
+        drawn = {} if self._draws is None else self._draws(named(key, STREAM), params)
+        own = with_named_leaves(params, drawn)
+        obs, state = self.unwrapped.reset(key, own)
+        return self._observed(obs, own), RandomizedState(state, drawn)
+
+    def step_env(self, key: jax.Array, state: RandomizedState, action: Any, params: Any) -> StepOutcome:
+        env, own = self.unwrapped, with_named_leaves(params, state.params)
+        if _resets_after_step(env):
+            step: JaxStep = env._stepped(env._step(key, state.env, action, own))
+        else:
+            # Its reset is replaced by one with other parameters.
+            step = env.step(key, state.env, action, own)
+        obs = self._observed(step.final_obs, own)
+        return obs, state._replace(env=step.state), step.reward, step.terminated, step.truncated, step.info
+
+    def last_state(self, key: jax.Array, state: RandomizedState, action: Any, params: Any) -> RandomizedState:
+        env = self.unwrapped
+        if _resets_after_step(env):
+            return super().last_state(key, state, action, params)
+        own = with_named_leaves(params, state.params)
+        return state._replace(env=env.last_state(jax.random.split(key)[0], state.env, action, own))
+
+    def _observed(self, obs: Any, params: Any) -> Any:
+        if not self._scales:
+            return obs
+        values = leaves_by_name(params)
+        scaled = [scale.scaled(values[name]).reshape(-1) for name, scale in self._scales.items()]
+        return {STATE: obs, PRIVILEGED_STATE: jnp.concatenate(scaled)}
+
+
+def _resets_after_step(env: JaxEnv) -> bool:
+    """Whether `step` is `_step` and `reset` one after the other, so that the wrapper can replace the reset."""
+    if isinstance(env, GymnaxEnv):
+        return env._has_plain_step
+    return isinstance(env, AutoResetJaxEnv) and type(env).step is AutoResetJaxEnv.step
+
+
+_Env = TypeVar("_Env", bound=JaxEnv | None)
+
+
+def unrandomized(env: _Env) -> _Env | JaxEnv:
+    """The environment without the wrapper of `with_randomized_params`."""
+    return env.unwrapped if isinstance(env, RandomizedJaxEnv) else env
+
+
+def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> JaxEnv:
+    """The environment with the draws of ``environment(randomized_params=..., privileged_params=...)``.
+
+    Args:
+        config: The config of those who sample.
+        env: The environment that it names; returned unchanged if the config sets neither.
+        trained: The algorithm's config, whose distributions scale the privileged parameters; None for `config`.
+
+    Raises:
+        ValueError: The environment has several agents; it lacks a parameter, which is no number, or is used in Python;
+            or a function returns other parameters than it got.
+    """
+    given, scaled_by = config.randomized_params, (config if trained is None else trained).randomized_params
+    if given is None and not config.privileged_params:
+        return env
+    if isinstance(env, MultiAgentJaxEnv):
+        raise ValueError(
+            f"environment(randomized_params=...) does not support several agents, and {env.name} has "
+            f"{list(env.possible_agents)}. Leave it out, and draw parameters in reset_env."
+        )
+    scales = _ranges(env, scaled_by) if config.privileged_params else {}
+    _check_scales(env, scales)
+    if given is None:
+        return RandomizedJaxEnv(env, None, scales)
+    draws = _RangeDraws(env, given) if isinstance(given, Mapping) else _FunctionDraws(env, given)
+    randomized = RandomizedJaxEnv(env, draws, scales)
+    if not config.disable_env_checking:
+        _check_traces(randomized, draws.names, given)
+    return randomized
+
+
+def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
+    """Distributions by the names of ``env.params``."""
+    known = {name: leaf for name, leaf in leaves_by_name(env.params).items() if not is_key(leaf)}
+    found = {}
+    for name, own in given.items():
+        called = f"environment(randomized_params={shown({name: own})})"
+        if not known:
+            raise ValueError(
+                f"{called}: {env.name} has no parameters. Define a property `params`, which reset and step get."
+            )
+        if name not in known:
+            raise ValueError(f"{called}: {env.name} has no parameter {name!r}. It has {', '.join(known)}.")
+        try:
+            found[name] = ParamRange.of(own, known[name])
+        except ValueError as error:
+            raise ValueError(f"{called} does not fit this parameter of {env.name}: {error}.") from None
+    return found
+
+
+def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
+    """Refuses a log scale for a parameter of the environment that has no logarithm."""
+    for name, scale in scales.items():
+        value = np.asarray(leaves_by_name(env.params)[name])
+        if scale.kind == "log" and np.any(value <= 0):
+            raise ValueError(
+                f"environment(privileged_params=True) scales {name!r} by its logarithm, and {env.name} has "
+                f"{name}={value}. Use the range (low, high) for it, or set it above 0 in env_config."
+            )
+
+
+class _RangeDraws:
+    """Draws of each parameter from its distribution, and the fields that follow from them.
+
+    Args:
+        env: The environment.
+        given: Distributions by name.
+
+    Attributes:
+        names: Parameters that are drawn.
+    """
+
+    def __init__(self, env: JaxEnv, given: Mapping[str, Any]):
+        self._ranges = _ranges(env, given)
+        own = env.params
+        self._derived = {
+            field: (derived, jnp.result_type(getattr(own, field)))
+            for field, derived in derived_fields(own, self._ranges).items()
+        }
+        self.names = tuple(self._ranges)
+        for field, kept in related_fields(env.params, self._ranges).items():
+            notice_once(
+                f"environment(randomized_params={{{field!r}: ...}}): {env.name} keeps {' and '.join(kept)}, which suit "
+                f"its own {field}. Use a function: randomized_params=lambda key, params: params.replace(...)."
+            )
+
+    def __call__(self, key: jax.Array, params: Any) -> dict[str, jax.Array]:
+        drawn = {name: own.draw(named(key, name)) for name, own in self._ranges.items()}
+        changed = with_named_leaves(params, drawn)
+        return drawn | {field: jnp.asarray(own.of(changed), dtype) for field, (own, dtype) in self._derived.items()}
+
+
+class _FunctionDraws:
+    """Draws by a user's function of ``(key, params)``.
+
+    Args:
+        env: The environment.
+        function: Returns parameters like those that it gets.
+
+    Attributes:
+        names: Leaves that the function replaces.
+    """
+
+    def __init__(self, env: JaxEnv, function: Callable[[jax.Array, Any], Any]):
+        self._function, self._called = function, f"environment(randomized_params={shown(function)})"
+        params = _in_traces(env.params)
+        own = leaves_by_name(params)
+        self._dtypes = {name: jnp.result_type(leaf) for name, leaf in own.items()}
+        names: list[str] = []
+
+        def changed(key: jax.Array) -> dict[str, Any]:
+            new = self._new(key, params)
+            if jax.tree.structure(new) != jax.tree.structure(params):
+                raise ValueError(
+                    f"{self._called} returned {jax.tree.structure(new)}, but the parameters of {env.name} are "
+                    f"{jax.tree.structure(params)}. Return params.replace(...)."
+                )
+            after = leaves_by_name(new)
+            names.extend(name for name in own if after[name] is not own[name])
+            return {name: after[name] for name in names}
+
+        of_new = jax.eval_shape(changed, jax.eval_shape(lambda: jax.random.key(0)))
+        self.names = tuple(names)
+        if not names:
+            raise ValueError(f"{self._called} changes no parameter of {env.name}. Return params.replace(...).")
+        for name, leaf in of_new.items():
+            wanted = np.shape(own[name]), self._dtypes[name]
+            if leaf.shape != wanted[0] or np.dtype(leaf.dtype).kind != np.dtype(wanted[1]).kind:
+                raise ValueError(
+                    f"{self._called} returned {name}: {leaf.dtype}{list(leaf.shape)}, but {env.name} has "
+                    f"{wanted[1]}{list(wanted[0])}. Return it with this shape and type."
+                )
+        for field, derived in derived_fields(params, names).items():
+            sources = " and ".join(derived.sources)
+            notice_once(
+                f"{self._called} keeps {field}={own[field]}, which {env.name} reads in place of {sources}. Return "
+                f"params.replace({field}=...), too."
+            )
+
+    def _new(self, key: jax.Array, params: Any) -> Any:
+        try:
+            return self._function(key, params)
+        except Exception as error:
+            error.add_note(f"Raised by the function of {self._called}.")
+            raise
+
+    def __call__(self, key: jax.Array, params: Any) -> dict[str, jax.Array]:
+        new = leaves_by_name(self._new(key, params))
+        return {name: jax.lax.convert_element_type(new[name], self._dtypes[name]) for name in self.names}
+
+
+def _in_traces(params: Any) -> Any:
+    """Parameters as rollouts pass them: arrays are JAX arrays, scalars stay numbers."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, params)
+
+
+def _check_traces(env: RandomizedJaxEnv, names: tuple[str, ...], given: Any) -> None:
+    """Refuses parameters that the environment's Python code reads: these are fixed while JAX traces it."""
+    error = _tracing_error(env.unwrapped, names)
+    if error is None:
+        return
+    single = next((name for name in names if _tracing_error(env.unwrapped, (name,)) is not None), ", ".join(names))
+    raise ValueError(
+        f"environment(randomized_params={shown(given)}): {env.source} uses {single!r} in Python code, so all episodes "
+        f"share one value ({type(error).__name__}). Leave it out, or compute with jax.numpy in reset and step."
+    ) from error
+
+
+def _tracing_error(env: JaxEnv, names: tuple[str, ...]) -> Exception | None:
+    """Error of a reset and a step in which these parameters are traced; None without one."""
+    params = _in_traces(env.params)
+    own = leaves_by_name(params)
+    drawn = {name: jax.ShapeDtypeStruct(np.shape(own[name]), jnp.result_type(own[name])) for name in names}
+
+    def episode(key: jax.Array, action: Any, drawn: Any) -> Any:
+        changed = with_named_leaves(params, drawn)
+        return env.step(key, env.reset(key, changed)[1], action, changed)
+
+    key, action = jax.eval_shape(lambda: jax.random.key(0)), spaces.shape_dtype_struct(env.action_space)
+    try:
+        jax.eval_shape(episode, key, action, drawn)
+    except Exception as error:  # Shapes, indices and branches raise different ones.
+        return error
+    return None
+
+
+__all__ = ["PRIVILEGED_STATE", "STATE", "RandomizedJaxEnv", "RandomizedState", "unrandomized", "with_randomized_params"]
