@@ -272,6 +272,9 @@ TUTORIALS: dict[str, dict[str, str]] = {
         "train_batch_size_per_learner=1024, minibatch_size=256, num_epochs=5": "train_batch_size_per_learner=128, "
         "minibatch_size=128, num_epochs=1",
         "learn(10,": "learn(1,",
+        'tuned("gymnax/Pendulum-v1")': 'tuned("gymnax/Pendulum-v1").training(train_batch_size_per_learner=128, '
+        "minibatch_size=128, num_epochs=1).env_runners(num_envs_per_env_runner=2)"
+        '.rl_module(model_config={"fcnet_hiddens": [4]}).evaluation(evaluation_duration=1)',
     },
     "your_parts": {
         "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",

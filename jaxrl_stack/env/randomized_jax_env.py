@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -179,7 +180,9 @@ def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
                 f"{called}: {env.name} has no parameters. Define a property `params`, which reset and step get."
             )
         if name not in known:
-            raise ValueError(f"{called}: {env.name} has no parameter {name!r}. It has {', '.join(known)}.")
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{called}: {env.name} has no parameter {name!r}.{hint} It has {', '.join(known)}.")
         try:
             found[name] = ParamRange.of(own, known[name])
         except ValueError as error:

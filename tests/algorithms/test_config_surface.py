@@ -167,4 +167,6 @@ def test_every_setting_of_our_own_is_known():
         "normalize_rewards",
         "output_format",
         "output_write_infos",
+        "randomized_params",
+        "privileged_params",
     }
