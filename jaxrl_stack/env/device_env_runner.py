@@ -158,6 +158,13 @@ class DeviceEnvRunner(EnvRunner):
                 f"{self._built_from.env_config!r}. Let reset() choose the task, or build an algorithm `other` with "
                 "this environment and call other.learner_group.set_state(algo.learner_group.get_state())."
             )
+        for name in ("randomized_params", "privileged_params"):
+            if not self.config.is_same(self._built_from, name):
+                raise ValueError(
+                    f"make_env() with environment({name}={getattr(self.config, name)!r}): the compiled program has "
+                    f"{getattr(self._built_from, name)!r}. Build another algorithm with config.environment({name}="
+                    "...), and call other.learner_group.set_state(algo.learner_group.get_state())."
+                )
         self._needs_reset = True
 
     def make_module(self) -> None:

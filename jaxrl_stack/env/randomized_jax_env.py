@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_stack.core.default_observations import has_action_mask
 from jaxrl_stack.env.env_settings import derived_fields, related_fields
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv, JaxEnv, JaxStep, StepOutcome
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
@@ -147,8 +148,8 @@ def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> 
         trained: The algorithm's config, whose distributions scale the privileged parameters; None for `config`.
 
     Raises:
-        ValueError: The environment has several agents; it lacks a parameter, which is no number, or is used in Python;
-            or a function returns other parameters than it got.
+        ValueError: The environment has several agents, or a mask beside privileged parameters; it lacks a parameter,
+            which is no number, or is used in Python; or a function returns other parameters than it got.
     """
     given, scaled_by = config.randomized_params, (config if trained is None else trained).randomized_params
     if given is None and not config.privileged_params:
@@ -157,6 +158,11 @@ def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> 
         raise ValueError(
             f"environment(randomized_params=...) does not support several agents, and {env.name} has "
             f"{list(env.possible_agents)}. Leave it out, and draw parameters in reset_env."
+        )
+    if config.privileged_params and has_action_mask(env.observation_space, config.action_mask_key):
+        raise ValueError(
+            f"environment(privileged_params=True) does not support action masks, and {env.name} has the mask "
+            f"{config.action_mask_key!r}. Leave it out, or set environment(action_mask_key='none')."
         )
     scales = _ranges(env, scaled_by) if config.privileged_params else {}
     _check_scales(env, scales)
