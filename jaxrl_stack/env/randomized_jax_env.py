@@ -45,8 +45,8 @@ class RandomizedState(NamedTuple):
 class RandomizedJaxEnv(AutoResetJaxEnv):
     """An environment whose parameters are drawn at each reset, and can be a part of observations.
 
-    The environment gets the key of a reset unchanged, so a range of one value changes no episode. Spaces are those of
-    the parameters before the draws.
+    The environment gets the key of a reset unchanged, so a range of one value changes only the rounding of episodes.
+    Spaces do not depend on the draws.
 
     Args:
         env: The environment, of one agent.
