@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import gymnasium as gym
 import jax
@@ -124,7 +124,7 @@ class RandomizedJaxEnv(AutoResetJaxEnv):
         return {STATE: obs, PRIVILEGED_STATE: jnp.concatenate(scaled)}
 
 
-def _resets_after_step(env: JaxEnv) -> bool:
+def _resets_after_step(env: JaxEnv) -> TypeGuard[AutoResetJaxEnv]:
     """Whether `step` is `_step` and `reset` one after the other, so that the wrapper can replace the reset."""
     if isinstance(env, GymnaxEnv):
         return env._has_plain_step

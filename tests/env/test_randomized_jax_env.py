@@ -162,6 +162,14 @@ def test_fields_that_gymnax_derives_follow_the_draws(caplog):
     assert "keeps polemass_length=0.05" in caplog.text and "params.replace(polemass_length=...)" in caplog.text
 
 
+def test_frames_show_the_drawn_parameters():
+    env = randomized(GymnaxEnv(CARTPOLE), {"length": (0.25, 0.75)})
+    state = jax.device_get(env.reset(KEY, env.params)[1])
+    short, drawn, own = (env.render(state._replace(params=params)) for params in ({"length": 0.25}, state.params, {}))
+    plain = GymnaxEnv(CARTPOLE).render(state.env)
+    assert not np.array_equal(short, own) and not np.array_equal(drawn, own) and np.array_equal(own, plain)
+
+
 def test_a_function_draws_what_it_replaces():
     def around(key, params):
         return {**params, "gain": params["gain"] * jax.random.uniform(key, minval=0.5, maxval=1.5)}
