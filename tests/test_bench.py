@@ -29,6 +29,7 @@ from bench import (
     learning,
     off_policy_throughput,
     pong,
+    randomized_params,
     recurrent_layer,
     recurrent_learning,
     score_page,
@@ -575,6 +576,22 @@ def test_returns_of_episodes_are_those_of_all_their_chunks():
 def test_areas_are_compared_by_the_standard_error_of_their_difference():
     difference, error = recurrent_learning.compare({"jaxrl": [1.0, 3.0], "rllib": [4.0, 4.0]})
     assert difference == -2.0 and error == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("randomized", "fixed", "status"), [(23, 5, 0), (22, 5, 1), (23, 4, 1)])
+def test_randomized_parameters_are_judged_by_the_pairs_of_both_contenders(
+    monkeypatch, tmp_path, randomized, fixed, status
+):
+    counts = {"randomized": randomized, "fixed": fixed}
+
+    def run_seed(contender, **settings):
+        assert settings == {"seed": 0, "within": 300_000, "episodes": 20, "low": 0.5, "high": 1.5}
+        return {"returns": [[0.0]], "at_least_400": counts[contender], "at_most_300": counts[contender]}
+
+    monkeypatch.setattr(randomized_params, "run_seed", run_seed)
+    path = tmp_path / "runs.jsonl"
+    assert randomized_params.main(["--seeds", "1", "--json", str(path)]) == status
+    assert [json.loads(line)["run"]["contender"] for line in path.read_text().splitlines()] == ["randomized", "fixed"]
 
 
 class Evaluated:
