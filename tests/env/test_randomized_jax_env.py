@@ -210,6 +210,15 @@ def test_a_value_without_logarithm_has_no_place_on_a_log_scale():
         randomized(Gain({}), {"offset": ("log", 0.1, 1.0)}, privileged=True)
 
 
+def test_a_mask_stays_where_modules_find_it():
+    env = Gain({})
+    env.observation_space = gym.spaces.Dict({"action_mask": Box(0, 1, (2,)), "observations": Gain.observation_space})
+    with pytest.raises(
+        ValueError, match=r"privileged_params=True.*Gain has the mask 'action_mask'.*action_mask_key='none'"
+    ):
+        randomized(env, {"gain": (0.5, 2.0)}, privileged=True)
+
+
 def config_of(**environment):
     given = {"gain": (0.5, 2.0)}
     config = programs.ppo(Gain).environment(**{"randomized_params": given, "privileged_params": True, **environment})
@@ -256,6 +265,11 @@ def test_evaluation_draws_what_its_config_says():
     algo = config.build_algo()
     assert algo.evaluate()["env_runners"]["episode_return_mean"] == 15.0
     env = algo.driver.evaluation.runner.env
+    algo.env_runner.config.environment(randomized_params={"gain": (0.0, 1.0)})
+    with pytest.raises(
+        ValueError, match=r"(?s)make_env\(\) with environment\(randomized_params=.*Build another algorithm"
+    ):
+        algo.env_runner.make_env()
     # On training's scale, whose upper bound is 2.
     np.testing.assert_allclose(env.reset(KEY, env.params)[0]["privileged_state"], [5.0], atol=1e-5)
     algo.stop()
