@@ -1,1 +1,1 @@
-"""Acting, and what is recorded of it: the one step of a policy, on the host and inside the rollout on the device."""
+"""Acting and recording: one policy step, shared by host runners and by rollouts on the device."""

@@ -1,9 +1,9 @@
-"""What a host runner writes down of agents that each have a time of their own: columns without gaps, by module.
+"""Recordings of agents on a host runner that do not act in every step: columns without gaps, by module.
 
-A step of an agent is complete with its next observation, or with its end. What acts put out is kept as it comes, for
-all rows at once; of every agent in an environment, a row of its module, a list says which acts its complete steps began
-with. After the block one gather per column puts these one after the other. A step that is not complete at the end of a
-block is the first one of the next block.
+A step of an agent is complete with the agent's next observation or its end. The policy's results are stored for all
+rows at once. A row is one agent in one environment; for each row, a list holds the acts that began its complete steps.
+After the block, one gather per column puts the complete steps in order. A step that is incomplete at the end of a block
+is the first step of the next block.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from jaxrl_stack.core.experience import AgentTimes
 from jaxrl_stack.utils.action_masks import ACTION_MASK
 
 NO_ACT = -1
-"""In place of the number of an act, where no step has begun."""
+"""Index of the act where no step has begun."""
 
 
 class HeldRows(NamedTuple):
     """State of the rows between two blocks: steps that are not complete, and whether episodes continue.
 
     Attributes:
-        rows: Rows with an incomplete step, ``n``.
-        leaves: What was recorded of their acts, ``[n, ...]``.
-        rewards: Their rewards so far, ``n``.
-        begins: The vector steps in which they began, ``n``; -1 is the last one before the next block.
-        starts: For each row, whether its next complete step is the first one of its agent's episode, ``R``.
+        rows: Rows with an incomplete step, ``n`` of them.
+        leaves: Recorded leaves of their acts, ``[n, ...]``.
+        rewards: Sums of their rewards so far, ``n``.
+        begins: Vector steps in which they began, ``n``; -1 is the last step before the next block.
+        starts: For each of the ``R`` rows, whether its next complete step is the first of its agent's episode.
     """
 
     rows: list[int]
@@ -44,27 +44,27 @@ class HeldRows(NamedTuple):
 
 
 class AgentRecording:
-    """Steps of the ``R`` rows of a module, up to ``T`` of each.
+    """Records steps of the ``R`` rows of a module, up to ``T`` steps per row.
 
-    Lists say which row stands where: one number in an array takes longer to read or write than in a list, and there
-    are few rows.
+    The state of each row is kept in lists: reading or writing one number takes longer in an array, and there are few
+    rows.
 
     Args:
         num_steps: ``T``.
         num_rows: ``R``.
-        layout: How the policy packs its results.
-        obs: One observation of all rows, if the environments' own are what the module gets; None if the policy's
-            results hold the module's inputs.
-        final_obs: One of the module's inputs of all rows, whose values mean nothing.
-        keeps_times: Whether `seen` is recorded.
+        layout: Layout of the policy's packed results.
+        obs: One observation of all rows, ``[R, ...]``, if the module receives the environments' observations unchanged;
+            None if the policy's results contain the module's inputs.
+        final_obs: The module's inputs of all rows, ``[R, ...]``; only shapes and dtypes are used.
+        keeps_times: Whether `times` are recorded.
 
     Attributes:
         num_steps: ``T``.
         num_rows: ``R``.
-        starts: Of each row, whether its first complete step is the first one of its agent's episode; without meaning
-            where no step is complete.
-        held: Of each row, which act began the step that is not complete; `NO_ACT` where there is none.
-        pending: Of each row, the sum of the rewards since then.
+        starts: For each row, whether its first complete step is the first one of its agent's episode; meaningless if
+            no step is complete.
+        held: For each row, the act that began its incomplete step; `NO_ACT` without one.
+        pending: For each row, the sum of the rewards since that act.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class AgentRecording:
     ):
         self.num_steps, self.num_rows = num_steps, num_rows
         self._layout = layout
-        # Act 0 is that of the steps that were not complete at the end of the block before.
+        # Act 0 belongs to the steps that were incomplete at the end of the block before.
         num_acts = num_steps + 1
         self._matrix = np.zeros((num_acts, num_rows, layout.width), np.uint32)
         self._loose = tuple(np.zeros((num_acts, *rest), dtype) for rest, dtype in layout.loose)
@@ -91,12 +91,12 @@ class AgentRecording:
         self._terminateds, self._truncateds = np.zeros((2, num_steps, num_rows), bool)
         self.held = [NO_ACT] * num_rows
         self.pending = [0.0] * num_rows
-        # Of each row: which acts its complete steps began with, their rewards, and how many there were before its
-        # running episode.
+        # For each row: the acts with which its complete steps began, the rewards of these steps, and the number of
+        # complete steps before its running episode.
         self._steps: list[list[int]] = [[] for _ in range(num_rows)]
         self._rewards: list[list[float]] = [[] for _ in range(num_rows)]
         self._begins = [0] * num_rows
-        # Of each row: the number of vector steps after which each complete step was complete.
+        # For each row: the number of vector steps after which each complete step was complete.
         self._seen: list[list[int]] | None = [[] for _ in range(num_rows)] if keeps_times else None
         self.starts = [True] * num_rows
         # Vector steps, before this block, in which the steps of act 0 began.
@@ -104,16 +104,16 @@ class AgentRecording:
 
     @property
     def keeps_times(self) -> bool:
-        """Whether there are `times`."""
+        """Whether `times` are recorded."""
         return self._seen is not None
 
     @property
     def counts(self) -> np.ndarray:
-        """int64 ``[R]``, complete steps so far."""
+        """Number of complete steps so far, int64 ``[R]``."""
         return np.array([len(steps) for steps in self._steps])
 
     def held_steps(self) -> HeldRows:
-        """State that the next block continues from; the steps that are not complete are copies."""
+        """Returns the state from which the next block continues; incomplete steps are copies."""
         rows = [row for row, act in enumerate(self.held) if act != NO_ACT]
         acts = [self.held[row] for row in rows]
         return HeldRows(
@@ -125,7 +125,7 @@ class AgentRecording:
         )
 
     def _step_of(self, row: int, act: int) -> int:
-        """The vector step of an act; negative if it was before this block."""
+        """Returns the vector step of an act; negative if it was before this block."""
         return self._held_begins[row] if act == 0 else act - 1
 
     def _starts_next(self, row: int) -> bool:
@@ -136,7 +136,7 @@ class AgentRecording:
         return bool(self._terminateds[number - 1, row] or self._truncateds[number - 1, row])
 
     def go_on_from(self, held: HeldRows) -> None:
-        """Take over the state at the end of the block before."""
+        """Continues from the state at the end of the block before."""
         for own, given in zip(self._acts, held.leaves, strict=True):
             own[0, held.rows] = given
         for row, reward in zip(held.rows, held.rewards, strict=True):
@@ -145,14 +145,14 @@ class AgentRecording:
         self.starts = list(held.starts)
 
     def begin(self, step: int, rows: Iterable[int], matrix: np.ndarray, loose: Sequence[np.ndarray], obs: Any) -> None:
-        """Steps that begin.
+        """Begins steps of the rows that act.
 
         Args:
-            step: In which vector step.
-            rows: Who acts; none of them holds a step.
-            matrix: The policy's packed results, of all rows.
-            loose: Its other results.
-            obs: The environments' observations of all rows, if it is these that are recorded.
+            step: Index of the vector step.
+            rows: Rows that act; none of them has an incomplete step.
+            matrix: The policy's packed results of all rows, uint32 ``[R, width]``.
+            loose: Its other results, ``[R, ...]``.
+            obs: The environments' observations of all rows; read only if the recording was made with `obs`.
         """
         act = step + 1
         self._matrix[act] = matrix
@@ -163,7 +163,7 @@ class AgentRecording:
             self.held[row] = act
 
     def complete(self, step: int, rows: Sequence[int]) -> list[float]:
-        """Steps of these rows are complete after a vector step; returns their rewards."""
+        """Completes the steps of these rows after a vector step; returns their rewards."""
         rewards = []
         if self._seen is not None:
             for row in rows:
@@ -176,24 +176,29 @@ class AgentRecording:
         return rewards
 
     def end(self, row: int, *, terminated: bool) -> None:
-        """The agent of a row ended with its last complete step."""
+        """Marks the last complete step of a row as the end of its agent's episode."""
         (self._terminateds if terminated else self._truncateds)[len(self._steps[row]) - 1, row] = True
 
     def add_final(self, rows: Sequence[int], inputs: Any) -> None:
-        """The module's inputs of all rows after the last complete steps of these rows."""
+        """Stores the module's inputs after the last complete step of each of these rows.
+
+        Args:
+            rows: Rows with at least one complete step.
+            inputs: The module's inputs of all rows, ``[R, ...]``.
+        """
         at = [len(self._steps[row]) - 1 for row in rows]
         for column, leaf in zip(self._final_leaves, _leaves(inputs), strict=True):
             column[at, rows] = leaf[rows]
 
     def begin_episodes(self, rows: Iterable[int]) -> None:
-        """The next steps of these rows are of other episodes."""
+        """Begins new episodes with the next steps of these rows."""
         for row in rows:
             self._begins[row] = number = len(self._steps[row])
             if not number:
                 self.starts[row] = True
 
     def drop_running(self, rows: Iterable[int]) -> None:
-        """Leave out what there is of the running episodes of these rows."""
+        """Discards the recorded steps of these rows' running episodes."""
         for row in rows:
             begin = self._begins[row]
             del self._steps[row][begin:], self._rewards[row][begin:]
@@ -203,7 +208,10 @@ class AgentRecording:
             self.held[row], self.pending[row] = NO_ACT, 0.0
 
     def finish(self) -> None:
-        """After the last step: the observation after each column's last step is that of the step that is held."""
+        """Stores, after the last vector step, the final observations of rows with an incomplete step.
+
+        The observation after the last complete step of such a row is the observation of its incomplete step.
+        """
         last = self.counts - 1
         rows = np.flatnonzero((np.array(self.held) != NO_ACT) & (last >= 0))
         rows = rows[~(self._terminateds | self._truncateds)[last[rows], rows]]
@@ -216,13 +224,13 @@ class AgentRecording:
 
     @property
     def mask(self) -> np.ndarray:
-        """bool ``[T, R]``, which steps are complete."""
+        """Mask of the complete steps, bool ``[T, R]``."""
         return np.arange(self.num_steps)[:, None] < self.counts
 
     def columns(self) -> dict[str, Any]:
-        """What is recorded, ``{column: pytree [T, R, ...]}``: complete steps first, masked ones after them.
+        """Returns the recorded columns, ``{column: pytree [T, R, ...]}``: complete steps first, then masked ones.
 
-        Masked rows repeat a complete step, so that nothing in them is less usable than what there was.
+        Masked entries repeat a complete step, so that their values are as valid as recorded ones.
         """
         mask = self.mask
         matrix, *others = self._acts_of_steps()
@@ -241,15 +249,18 @@ class AgentRecording:
         }
 
     def _acts_of_steps(self) -> list[np.ndarray]:
-        """What the acts of complete steps have left, ``[T, R, ...]``: views where everybody has acted in every step."""
+        """Returns the leaves of complete steps' acts, ``[T, R, ...]``; views if all agents acted in every step."""
         flat = self._gathered()
         if np.array_equal(flat.reshape(-1), np.arange(self.num_rows, flat.size + self.num_rows)):
             return [leaf[1:] for leaf in self._acts]
         return [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
 
     def _gathered(self) -> np.ndarray:
-        """int64 ``[T, R]``, where the acts ``[(T + 1) * R]`` of complete steps lie: behind the last one of a row, that
-        one again; in a row without any, the last one of another row."""
+        """Returns indices of the complete steps' acts in the flat acts ``[(T + 1) * R]``, int64 ``[T, R]``.
+
+        After a row's last complete step its act is repeated. A row without a complete step repeats the last act of the
+        row with the most complete steps.
+        """
         flat = np.zeros((self.num_steps, self.num_rows), np.int64)
         longest = max(range(self.num_rows), key=lambda row: len(self._steps[row]))
         for row, steps in enumerate(self._steps):
@@ -261,14 +272,14 @@ class AgentRecording:
         return flat
 
     def _rewards_of_steps(self) -> np.ndarray:
-        """float32 ``[T, R]``, 0 behind the complete steps of a row."""
+        """Returns the rewards of complete steps, float32 ``[T, R]``; 0 after them."""
         rewards = np.zeros((self.num_steps, self.num_rows), np.float32)
         for row, own in enumerate(self._rewards):
             rewards[: len(own), row] = own
         return rewards
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:
-        """int32 ``[T, R]`` each, `AgentTimes.begins` and `AgentTimes.seen` of complete steps; 0 behind them."""
+        """Returns `AgentTimes.begins` and `AgentTimes.seen` of complete steps, int32 ``[T, R]`` each; 0 after them."""
         assert self._seen is not None
         begins, seen = np.zeros((2, self.num_steps, self.num_rows), np.int32)
         for row, (acts, own) in enumerate(zip(self._steps, self._seen, strict=True)):
@@ -277,8 +288,11 @@ class AgentRecording:
         return begins, seen
 
     def not_usable(self) -> list[tuple[int, int, str]]:
-        """``(step of its column, row, what)`` of observations and rewards that are NaN or infinite, and masks that
-        allow no action, of steps that have begun."""
+        """Finds NaN or infinite observations and rewards, and action masks that allow no action, in begun steps.
+
+        Returns:
+            ``(step of the row, row, description)`` of each, in order.
+        """
         usable = self._layout.usable.read(self._matrix, ())
         rewards = [[*own, self.pending[row]] for row, own in enumerate(self._rewards)]
         found = []
@@ -296,7 +310,7 @@ class AgentRecording:
         return [(time // 2, row, what) for time, row, what in sorted(set(found))]
 
     def _problem_with(self, act: int, row: int) -> str:
-        """What is wrong with an observation that cannot be acted on."""
+        """Returns why an act's observation is unusable, as words of a message."""
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
         is_mask = has_mask and all(np.isfinite(leaf[act, row]).all() for leaf in _leaves(obs))
@@ -305,15 +319,15 @@ class AgentRecording:
 
 @dataclasses.dataclass(eq=False)
 class AgentRecordings:
-    """Recordings of all modules, of ``B`` environments: the `RolloutRecording` of agents that may wait.
+    """Recordings of all modules in ``B`` environments: the `RolloutRecording` of agents that may wait.
 
     Attributes:
         of_modules: ``{module_id: AgentRecording}``.
-        agents_of: ``{module_id: its agents}``; row ``s * B + i`` is agent s in environment i.
+        agents_of: ``{module_id: agents}``; row ``s * B + i`` of a module is its agent s in environment i.
         num_envs: ``B``.
         num_steps: Vector steps so far.
-        env_steps: int64 ``[B]``, steps of each environment that count.
-        num_failures: Environments that failed in them.
+        env_steps: int64 ``[B]``, valid steps of each environment.
+        num_failures: Number of failures of environments so far.
         resets: Always None, because rows belong to agents and not to environments.
     """
 
@@ -327,33 +341,33 @@ class AgentRecordings:
     def __post_init__(self):
         self.env_steps = np.zeros(self.num_envs, np.int64)
         self._begins = np.zeros(self.num_envs, np.int64)
-        # The vector step in which each environment's running episode began, 0 if it was before.
+        # The vector step in which each environment's running episode began; 0 if it began before the recording.
         self._first_steps = [0] * self.num_envs
         self._ends: list[tuple[int, int]] = []
         self._dropped: list[tuple[int, slice]] = []
 
     @property
     def num_env_steps(self) -> int:
-        """Steps of environments that count."""
+        """Number of valid environment steps."""
         return int(self.env_steps.sum())
 
     @property
     def valid_envs(self) -> np.ndarray:
-        """Indices of the environments with steps that count."""
+        """Indices of the environments with valid steps."""
         return np.flatnonzero(self.env_steps)
 
     def end_episode(self, index: int) -> None:
-        """The episode of an environment ended with the last step."""
+        """Ends the episode of an environment with the last step."""
         self._ends.append((self.num_steps - 1, index))
 
     def begin_episode(self, index: int) -> None:
-        """The next step of an environment is the first of an episode."""
+        """Begins an episode with the next step of an environment."""
         self._begins[index], self._first_steps[index] = self.env_steps[index], self.num_steps
         for recording in self.of_modules.values():
             recording.begin_episodes(self._rows_of(recording, index))
 
     def drop_running(self, index: int) -> None:
-        """Leave out what there is of the episode of an environment that failed in the last step."""
+        """Discards the running episode of an environment that failed in the last step."""
         for recording in self.of_modules.values():
             recording.drop_running(self._rows_of(recording, index))
         self.env_steps[index] = self._begins[index]
@@ -361,19 +375,19 @@ class AgentRecordings:
         self.num_failures += 1
 
     def _rows_of(self, recording: AgentRecording, index: int) -> Collection[int]:
-        """The rows of the agents in an environment."""
+        """Returns the rows of the agents in an environment."""
         return range(index, recording.num_rows, self.num_envs)
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Complete steps, ``{module_id: see AgentRecording.columns}``."""
+        """Returns the complete steps by module, see `AgentRecording.columns`."""
         return {mid: recording.columns() for mid, recording in self.of_modules.items()}
 
     def starts(self) -> dict[str, np.ndarray]:
-        """bool ``[R]`` by module, see `Part.starts`."""
+        """Returns `Part.starts` by module, bool ``[R]``."""
         return {mid: np.array(recording.starts) for mid, recording in self.of_modules.items()}
 
     def times(self) -> AgentTimes | None:
-        """Times of the steps in the environments; None if `of_modules` have not recorded them."""
+        """Returns the environment times of the agents' steps; None if `of_modules` have not recorded them."""
         if not all(recording.keeps_times for recording in self.of_modules.values()):
             return None
         of_modules = {mid: recording.times() for mid, recording in self.of_modules.items()}
@@ -391,7 +405,7 @@ class AgentRecordings:
         )
 
     def num_agent_steps(self) -> dict[Any, int]:
-        """Completed steps by agent."""
+        """Returns the number of completed steps of each agent."""
         numbers: dict[Any, int] = {}
         for mid, recording in self.of_modules.items():
             of_slots = recording.counts.reshape(-1, self.num_envs).sum(axis=1).tolist()
@@ -400,11 +414,11 @@ class AgentRecordings:
         return numbers
 
     def num_module_steps(self) -> dict[str, int]:
-        """Completed steps by module."""
+        """Returns the number of completed steps of each module."""
         return {mid: int(recording.counts.sum()) for mid, recording in self.of_modules.items()}
 
     def not_usable(self) -> list[NotUsable]:
-        """See `Recording.not_usable`; a step is one of the agent."""
+        """Finds unusable values, see `Recording.not_usable`; steps are counted per agent."""
         found = []
         for mid, recording in self.of_modules.items():
             for step, row, what in recording.not_usable():

@@ -1,8 +1,8 @@
-"""Steps of agents that do not act in every step of their environment: held from the act to what completes it.
+"""Incomplete steps of agents that do not act in every step of their environment.
 
-A step of an agent is complete with its next observation, or with its end. It has the observation, action and module
-outputs of the act, the sum of the rewards since, and the observation that completed it. In between it is held, over the
-end of a block, too.
+A step of an agent is complete with the agent's next observation or its end. It contains the observation, action and
+module outputs of the act, the sum of the rewards since the act, and the observation that completed it. Until then the
+step is held, also across the end of a block.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from jaxrl_stack.ops.masks import where_rows
 
 @struct.dataclass
 class HeldSteps:
-    """Steps of the ``B`` rows of a module, an agent in an environment each, that have begun.
+    """Incomplete steps of the ``B`` rows of a module; a row is one agent in one environment.
 
     Attributes:
-        columns: What the act left, ``{column: pytree [B, ...]}``: the module's batch and its outputs.
-        rewards: float32 ``[B]``, sums since then.
-        is_held: bool ``[B]``, whether there is such a step.
+        columns: Columns of the act, ``{column: pytree [B, ...]}``: the module's batch and its outputs.
+        rewards: float32 ``[B]``, sums of the rewards since the act.
+        is_held: bool ``[B]``, whether the row has an incomplete step.
     """
 
     columns: dict[str, Any]
@@ -35,22 +35,22 @@ class HeldSteps:
 
     @classmethod
     def none(cls, columns: Mapping[str, Any], num_rows: int) -> HeldSteps:
-        """No step.
+        """Returns a state without incomplete steps.
 
         Args:
-            columns: Shapes of what an act leaves of one row.
+            columns: Shapes of the columns of an act, for one row.
             num_rows: ``B``.
         """
         zeros = jax.tree.map(lambda x: jnp.zeros((num_rows, *x.shape), x.dtype), dict(columns))
         return cls(zeros, jnp.zeros((num_rows,), jnp.float32), jnp.zeros((num_rows,), bool))
 
     def begun(self, acts: jax.Array, columns: dict[str, Any]) -> HeldSteps:
-        """With the steps of those that act now.
+        """Returns the state after the acting rows have begun their steps.
 
         Args:
-            acts: bool ``[B]``; none of them has a step that is not complete.
-            columns: What the act left of all rows, ``[B, ...]``. Actions that no module has chosen come alone: other
-                columns stay as they are.
+            acts: bool ``[B]``, rows that act; none of them has an incomplete step.
+            columns: Columns of the act for all rows, ``[B, ...]``. Columns that are missing keep their values: actions
+                that no module has chosen have no other columns.
         """
         left = {name: columns.get(name, own) for name, own in self.columns.items()}
         return dataclasses.replace(
@@ -58,7 +58,7 @@ class HeldSteps:
         )
 
     def rewarded(self, rewards: jax.Array) -> HeldSteps:
-        """With the rewards of a step of the environments; those of agents without a step of their own belong nowhere.
+        """Returns the state with an environment step's rewards added; rows without an incomplete step ignore them.
 
         Args:
             rewards: float32 ``[B]``.
@@ -66,7 +66,11 @@ class HeldSteps:
         return dataclasses.replace(self, rewards=self.rewards + jnp.where(self.is_held, rewards, 0.0))
 
     def without(self, complete: jax.Array) -> HeldSteps:
-        """Without those that are complete, bool ``[B]``."""
+        """Returns the state without the complete steps.
+
+        Args:
+            complete: bool ``[B]``, rows whose step is complete.
+        """
         return dataclasses.replace(
             self,
             rewards=jnp.where(complete, 0.0, self.rewards),
@@ -74,13 +78,16 @@ class HeldSteps:
         )
 
     def recorded(self, complete: jax.Array, terminateds: jax.Array, truncateds: jax.Array) -> dict[str, Any]:
-        """The rows of a step of the environments, but for ``FINAL_OBS``.
+        """Returns the recorded columns of an environment step, except ``FINAL_OBS``.
 
         Args:
-            complete: bool ``[B]``, which of the steps are complete; ``LOSS_MASK`` is False in other rows, whose reward
-                is 0 and whose flags are not set.
-            terminateds: bool ``[B]``, whether the agent ended.
-            truncateds: bool ``[B]``, whether it was cut off.
+            complete: bool ``[B]``, rows whose step is complete. In other rows ``LOSS_MASK`` and the flags are False and
+                the reward is 0.
+            terminateds: bool ``[B]``, whether the agent terminated.
+            truncateds: bool ``[B]``, whether the agent was truncated.
+
+        Returns:
+            ``{column: pytree [B, ...]}``.
         """
         return {
             **self.columns,

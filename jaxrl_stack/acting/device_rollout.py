@@ -1,4 +1,4 @@
-"""Sampling on the device: environments, pipelines and module in one scan. Pure functions over a `RunnerState`."""
+"""Rollouts on the device: environments, pipelines and module in one scan, as pure functions of a `RunnerState`."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class RunnerState:
-    """Everything of an on-device runner that changes; leaves have the env axis ``[B, ...]`` first where it says so.
+    """State of a runner on the device.
 
     Attributes:
-        modules: What acting remembers, ``{module_id: ModuleState}``.
-        held: Steps of agents that are not complete, ``{module_id: HeldSteps}``; {} where everybody acts in every step.
+        modules: State of acting, ``{module_id: ModuleState}``.
+        held: Incomplete steps of agents, ``{module_id: HeldSteps}``; {} if all agents act in every step.
         env_state: State of the environments, ``[B, ...]``.
-        obs: Their last observations, ``[B, ...]``, as the environment gave them.
+        obs: Last observations of the environments, ``[B, ...]``, unprocessed.
         episodes: Returns and lengths of the running episodes so far, ``[B]``.
-        agent_episodes: The same of each of several agents; else {}.
-        window: The last finished episodes.
+        agent_episodes: The same for each agent, if there are several; else {}.
+        window: Statistics of the last finished episodes.
         key: PRNG key.
     """
 
@@ -56,7 +56,7 @@ class RunnerState:
 
     @property
     def num_envs(self) -> int:
-        """``B``."""
+        """Number of environments, ``B``."""
         return self.episodes.episode_length.shape[0]
 
     @property
@@ -65,20 +65,21 @@ class RunnerState:
         return {mid: own.env_to_module for mid, own in self.modules.items()}
 
     def with_env_to_module(self, states: Mapping[str, Any]) -> RunnerState:
-        """With other states of these pipelines."""
+        """Returns the runner state with these states of the env-to-module pipelines, ``{module_id: state}``."""
         modules = {mid: dataclasses.replace(own, env_to_module=states[mid]) for mid, own in self.modules.items()}
         return dataclasses.replace(self, modules=modules)
 
 
 class EpisodeEnds(NamedTuple):
-    """Which episodes ended in T steps; ``[T, B]``, the numbers are valid where one did.
+    """Ends of episodes in T steps, ``[T, B]``; the numbers are valid where an episode ended.
 
     Attributes:
-        ended: bool, whether an episode ended with a step.
-        returns: float32, its return.
-        lengths: int32, its length.
-        agent_returns: float32 by agent, where there are several: its part of the return, NaN if it took no part.
-        completes: bool by agent, whether it completed a step of its own; empty where all agents act in every step.
+        ended: bool, whether an episode ended with the step.
+        returns: float32, return of the episode.
+        lengths: int32, length of the episode.
+        agent_returns: float32 by agent, if there are several: the agent's part of the return; NaN if it completed no
+            step. If all agents act in every step, it is never NaN.
+        completes: bool by agent, whether the agent completed a step; empty if all agents act in every step.
     """
 
     ended: jax.Array
@@ -89,14 +90,14 @@ class EpisodeEnds(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What is recorded of a step, a pytree.
+    """Record of a step, a pytree.
 
     Attributes:
         columns: ``{module_id: {column: pytree [B, ...]}}``.
         ended: bool ``[B]``, whether an episode ended.
-        seen: What there is to see of it, in rollouts that are watched; a `ShownStep` in those that show agents.
-        unclaimed: bool ``[B]`` by module, rows that got a reward while no step of theirs had begun; () where everybody
-            acts in every step.
+        seen: Data for watchers of a rollout: a `ShownStep` if the rollout has ``shows_agents``; () if nothing watches.
+        unclaimed: bool ``[B]`` by module, rows that received a reward without having begun a step; () if all agents act
+            in every step.
     """
 
     columns: dict[str, Any]
@@ -106,13 +107,13 @@ class StepRecord(NamedTuple):
 
 
 class ShownStep(NamedTuple):
-    """What episodes of several agents are made of: who acts on what in a step, and what environments answer.
+    """One step of several agents, from which episode objects are built.
 
     Attributes:
-        agents: ``{agent: {column: pytree [B, ...]}}``: what the act left, `ACTS` and `OBSERVES` of
-            `acting.episode_forms`, and of this step alone rewards, flags and FINAL_OBS.
-        terminateds: bool ``[B]``, whether the episode reached an end of its own.
-        truncateds: bool ``[B]``, whether it was cut off.
+        agents: ``{agent: {column: pytree [B, ...]}}``: columns of the act, `ACTS` and `OBSERVES` of
+            `acting.episode_forms`, and the rewards, flags and FINAL_OBS of this environment step only.
+        terminateds: bool ``[B]``, whether the episode terminated.
+        truncateds: bool ``[B]``, whether the episode was truncated.
     """
 
     agents: dict[Any, dict[str, Any]]
@@ -121,15 +122,15 @@ class ShownStep(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What environments answer to a step, by module; rows ``[B, ...]``.
+    """Results of an environment step by module, with rows ``[B, ...]``.
 
     Attributes:
-        final_obs: What the step led to, before any reset.
+        final_obs: Observations after the step, before any reset.
         rewards: float32.
-        terminateds: bool, whether the agent ended.
-        truncateds: bool, whether it was cut off.
-        resets: bool, whether the next observation is that of another episode.
-        observes: bool, whether the agent is asked to act on `final_obs`; {} where everybody is in every step.
+        terminateds: bool, whether the agent terminated.
+        truncateds: bool, whether the agent was truncated.
+        resets: bool, whether the next observation belongs to a new episode.
+        observes: bool, whether the agent is to act on `final_obs`; {} with one agent, which acts in every step.
     """
 
     final_obs: dict[str, Any]
@@ -150,7 +151,7 @@ class StepKeys:
 
     Attributes:
         policy: PRNG keys ``[T]`` of pipelines and modules.
-        envs: What `JaxEnv.step_keys` makes of PRNG keys, leaves ``[T, B, ...]``.
+        envs: Results of `JaxEnv.step_keys`, leaves ``[T, B, ...]``.
         modules: The modules' random streams, ``{module_id: leaves [T, ...]}``; None derives them in every step.
     """
 
@@ -161,20 +162,20 @@ class StepKeys:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceRollout:
-    """The static parts of sampling; the methods are pure and are traced into larger programs.
+    """Static parts of a rollout; the methods are pure and are traced into larger programs.
 
     Attributes:
-        modules: How each module acts, ``{module_id: ModuleStep}``.
-        module_map: Which of them acts for which agent.
+        modules: Acting step of each module, ``{module_id: ModuleStep}``.
+        module_map: Mapping from agents to modules.
         env: The environment.
-        window_size: How many finished episodes the statistics cover.
-        env_params: Leaves of ``env.params``, by name, in place of the environment's own: those in which members of a
-            population differ.
-        held: Shapes of what an act leaves of one agent, ``{module_id: {column: pytree}}``; {} where everybody acts in
-            every step.
+        window_size: Number of finished episodes that the statistics cover.
+        env_params: Leaves that replace leaves of ``env.params``, by name: parameters in which members of a population
+            differ.
+        held: Shapes of an act's columns for one agent, ``{module_id: {column: pytree}}``; {} if all agents act in every
+            step.
         shows_agents: Whether records have a `ShownStep` in `seen`.
-        declared: `Learner.declared_columns`: those that neither a module nor its pipelines make are read from the
-            `info` of an environment of one agent.
+        declared: `Learner.declared_columns`. Columns that neither a module nor its pipelines make are read from `info`,
+            if the environment has one agent.
     """
 
     modules: Mapping[str, ModuleStep]
@@ -188,36 +189,36 @@ class DeviceRollout:
 
     @property
     def pure(self) -> PureModule:
-        """The MultiRLModule, taken apart."""
+        """The MultiRLModule as pure functions and arrays."""
         return next(iter(self.modules.values())).pure
 
     @property
     def agents(self) -> tuple[Hashable, ...]:
-        """Ids of several agents; () where there is one, of which environments know nothing."""
+        """Ids of the agents if there are several; () for one agent, which has no id in the environment."""
         return tuple(self.module_map.module_of) if self.module_map.is_multi_agent else ()
 
     def drawing_actions(self) -> Self:
-        """The same, with actions that are drawn from the action spaces."""
+        """Returns this rollout with actions drawn from the action spaces."""
         modules = {mid: dataclasses.replace(step, draws_actions=True) for mid, step in self.modules.items()}
         return dataclasses.replace(self, modules=modules)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> ConnectorContext:
-        """What is acted with, whichever module acts; see `ModuleStep.context`."""
+        """Returns the context of acting, the same for all modules; see `ModuleStep.context`."""
         return next(iter(self.modules.values())).context(params, rest, settings, timesteps, **static)
 
     def init_connectors(self, num_envs: int) -> dict[str, Any]:
-        """Fresh states of the env-to-module pipelines, ``{module_id: state}``."""
+        """Returns initial states of the env-to-module pipelines, ``{module_id: state}``."""
         slots = self.module_map.num_slots
         return {mid: step.env_to_module.init(num_envs * slots[mid]) for mid, step in self.modules.items()}
 
     def init(self, key: jax.Array, num_envs: int, env_to_module: Mapping[str, Any] | None = None) -> RunnerState:
-        """Freshly reset environments.
+        """Resets the environments and returns the initial state.
 
         Args:
             key: PRNG key.
-            num_envs: ``B``.
-            env_to_module: States of the pipelines whose statistics to start from, ``{module_id: state}``; None for
-                none.
+            num_envs: Number of environments, ``B``.
+            env_to_module: Pipeline states whose statistics to continue, ``{module_id: state}``; None starts all
+                pipelines from their initial states.
         """
         key, reset_key = jax.random.split(key)
         obs, env_state = jax.vmap(self.env.reset, in_axes=(0, None))(
@@ -236,20 +237,23 @@ class DeviceRollout:
         )
 
     def _env_params(self) -> Any:
-        """The environment's parameters inside a trace: arrays are JAX arrays, which an action can index."""
+        """Returns the environment's parameters for a trace: arrays are JAX arrays, which a traced action can index."""
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
         return with_named_leaves(own, self.env_params) if self.env_params else own
 
     def step_envs(
         self, state: RunnerState, keys: StepKeys, context: ConnectorContext, *, in_frames: Collection[str] = ()
     ) -> Stepped:
-        """One step of all environments, as the body of a scan.
+        """Steps all environments once; the body of a scan.
 
         Args:
             state: State before the step; its `episodes`, `window` and `key` pass unchanged.
-            keys: Those of this step, without their axis T.
-            context: What to act with; see `context`.
-            in_frames: Modules of whose observations the columns have the newest frame alone, and ``RESETS``.
+            keys: Random numbers of this step, without the axis T.
+            context: Context of acting; see `context`.
+            in_frames: Modules whose columns contain ``RESETS``, and only the newest frame of stacked observations.
+
+        Returns:
+            ``(state, record [B, ...])``.
         """
         contexts = {
             mid: dataclasses.replace(context, key=self.module_map.key_of(mid, keys.policy)) for mid in self.modules
@@ -286,7 +290,7 @@ class DeviceRollout:
         answers: Answers,
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """The rest of a step in which everybody acts: see `_held_step`, and `step_envs` for `in_frames`."""
+        """Completes a step in which all agents act; see `_held_step`, and `step_envs` for `in_frames`."""
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
         for mid, step in self.modules.items():
@@ -318,18 +322,18 @@ class DeviceRollout:
         columns: Mapping[str, dict[str, Any]],
         answers: Answers,
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """The rest of a step in which some agents act and others wait: what is complete is recorded.
+        """Completes a step in which some agents act and others wait: complete steps are recorded.
 
         Args:
-            state: Before the step.
-            modules: After all rows have acted, ``{module_id: ModuleState}``.
-            contexts: What they have acted with.
-            acts: bool ``[B]`` by module, the rows that have been asked to.
-            columns: What the act left of all rows.
-            answers: Of the environments.
+            state: State before the step.
+            modules: States after all rows have acted, ``{module_id: ModuleState}``.
+            contexts: Contexts of acting, by module.
+            acts: bool ``[B]`` by module, rows that act.
+            columns: Columns of the acts of all rows, by module.
+            answers: Results of the environments.
 
         Returns:
-            ``(state, columns)``, but for the state of the environments.
+            ``(state, recorded columns by module)``; `env_state` and `obs` of the state are not updated.
         """
         new_modules, new_held, recorded = {}, {}, {}
         for mid, step in self.modules.items():
@@ -354,12 +358,12 @@ class DeviceRollout:
     def _unclaimed(
         self, held: Mapping[str, HeldSteps], acts: Mapping[str, jax.Array], answers: Answers
     ) -> dict[str, jax.Array]:
-        """`StepRecord.unclaimed` of a step.
+        """Returns `StepRecord.unclaimed` of a step.
 
         Args:
-            held: Steps that had begun before it.
-            acts: bool ``[B]`` by module, the rows whose steps begin with it.
-            answers: Of the environments.
+            held: Incomplete steps that had begun before it.
+            acts: bool ``[B]`` by module, rows whose steps begin with it.
+            answers: Results of the environments.
         """
         return {
             mid: jnp.logical_and(own != 0, ~jnp.logical_or(held[mid].is_held, acts[mid]))
@@ -374,14 +378,14 @@ class DeviceRollout:
         answers: Answers,
         after: Any,
     ) -> ShownStep:
-        """A step for episodes of several agents.
+        """Returns the step for building episodes of several agents.
 
         Args:
-            columns: What the act left of all rows, by module.
-            recorded: What is recorded of the step.
-            acts: bool ``[B]`` by module, the rows that have been asked to act; {} where all have.
-            answers: Of the environments.
-            after: What they have returned.
+            columns: Columns of the acts of all rows, by module.
+            recorded: Recorded columns of the step, by module.
+            acts: bool ``[B]`` by module, rows that act; {} if all do.
+            answers: Results of the environments, by module.
+            after: The environments' own results.
         """
         shown = {}
         for mid, own in columns.items():
@@ -397,20 +401,20 @@ class DeviceRollout:
         return ShownStep(self.module_map.by_agent(shown), after.terminated, after.truncated)
 
     def _of_info(self, module_id: str, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Declared columns that the environments return in `info`, ``[B, ...]``."""
+        """Returns the declared columns that the environments return in `info`, ``[B, ...]``."""
         if self.module_map.is_multi_agent:
             return {}
         return {name: info[name] for name in self.declared.get(module_id, ()) if name in info}
 
     def _rows(self, of_env: Any) -> dict[str, Any]:
-        """What environments gave, as rows of the modules."""
+        """Returns values of the environments as rows of the modules, ``{module_id: [B, ...]}``."""
         if self.module_map.is_multi_agent:
             return self.module_map.rows(of_env)
         (agent_id,) = self.module_map.module_of
         return self.module_map.rows({agent_id: of_env})
 
     def _of_env(self, rows: Mapping[str, Any]) -> Any:
-        """Rows of the modules as environments take them."""
+        """Returns rows of the modules in the form that environments take: by agent, or those of the only agent."""
         of_agents = self.module_map.by_agent(rows)
         if self.module_map.is_multi_agent:
             return of_agents
@@ -418,16 +422,16 @@ class DeviceRollout:
         return of_agent
 
     def _who_acts(self, env_state: Any) -> dict[str, jax.Array]:
-        """bool ``[B]`` by module, which rows are asked to act; {} where everybody acts in every step."""
+        """Returns the rows that are to act, bool ``[B]`` by module; {} if all agents act in every step."""
         env: Any = self.env
         return self._rows(jax.vmap(env.who_acts)(env_state)) if self.held else {}
 
     def _answers(self, after: Any, ended: jax.Array) -> Answers:
-        """What environments answer to a step, as rows of the modules.
+        """Returns the results of an environment step as rows of the modules.
 
         Args:
-            after: The step.
-            ended: bool ``[B]``, whether it ended the episode.
+            after: The environments' own results.
+            ended: bool ``[B]``, whether the step ended the episode.
         """
         if not self.module_map.is_multi_agent:
             given = (after.final_obs, after.reward, after.terminated, after.truncated, ended)
@@ -437,11 +441,11 @@ class DeviceRollout:
         return Answers(*map(self._rows, given))
 
     def count_episodes(self, state: RunnerState, record: StepRecord) -> tuple[RunnerState, EpisodeEnds]:
-        """Take in the rewards and ends of T steps, after the loop.
+        """Updates the returns and lengths of episodes with T steps, after the loop over them.
 
         Args:
-            state: After the steps; its `episodes` and `agent_episodes` are those of before.
-            record: What was recorded of them, ``[T, ...]``.
+            state: State after the steps; its `episodes` and `agent_episodes` are still those before the steps.
+            record: Records of the steps, ``[T, ...]``.
         """
         rewards = self.module_map.by_agent({mid: own[Columns.REWARDS] for mid, own in record.columns.items()}, axis=1)
         episodes, after = state.episodes.extend(functools.reduce(jnp.add, rewards.values()), record.ended)
@@ -459,11 +463,11 @@ class DeviceRollout:
         return state, EpisodeEnds(record.ended, after.episode_return, after.episode_length, returns, complete)
 
     def _complete_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """bool ``[T, B]`` by agent, in which steps of the environments one of its own is complete."""
+        """Returns the environment steps with which the agents complete a step, bool ``[T, B]`` by agent."""
         return self.module_map.by_agent({mid: own[Columns.LOSS_MASK] for mid, own in record.columns.items()}, axis=1)
 
     def num_agent_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """int32 by agent, how many steps each of several agents has completed in what was recorded; else {}."""
+        """Returns the number of recorded steps that each agent has completed, int32 by agent; {} for one agent."""
         if not self.agents:
             return {}
         if self.held:
@@ -472,7 +476,7 @@ class DeviceRollout:
         return {agent: jnp.int32(record.ended.size) for agent in self.agents}
 
     def unclaimed_rewards(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """bool by agent, whether each of several agents got a reward that belongs to none of its steps; else {}."""
+        """Returns whether each agent received a reward outside its steps, bool by agent; {} for one agent."""
         if not self.agents:
             return {}
         if not self.held:
@@ -480,15 +484,15 @@ class DeviceRollout:
         return {agent: own.any() for agent, own in self.module_map.by_agent(record.unclaimed, axis=1).items()}
 
     def unroll(self, state: RunnerState, context: ConnectorContext, *, num_steps: int) -> UnrolledSteps:
-        """Steps of all environments with the state's own key.
+        """Steps all environments T times, with random numbers from the state's key.
 
         Args:
-            state: State before the first one.
-            context: What to act with; see `context`.
+            state: State before the first step.
+            context: Context of acting; see `context`.
             num_steps: ``T``.
 
         Returns:
-            ``(state, record [T, ...], what ended)``.
+            ``(state, record [T, ...], ends of episodes)``.
         """
         key, rollout_key = jax.random.split(state.key)
         keys = self.step_keys(rollout_key, num_steps, state.num_envs, context.rest)
@@ -497,13 +501,13 @@ class DeviceRollout:
         return dataclasses.replace(state, key=key), record, ended
 
     def step_keys(self, key: jax.Array, num_steps: int, num_envs: int, rest: Any) -> StepKeys:
-        """Random numbers of all steps at once: derived in every step, they cost up to a tenth of the sampling.
+        """Derives the random numbers of all steps at once: one by one they would take up to a tenth of the rollout.
 
         Args:
             key: PRNG key.
             num_steps: ``T``.
             num_envs: ``B``.
-            rest: Other state of the MultiRLModule, for the shapes of its random streams.
+            rest: Non-parameter state of the MultiRLModule, for the shapes of its random streams.
         """
         keys = jax.random.split(key, (num_steps, 1 + num_envs))
 
@@ -516,7 +520,7 @@ class DeviceRollout:
         return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), modules=modules)
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
-        """`state` with the statistics of connectors merged over the devices."""
+        """Returns `state` with the statistics of connectors merged over the devices."""
         modules = {
             mid: dataclasses.replace(
                 own,
@@ -530,18 +534,18 @@ class DeviceRollout:
     def block(
         self, module_id: str, columns: dict[str, Any], num_fragments: int, layout: Layout, *, earlier: Any = None
     ) -> Block:
-        """What was sampled in one go as fragments, each with a cut at its end, as learners get them.
+        """Splits one rollout into fragments, each cut at its end, in the form that learners receive.
 
         Args:
-            module_id: Whose columns they are.
+            module_id: Module of the columns.
             columns: ``[R * T, B, ...]``.
             num_fragments: ``R``.
-            layout: How they are to lie.
-            earlier: State of the module's env-to-module pipeline before the first step, where its columns are
+            layout: Layout of the block.
+            earlier: State of the module's env-to-module pipeline before the first step, if its columns are
                 ``in_frames``; else None.
 
         Returns:
-            Columns ``[T, R * B, ...]``, of recurrent states those at chunk starts.
+            A block with columns ``[T, R * B, ...]``; of recurrent states only those at the starts of chunks.
         """
         if earlier is not None:
             earlier = self.modules[module_id].env_to_module.earlier_frames(earlier)

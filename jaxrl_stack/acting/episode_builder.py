@@ -1,4 +1,4 @@
-"""Episodes out of recorded time-major blocks, without any work per step."""
+"""Builds episodes from recorded time-major blocks, without any work per step."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.nested import equal, take
 
 WEIGHTS_SEQ_NO = "weights_seq_no"
-"""Extra model output: how many updates the weights had seen that chose an action."""
+"""Extra model output: number of updates of the weights that chose an action."""
 
 
 class EpisodeBuilder:
-    """Cuts blocks into episodes and keeps the ones that still run.
+    """Cuts blocks into episodes and keeps the running ones.
 
     Args:
-        observation_space: Of the module's inputs.
-        action_space: Of the module's actions.
-        len_lookback_buffer: Steps of the previous chunk that a chunk keeps.
+        observation_space: Space of the module's inputs.
+        action_space: Space of the module's actions.
+        len_lookback_buffer: Number of steps of the previous chunk that a chunk keeps.
     """
 
     def __init__(self, observation_space: Any, action_space: Any, len_lookback_buffer: int):
@@ -34,7 +34,7 @@ class EpisodeBuilder:
         self._running: dict[int, SingleAgentEpisode] = {}
 
     def reset(self) -> None:
-        """Forget the running episodes."""
+        """Discards the running episodes."""
         self._running = {}
 
     def add(
@@ -45,16 +45,16 @@ class EpisodeBuilder:
         reset_infos: dict[tuple[int, int], dict] | None = None,
         weights_seq_no: int | None = None,
     ) -> list[tuple[int, SingleAgentEpisode]]:
-        """Take in a block.
+        """Adds a block.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``; ``final_obs`` is read where an episode ends and in the last row.
-            infos: ``infos[t][b]`` belongs to the observation that step t of environment b led to; None for none.
-            reset_infos: ``{(t, b): info}`` of the observation in row t, where an episode of environment b begins.
-            weights_seq_no: Kept with every step, if given.
+            infos: ``infos[t][b]`` belongs to the observation after step t of environment b; None for none.
+            reset_infos: ``{(t, b): info}`` of the observations in row t with which an episode of environment b begins.
+            weights_seq_no: Number of updates of the acting weights, stored with every step; None stores nothing.
 
         Returns:
-            ``(environment, episode)`` of the episodes that ended in it, environment by environment.
+            ``(environment, episode)`` of the episodes that ended in the block, environment by environment.
         """
         terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
         num_steps, num_envs = terminateds.shape
@@ -97,35 +97,35 @@ class EpisodeBuilder:
         )
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Hand the running episodes out as chunks, and go on with their successors."""
+        """Returns the running episodes as chunks, and continues with their successors."""
         chunks = list(self._running.items())
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]
 
 
 def _not_running(running: Collection[int], num_envs: int) -> np.ndarray:
-    """bool ``[B]``, environments whose next step is the first of an episode."""
+    """Returns the environments whose next step is the first of an episode, bool ``[B]``."""
     return np.array([index not in running for index in range(num_envs)])
 
 
 def _continued(running: SingleAgentEpisode, chunk: SingleAgentEpisode) -> SingleAgentEpisode:
-    """A running episode with its next chunk."""
+    """Returns a running episode extended by its next chunk."""
     chunk.id_ = running.id_
     chunk.t_started, chunk.t = running.t, running.t + len(chunk)
     first = chunk.get_observations(0)
     if not equal(running.get_observations(-1), first):
-        # Seen before the statistics of a filter moved on: what the module acted on counts.
+        # The statistics of a filter changed after the chunk's end: keep the observation that the module acted on.
         running.set_observations(new_data=first, at_indices=-1)
     running.concat_episode(chunk)
     return running
 
 
 class StepwiseEpisodeBuilder:
-    """Makes episodes of several agents out of blocks, step by step, and keeps the ones that still run.
+    """Builds episodes of several agents from blocks, step by step, and keeps the running ones.
 
     Args:
-        form: How episodes are made of recorded steps.
-        len_lookback_buffer: Env steps of the previous chunk that a chunk keeps.
+        form: Converts recorded steps to episodes.
+        len_lookback_buffer: Number of environment steps of the previous chunk that a chunk keeps.
     """
 
     def __init__(self, form: EpisodeForm, len_lookback_buffer: int):
@@ -134,17 +134,17 @@ class StepwiseEpisodeBuilder:
         self._running: dict[int, MultiAgentEpisode] = {}
 
     def reset(self) -> None:
-        """Forget the running episodes."""
+        """Discards the running episodes."""
         self._running = {}
 
     def add(self, block: Any) -> list[tuple[int, MultiAgentEpisode]]:
-        """Take in a block.
+        """Adds a block.
 
         Args:
             block: A `ShownStep` with NumPy arrays ``[T, B, ...]``.
 
         Returns:
-            ``(environment, episode)`` of the episodes that ended in it, environment by environment.
+            ``(environment, episode)`` of the episodes that ended in the block, environment by environment.
         """
         terminateds, truncateds = self._form.flags(block)
         finished, starts = [], _not_running(self._running, terminateds.shape[1])
@@ -160,7 +160,7 @@ class StepwiseEpisodeBuilder:
         return finished
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Hand the running episodes out as chunks, environment by environment, and go on with their successors."""
+        """Returns the running episodes as chunks, environment by environment, and continues with their successors."""
         chunks = [(index, self._running[index]) for index in sorted(self._running)]
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]

@@ -1,4 +1,4 @@
-"""Episodes out of recorded steps of environments, step by step: of one agent, and of several."""
+"""Builds episodes of one or several agents from recorded environment steps, step by step."""
 
 from __future__ import annotations
 
@@ -15,43 +15,52 @@ from jaxrl_stack.utils.multi_agent import ALL
 from jaxrl_stack.utils.nested import batch, equal, take, unbatch
 
 ACTS, OBSERVES = "acts", "observes"
-"""Columns of `ShownStep.agents`: whether an agent acts in a step, and whether it is asked to act after it."""
+"""Columns of `ShownStep.agents`: whether an agent acts in a step, and whether it is to act after the step."""
 
 
 class EpisodeForm(Protocol):
-    """Makes episodes of one environment's recorded steps, pytrees without axes of time and environment."""
+    """Converts recorded steps of one environment to episodes; steps are pytrees without time and environment axes."""
 
     def new(self) -> Any:
-        """An episode without anything."""
+        """Returns an empty episode."""
         ...
 
     def reset(self, episode: Any, step: Any) -> None:
-        """Add the observations before an episode's first step."""
+        """Adds the observations before an episode's first step."""
         ...
 
     def add(self, episode: Any, step: Any) -> None:
-        """Add a step."""
+        """Adds a step."""
         ...
 
     def flags(self, block: Any) -> tuple[np.ndarray, np.ndarray]:
-        """``(terminateds, truncateds)``, bool ``[T, B]``, of the episodes in a block of steps."""
+        """Returns ``(terminateds, truncateds)`` of the episodes in a block of steps, bool ``[T, B]`` each."""
         ...
 
     def stored(self, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Running episodes as data: lists of one entry each, and ``"columns"`` with all steps of all in a row."""
+        """Returns running episodes as plain data.
+
+        Returns:
+            Lists with one entry per episode. For episodes of one agent also ``"columns"``, with the steps of all
+            episodes one after the other.
+        """
         ...
 
     def restored(self, state: Mapping[str, Any]) -> list[Any]:
-        """The episodes that `stored` took; `state` may have other entries, but ``"lengths"`` of the episodes."""
+        """Returns the episodes that `stored` converted.
+
+        Args:
+            state: Result of `stored`, with the episodes' ``"lengths"``; other entries are ignored.
+        """
         ...
 
 
 class SingleAgentForm:
-    """Makes episodes of one agent; a step is a row of the columns of its module.
+    """Converts steps to episodes of one agent; a step is a row of the columns of its module.
 
     Args:
-        observation_space: Of the module's inputs.
-        action_space: Of the module's actions.
+        observation_space: Space of the module's inputs.
+        action_space: Space of the module's actions.
     """
 
     def __init__(self, observation_space: Any, action_space: Any):
@@ -120,13 +129,13 @@ class SingleAgentForm:
 
 
 class MultiAgentForm:
-    """Makes episodes of several agents; a step is that of a `ShownStep`.
+    """Converts steps to episodes of several agents; a step is one step of a `ShownStep`.
 
     Observations are the modules' inputs.
 
     Args:
         module_of: ``{agent id: module id}``.
-        spaces: ``(observation space, action space)`` of a module, by id.
+        spaces: ``(observation space, action space)`` of each module, by id.
     """
 
     def __init__(self, module_of: Mapping[Any, str], spaces: Mapping[str, tuple[Any, Any]]):
@@ -152,7 +161,7 @@ class MultiAgentForm:
         coming = {agent: own for agent, own in step.agents.items() if agent not in known}
         acting = {agent: own for agent, own in running.items() if own[ACTS]}
         for agent, own in acting.items():
-            # The statistics of a filter may have moved on since the agent's last step: what it acted on counts.
+            # A filter's statistics may have changed since the agent's last step: keep the observation it acted on.
             if not equal(known[agent].get_observations(-1), own[Columns.OBS]):
                 known[agent].set_observations(new_data=own[Columns.OBS], at_indices=-1)
         observing = [agent for agent, own in running.items() if own[OBSERVES] or _has_ended(own)]
@@ -196,8 +205,8 @@ def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, A
     """Returns the form of episodes for a rollout on the device.
 
     Args:
-        module_map: Which module acts for which agent.
-        spaces: ``(observation space, action space)`` of a module, by id.
+        module_map: Mapping from agents to modules.
+        spaces: ``(observation space, action space)`` of each module, by id.
     """
     if module_map.is_multi_agent:
         return MultiAgentForm(module_map.module_of, spaces)
@@ -209,23 +218,23 @@ def _has_ended(columns: Mapping[str, Any]) -> bool:
 
 
 def _outputs(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs of the module for an act."""
+    """Returns the module's outputs for an act."""
     return {name: own for name, own in columns.items() if name not in NOT_MODEL_OUTPUTS | {ACTS, OBSERVES}}
 
 
 def _data_in(custom_data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Data of an episode that can be kept."""
+    """Returns the entries of an episode's custom data that a checkpoint can store."""
     return {key: value for key, value in custom_data.items() if _is_data(value)}
 
 
 def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:
-    """One episode's rows of `EpisodeReplay.get_state`."""
+    """Returns one episode's rows of `EpisodeReplay.get_state`, by column."""
     observations = slice(first_observation, first_observation + steps.stop - steps.start + 1)
     return {name: unbatch(take(c, observations if name == Columns.OBS else steps)) for name, c in columns.items()}
 
 
 def _is_data(value: Any) -> bool:
-    """Whether it can be kept: numbers, text, arrays, and lists and dicts of these."""
+    """Whether a checkpoint can store a value: numbers, text, arrays, and lists and dicts of these."""
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _is_data(item) for key, item in value.items())
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Episodes step by step out of recorded blocks, for callbacks that watch them."""
+"""Replays recorded blocks step by step as episodes, for callbacks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ logger = logging.getLogger(__name__)
 
 
 class EpisodeReplay:
-    """Feeds the per-episode callback hooks of an algorithm whose environments run inside a compiled program.
+    """Calls the per-episode callback hooks of an algorithm whose environments run inside a compiled program.
 
-    The program is ahead of the hooks. Where a hook raises, or Ctrl-C comes in between, the environments stand where
-    the program has left them: `expect` and `pass_over_missed` see to it that episodes with a gap are shown no further.
+    The program is ahead of the hooks. If a hook raises or Ctrl-C interrupts, the environments stay where the program
+    left them. `expect` and `pass_over_missed` make sure that episodes with a gap are not shown any further.
 
     Args:
         call: ``(hook name, env index, episode)``; called for ``on_episode_created``, ``on_episode_start``,
-            ``on_episode_step`` and ``on_episode_end``, in the order in which a host runner would.
-        form: How episodes are made of recorded steps.
+            ``on_episode_step`` and ``on_episode_end``, in the order of a host runner.
+        form: Converts recorded steps to episodes.
         first_env: Index of the first environment of the blocks.
     """
 
@@ -36,37 +36,39 @@ class EpisodeReplay:
         self._running: dict[int, Any] = {}
         # Environments in the middle of episodes whose beginning was not seen.
         self._missed: set[int] = set()
-        # Env steps that were sampled and are not replayed yet; None between calls, when there are none.
+        # Env steps that were sampled and not replayed yet; None between calls, without such steps.
         self._due: int | None = None
 
     def expect(self, num_env_steps: int) -> None:
-        """Take note of env steps that the environments have taken, and that the next `replay` is to show."""
+        """Announces sampled environment steps that the next `replay` is to show."""
         self._due = num_env_steps
 
     def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:
-        """If an error or Ctrl-C came before the end of the last `replay`, leave the running episodes out.
+        """Discards the running episodes if an error or Ctrl-C interrupted the last `replay`; warns about it.
+
+        Episodes that begin later are shown again.
 
         Args:
-            lengths: ``() -> int [B]``, steps of the environments' running episodes. The next ones are watched again.
+            lengths: ``() -> int [B]``, steps of the environments' running episodes.
         """
         if self._due is None:
             return
         logger.warning(
-            "An error or Ctrl-C came before callbacks were told of all that was sampled: they have missed %d env steps "
-            "and the end of the episodes that were running. They see the episodes that begin from here on.",
+            "An error or Ctrl-C interrupted the callbacks: they have missed %d env steps and the end of the running "
+            "episodes. They are called again for episodes that begin from now on.",
             self._due,
         )
         self.set_state({}, lengths())
 
     def replay(self, block: Any, counts: np.ndarray | None = None) -> list[Any]:
-        """Go through a block step by step.
+        """Calls the hooks for a block, step by step.
 
         Args:
-            block: What one rollout recorded, NumPy arrays ``[T, B, ...]``.
-            counts: bool ``[T, B]``, False for steps to pass over; None: all count.
+            block: Record of one rollout, NumPy arrays ``[T, B, ...]``.
+            counts: bool ``[T, B]``, False for steps to skip; None: all count.
 
         Returns:
-            The episodes that ended in it, then what was sampled so far of those that go on.
+            The episodes that ended in the block, then the running episodes.
         """
         terminateds, truncateds = self._form.flags(block)
         known = self._running.keys() | self._missed
@@ -99,7 +101,7 @@ class EpisodeReplay:
         return [*ended, *self._running.values()]
 
     def get_state(self) -> dict[str, Any]:
-        """The running episodes; empty if there are none, or not all was shown."""
+        """Returns the running episodes as plain data; {} without any, or if sampled steps have not been shown yet."""
         episodes = list(self._running.values())
         if not episodes or self._due is not None:
             return {}
@@ -107,12 +109,13 @@ class EpisodeReplay:
         return {"env_indices": list(self._running), "lengths": lengths, **self._form.stored(episodes)}
 
     def set_state(self, state: Mapping[str, Any], lengths: np.ndarray) -> None:
-        """Go on with the episodes of `get_state`, without calling hooks for what they hold.
+        """Continues with the episodes of `get_state`, without calling hooks for their steps.
 
         Args:
-            state: What `get_state` or `joined_states` returned; ``{}`` if these episodes were not watched.
-            lengths: int ``[B]``, steps of the environments' running episodes. Where `state` has no episode of that
-                length, the next one is the first to be watched; other environments' episodes are passed over.
+            state: Result of `get_state` or `joined_states`; ``{}`` if these episodes were not watched.
+            lengths: int ``[B]``, steps of the environments' running episodes. If `state` has no episode of that length
+                for an environment, the environment's next episode is the first one to be shown. Episodes of other
+                environments are ignored.
         """
         self._due = None
         length_of = dict(enumerate(lengths.tolist(), start=self._first_env))
@@ -127,7 +130,7 @@ class EpisodeReplay:
 
 
 def joined_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state for `EpisodeReplay.set_state` out of those of several, each of other environments."""
+    """Joins states of several `EpisodeReplay` with different environments into one for `EpisodeReplay.set_state`."""
     states = [state for state in states if state]
     if not states:
         return {}
@@ -138,5 +141,5 @@ def joined_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def side_by_side(columns: Any) -> Any:
-    """Blocks ``[D, T, B, ...]`` of all devices as one block ``[T, D * B, ...]`` of all environments."""
+    """Returns blocks ``[D, T, B, ...]`` of all devices as one block ``[T, D * B, ...]`` of all environments."""
     return jax.tree.map(lambda x: np.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), columns)

@@ -1,4 +1,4 @@
-"""The last N finished episodes, kept on the device."""
+"""Statistics of the last W finished episodes, kept on the device."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from jaxrl_stack.ops import masks, packing
 from jaxrl_stack.utils import counters
 
 NOBODY: Mapping[Any, Any] = MappingProxyType({})
-"""By agent, where environments do not tell agents apart."""
+"""Empty mapping by agent, for environments with one agent."""
 
 
 @struct.dataclass
 class AgentWindow:
-    """What the episodes of an `EpisodeWindow` were for one of several agents.
+    """Returns and number of steps of one of several agents in the episodes of an `EpisodeWindow`.
 
     Attributes:
         returns: float32 ``[W]``, sums of the agent's rewards.
-        num_steps: uint32[2], steps that the agent has completed so far; see `counters`.
+        num_steps: uint32[2], number of steps that the agent has completed so far; see `counters`.
     """
 
     returns: jax.Array
@@ -41,10 +41,10 @@ class EpisodeWindow:
         returns: float32 ``[W]``.
         lengths: int32 ``[W]``.
         stamps: uint32 ``[W]``, the vector step in which each episode ended; orders episodes of several devices.
-        count: int32, how many entries are valid (the last ones).
-        num_steps: uint32, vector steps seen so far.
+        count: int32, number of valid entries; they are the last ones.
+        num_steps: uint32, vector steps so far.
         num_episodes: uint32[2], episodes finished so far; see `counters`.
-        agents: By agent, where there are several; else {}.
+        agents: Windows by agent if there are several; else {}.
     """
 
     returns: jax.Array
@@ -57,11 +57,11 @@ class EpisodeWindow:
 
     @classmethod
     def empty(cls, size: int, agents: Collection[Hashable] = ()) -> EpisodeWindow:
-        """A window without episodes.
+        """Returns a window without episodes.
 
         Args:
             size: ``W``, at least 1.
-            agents: Of several agents their ids.
+            agents: Ids of the agents if there are several.
         """
         no_steps = AgentWindow(jnp.zeros((size,), jnp.float32), jnp.zeros(2, jnp.uint32))
         return cls(
@@ -81,13 +81,14 @@ class EpisodeWindow:
         lengths: jax.Array,
         agents: Mapping[Any, tuple[jax.Array, jax.Array]] = NOBODY,
     ) -> EpisodeWindow:
-        """Take in the episodes that ended during a rollout.
+        """Returns the window extended by the episodes that ended during a rollout.
 
         Args:
             ended: bool ``[T, B]``.
             returns: float32 ``[T, B]``, valid where `ended`.
             lengths: int32 ``[T, B]``, valid where `ended`.
-            agents: Of each of several agents its returns, float32 ``[T, B]``, and how many steps it has completed.
+            agents: ``{agent: (returns, number of completed steps)}``, float32 ``[T, B]`` and int32, if there are
+                several agents.
         """
         size, (num_steps, num_envs) = self.returns.shape[0], ended.shape
         episodes = masks.TrueRows.of(ended.reshape(-1))
@@ -117,12 +118,12 @@ class EpisodeWindow:
         )
 
     def packed(self, is_finite: Any = True, axis_name: str | None = None, unclaimed: Sequence[Any] = ()) -> jax.Array:
-        """All fields as one uint32 vector ``[n]``: a program hands out one array faster than seven.
+        """Packs all fields into one uint32 vector ``[n]``: a program returns one array faster than seven.
 
         Args:
-            is_finite: bool scalar, handed out with them; see `unpacked`.
-            axis_name: The device axis, for the vectors of all its D devices, ``[D, n]``.
-            unclaimed: bool scalars, one for each of several agents, handed out likewise; empty: none is set.
+            is_finite: bool scalar, packed with the fields; see `unpacked`.
+            axis_name: The device axis; if given, the vectors of all D devices are returned, ``[D, n]``.
+            unclaimed: bool scalars, one per agent if there are several, packed with the fields; empty: all False.
         """
         flags = [jnp.asarray(flag, jnp.uint32) for flag in (*(unclaimed or [False] * len(self.agents)), is_finite)]
         vector, _, _ = packing.pack([*jax.tree.leaves(self), *flags], lead=0)
@@ -131,14 +132,14 @@ class EpisodeWindow:
 
     @classmethod
     def unpacked(cls, vectors: np.ndarray, agents: tuple[Hashable, ...] = ()) -> Unpacked:
-        """What `packed` made of the windows of D devices, vectors ``[D, n]``.
+        """Unpacks the vectors that `packed` made of the windows of D devices.
 
-        Fields of the window are NumPy arrays ``[D, ...]``. From ``[..., D, n]``, which several devices have of all, the
-        first ones.
+        Fields of the window are NumPy arrays ``[D, ...]``.
 
         Args:
-            vectors: As above.
-            agents: Of several agents their ids, in the order of the flags.
+            vectors: uint32 ``[D, n]``, or ``[..., D, n]`` if several devices hold the vectors of all; the first copy is
+                read.
+            agents: Ids of the agents if there are several, in the order of the flags.
         """
         vectors = vectors.reshape(-1, *vectors.shape[-2:])[0]
         num_agents = len(agents)
@@ -151,12 +152,12 @@ class EpisodeWindow:
 
 
 class Unpacked(NamedTuple):
-    """What `EpisodeWindow.unpacked` returns.
+    """Result of `EpisodeWindow.unpacked`.
 
     Attributes:
-        window: With NumPy arrays ``[D, ...]``.
-        is_finite: Whether that was set on all devices.
-        unclaimed: The agents for which that was set on one.
+        window: Window with NumPy arrays ``[D, ...]``.
+        is_finite: Whether the flag was set on all devices.
+        unclaimed: Agents whose flag was set on at least one device.
     """
 
     window: EpisodeWindow
@@ -166,19 +167,19 @@ class Unpacked(NamedTuple):
 
 @functools.cache
 def _slots(size: int, agents: tuple[Hashable, ...]) -> tuple[list[packing.Slot], Any]:
-    """Where the fields are in what `EpisodeWindow.packed` makes, and how they are put together."""
+    """Returns the slots of the fields in a vector of `EpisodeWindow.packed`, and the tree structure of the window."""
     leaves, treedef = jax.tree.flatten(jax.eval_shape(functools.partial(EpisodeWindow.empty, size, agents)))
     return packing.slots_of(leaves, lead=0), treedef
 
 
 class LastEpisodes(NamedTuple):
-    """The newest episodes over all devices, oldest first.
+    """Last episodes of all devices, oldest first.
 
     Attributes:
         returns: float32 ``[n]``.
         lengths: int32 ``[n]``.
         stamps: uint32 ``[n]``.
-        agent_returns: float32 ``[n]`` by agent, where there are several.
+        agent_returns: float32 ``[n]`` by agent if there are several.
     """
 
     returns: np.ndarray
@@ -188,14 +189,14 @@ class LastEpisodes(NamedTuple):
 
 
 def last_episodes(window: Any) -> LastEpisodes:
-    """At most W of them.
+    """Returns the last episodes of all devices, at most W.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays with leading device axis ``[D, W]``.
     """
     size = window.returns.shape[1]
     valid = np.arange(size)[None] >= size - window.count[:, None]
-    # Distance to now, so that the order survives the wrap-around of the step counter.
+    # Age in steps, so that the order is right after a wrap-around of the step counter.
     age = (window.num_steps[:, None] - window.stamps).astype(np.uint32)[valid]
     order = np.argsort(-age.astype(np.int64), kind="stable")[-size:]
     fields = (window.returns, window.lengths, window.stamps, {a: own.returns for a, own in window.agents.items()})
@@ -203,7 +204,7 @@ def last_episodes(window: Any) -> LastEpisodes:
 
 
 def redistributed(window: Any, num_devices: int, size: int) -> Any:
-    """The window of another number of devices: the first one holds all that was seen.
+    """Returns the window for another number of devices; the first device gets all episodes and counts.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.
@@ -238,7 +239,7 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
 
 
 def num_agent_steps(window: Any) -> dict[Any, int]:
-    """Steps that agents have completed so far, over all devices; {} where there is one.
+    """Returns the number of steps that each agent has completed so far on all devices; {} for one agent.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.
@@ -247,7 +248,7 @@ def num_agent_steps(window: Any) -> dict[Any, int]:
 
 
 def num_episodes(window: Any) -> int:
-    """Episodes finished so far, over all devices.
+    """Returns the number of episodes finished so far on all devices.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.

@@ -1,8 +1,8 @@
 """Policy of a module on a host runner, with its pipelines: one jitted call per vector step, one array as result.
 
-A step of a cheap environment takes microseconds, so the call is the bottleneck: every array that goes in or comes out
-costs about as much as the arithmetic of a small network. All 32-bit results are therefore laid side by side in one
-uint32 matrix ``[B, width]``, which is also how they are recorded; columns are views of the recording.
+A step of a cheap environment takes microseconds, so the call is the bottleneck: each argument or result array takes
+about as long as the arithmetic of a small network. All 32-bit results are therefore packed into one uint32 matrix
+``[B, width]``. They are recorded in this form; columns are views of the recording.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from jaxrl_stack.utils.live_inputs import traced_once
 Mode = Literal["explore", "greedy", "random"]
 """Sample actions from the module's distribution, take the greedy ones, or draw from the action space."""
 Memory = tuple[Any, Any, Any]
-"""``env_to_module``, ``module_to_env`` and ``recurrent`` of a `ModuleState`: what stays on the policy's device from
-call to call. The rest of it is kept on the host, where it is made."""
+"""``env_to_module``, ``module_to_env`` and ``recurrent`` of a `ModuleState`: they stay on the policy's device between
+calls. The other fields are made and kept on the host."""
 
 
 @jax.tree_util.register_static
@@ -38,11 +38,11 @@ class PackedColumns:
     """Form in which the results of a policy call are packed.
 
     Attributes:
-        width: Columns of the matrix.
+        width: Number of columns of the matrix.
         columns: ``{column: pytree of slots}``.
-        usable: Where it says, per environment, whether its observation has neither NaN nor infinity, and its action
-            mask, if there is one, allows something.
-        loose: ``(shape, dtype)`` of the arrays ``[B, ...]`` that do not fit the matrix (frames of bytes, say).
+        usable: Slot of a flag per environment: its observation is finite, and its action mask, if any, allows an
+            action.
+        loose: ``(shape, dtype)`` of the arrays ``[B, ...]`` that do not fit the matrix, such as frames of bytes.
     """
 
     width: int
@@ -51,14 +51,20 @@ class PackedColumns:
     loose: tuple[tuple[tuple[int, ...], np.dtype], ...]
 
     def read(self, name: str, matrix: np.ndarray, loose: Any = ()) -> Any:
-        """One column."""
+        """Returns one column, a pytree of arrays ``[..., B, ...]``.
+
+        Args:
+            name: Name of the column.
+            matrix: Packed results, uint32 ``[..., B, width]``.
+            loose: The other results.
+        """
         slots = self.columns[name]
-        if isinstance(slots, packing.Slot):  # most are; going through a tree takes ten times as long
+        if isinstance(slots, packing.Slot):  # most are; mapping over a tree takes ten times as long
             return slots.read(matrix, loose)
         return jax.tree.map(lambda slot: slot.read(matrix, loose), slots)
 
     def read_actions(self, matrix: np.ndarray, loose: Any = ()) -> tuple[Any, Any]:
-        """``(the module's actions, those for the environments)``; one object if they are the same."""
+        """Returns ``(actions of the module, actions for the environments)``; one object if they are equal."""
         actions = self.read(Columns.ACTIONS, matrix, loose)
         return actions, actions if self._are_actions_for_env else self.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
 
@@ -69,13 +75,13 @@ class PackedColumns:
 
 @dataclasses.dataclass
 class _Acting:
-    """The program of one mode. It takes only what it looks at: each array that is handed over costs time.
+    """Compiled program of one mode. It takes only the arguments that it reads, since each array costs time.
 
     Attributes:
         program: ``(fixed leaves, memory, counts, batch, varying leaves) -> (matrix, loose, memory)``.
-        fixed: Positions of its arguments among the leaves of `HostPolicy._fixed`.
-        varying: The same for what varies from step to step.
-        leaves: Those leaves; None after they have changed.
+        fixed: Positions of the fixed leaves among the leaves of `HostPolicy._fixed`.
+        varying: Positions of the varying leaves among the leaves of the arguments that vary from step to step.
+        leaves: The fixed leaves; None after they have changed.
     """
 
     program: Callable[..., Any]
@@ -85,19 +91,19 @@ class _Acting:
 
 
 class HostPolicy:
-    """Acts with one module for ``B`` rows at a time, of environments or of agents in them.
+    """Acts with one module for ``B`` rows at a time; a row is an environment, or an agent in an environment.
 
     Args:
         step: Pipelines and module.
         settings: ``{module_id: {name: value or schedule}}`` of the traced settings, NumPy.
-        static_settings: ``{module_id: {name: number}}`` of those that are constants of the program.
-        device: Where it runs.
-        seed: Of its random numbers; that of the config itself would repeat the streams of the algorithm.
+        static_settings: ``{module_id: {name: number}}`` of the settings that are constants of the program.
+        device: Device of the program.
+        seed: Seed of the random numbers. It must differ from the config's seed, whose streams the algorithm uses.
 
     Attributes:
-        records_obs: Whether the module's inputs are among the results: the pipeline changes the environment's
+        records_obs: Whether the module's inputs are among the results, because the pipeline changes the environments'
             observations.
-        sharding: Of all that it runs with: one device.
+        sharding: Sharding of all arguments: one device.
     """
 
     def __init__(
@@ -111,7 +117,7 @@ class HostPolicy:
     ):
         self._step = step
         self._static_settings = static_settings
-        # That of a learner's parameters on this device, so that these can be acted with as they are.
+        # The sharding of a learner's parameters on this device, so that acting can use them without a copy.
         self.sharding = replicated_sharding([device])
         self._settings = self.to_device(settings)
         self.records_obs = len(step.env_to_module) > 0
@@ -126,40 +132,40 @@ class HostPolicy:
         self.reseed(seed)
 
     def to_device(self, tree: Any) -> Any:
-        """Copies on the policy's device, which the program follows. Worth it for what several calls share."""
+        """Returns copies on the policy's device, where the program then runs; worth it if several calls use them."""
         return jax.device_put(jax.tree.map(np.array, tree), self.sharding)
 
     # ----------------------------------------------------------------------------------------------------- state
 
     def reseed(self, seed: int) -> None:
-        """Start the random numbers anew."""
+        """Restarts the random numbers from a seed."""
         self.set_random_state({"key": [0, seed & 0xFFFFFFFF], "num_calls": 0})
 
     def get_random_state(self) -> dict[str, Any]:
-        """The key of the random numbers, uint32[2], and how many calls have drawn from it."""
+        """Returns the key of the random numbers, uint32[2], and the number of calls that have drawn from it."""
         return {"key": np.asarray(self._key), "num_calls": self._count}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_random_state` returned."""
+        """Sets the random state to a result of `get_random_state`."""
         self._key = self.to_device(np.asarray(state["key"], np.uint32))
-        # Counted on the host: as a second result of the program, off the path to the first one, it would make XLA run
-        # the program's parts in several threads, which takes five times as long for a small network.
+        # Counted on the host: as a second, independent result of the program, it would make XLA run the program's parts
+        # in several threads, which takes five times as long for a small network.
         self._count = int(state["num_calls"])
         self._fixed_changed()
 
     @staticmethod
     def numbers_of(random: Mapping[str, Any]) -> list[int]:
-        """The result of `get_random_state` as integers that seeds may follow from."""
+        """Returns a result of `get_random_state` as integers, from which seeds can be derived."""
         return [*np.asarray(random["key"]).tolist(), int(random["num_calls"])]
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over other values of the traced settings."""
+        """Sets the values of the traced settings."""
         self._settings = self.to_device(settings)
         self._fixed_changed()
 
     @property
     def _fixed(self) -> tuple[Any, ...]:
-        """Arguments that stay the same from step to step."""
+        """Arguments that do not vary from step to step."""
         return (self._params, self._rest, self._settings, self._key)
 
     def _fixed_changed(self) -> None:
@@ -168,15 +174,15 @@ class HostPolicy:
 
     @functools.cached_property
     def refs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of what it acts with: ``(params, rest)``, without random streams."""
+        """Leaf names (refs) of the parameters and of the other state, ``(params, rest)``, without random streams."""
         pure = self._step.pure
         return tuple(pure.params), tuple(ref for ref in pure.rest if ref not in pure.stream_refs)
 
     def adopt_weights(self, params: Mapping[str, jax.Array], rest: Mapping[str, jax.Array]) -> None:
-        """`set_weights` without a copy.
+        """Sets the weights without a copy.
 
         Args:
-            params: All `refs`, with `sharding`; arrays that are neither changed nor donated while they are acted with.
+            params: Arrays of all `refs` with `sharding`; must not be changed or donated while the policy uses them.
             rest: The same for the modules' other state.
         """
         self._bound = None
@@ -185,9 +191,9 @@ class HostPolicy:
         self._fixed_changed()
 
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Take over parameters and the modules' other state; refs that are left out stay as they are.
+        """Copies parameters and the modules' other state to the device; missing refs keep their values.
 
-        Refs of what does not act, such as critics, are left aside.
+        Refs that are not needed for acting, such as critics, are ignored.
         """
         own_params, own_rest = self.refs
         params = self.to_device({ref: params[ref] for ref in own_params if ref in params})
@@ -196,30 +202,30 @@ class HostPolicy:
 
     @property
     def current_weights(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """``(params, rest)`` as arrays of its device, without random streams."""
+        """``(params, rest)`` as arrays of the policy's device, without random streams."""
         streams = self._step.pure.stream_refs
         return self._params, {ref: leaf for ref, leaf in self._rest.items() if ref not in streams}
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """``(params, rest)`` as NumPy arrays, without random streams."""
+        """Returns ``(params, rest)`` as NumPy arrays, without random streams."""
         return jax.device_get(self.current_weights)
 
     @property
     def modules(self) -> Any:
-        """The MultiRLModule with the weights that it was built with."""
+        """The MultiRLModule with its initial weights."""
         return self._step.pure.template
 
     def module_of(self, module_id: str) -> Any:
-        """One of the modules that can act, with the current weights; one object until others come.
+        """Returns one of the acting modules with the current weights; the same object until the weights change.
 
         Raises:
-            ValueError: If that module is for learners only.
+            ValueError: If the module is ``learner_only``.
         """
         return self.current_modules[self._step.of_module(module_id).module_id]
 
     @property
     def current_modules(self) -> Any:
-        """The MultiRLModule with the current weights; one object until others come."""
+        """The MultiRLModule with the current weights; the same object until the weights change."""
         if self._bound is None:
             self._bound = self._step.pure.bind(self._params, self._rest)
         return self._bound
@@ -240,24 +246,24 @@ class HostPolicy:
         update_statistics: bool,
         acts: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any, Memory]:
-        """Actions of all environments.
+        """Returns the actions of all rows.
 
         Args:
-            mode: How to choose them.
-            memory: What it returned last; `start` makes the first one.
-            batch: ``{"obs": observations [B, ...]}`` and what host connectors added.
-            reset: bool ``[B]``, first observation of an episode.
+            mode: How actions are chosen.
+            memory: Memory that the last call returned; `ModuleStep.start` makes the first one.
+            batch: ``{"obs": observations [B, ...]}`` and columns of host connectors.
+            reset: bool ``[B]``, whether the observation is the first of an episode.
             prev_actions: The module's last actions ``[B, ...]``, zeros after a reset.
-            prev_rewards: float32 ``[B]``, likewise.
-            timesteps: Lifetime env steps, at which schedules are read.
-            valid: bool ``[B]``, False where the next step only resets: nothing is learned from these observations.
-                None, in all calls alike, where there are no such steps.
+            prev_rewards: float32 ``[B]``, rewards of the last actions, zeros after a reset.
+            timesteps: Lifetime env steps, at which schedules are evaluated.
+            valid: bool ``[B]``, False where the next step only resets: running statistics ignore these observations.
+                None, in every call, if there are no such steps.
             update_statistics: Whether running statistics learn from these observations.
-            acts: bool ``[B]``, False of rows whose agent waits: they keep their histories and recurrent states, and
-                nothing is learned from their observations. None, in all calls alike, where everybody acts.
+            acts: bool ``[B]``, False for rows whose agent waits: they keep their histories and recurrent states, and
+                running statistics ignore their observations. None, in every call, if all agents act in every step.
 
         Returns:
-            ``(matrix uint32 [B, width], loose arrays, memory)``; `layout` says what is where.
+            ``(matrix uint32 [B, width], loose arrays, memory)``; `packed_columns` is the layout of the first two.
         """
         varying: tuple[Any, ...] = (reset, prev_actions, prev_rewards, valid if acts is None else acts, acts)
         key = (mode, update_statistics, len(reset))
@@ -276,14 +282,14 @@ class HostPolicy:
         return np.asarray(matrix), loose, memory
 
     def _counts(self, timesteps: int) -> np.ndarray:
-        """Calls and lifetime env steps so far, uint32[3]. In one array: every other one would cost as much again."""
+        """Returns the number of calls and lifetime env steps, uint32[3]; one array, since each argument costs time."""
         return np.array([self._count & 0xFFFFFFFF, timesteps >> 32, timesteps & 0xFFFFFFFF], np.uint32)
 
     def _make_acting(
         self, mode: Mode, update_statistics: bool, memory: Memory, batch: dict[str, Any], varying: tuple[Any, ...]
     ) -> _Acting:
         function = functools.partial(self._act, mode=mode, update_statistics=update_statistics)
-        # Which leaves matter; the others are blanks in the program, which removes what only they lead to.
+        # Leaves that matter; the others are zeros in the program, which removes the operations that only they lead to.
         once = traced_once(function, self._fixed, varying, memory, np.zeros(3, np.uint32), batch)
         self._packed[mode] = once.out[-1]
         needed = jax.tree.leaves(once.matters)
@@ -311,44 +317,44 @@ class HostPolicy:
         module_id: str,
         explore: bool,
     ) -> dict[str, Any]:
-        """Action for an observation that is the first of an episode, outside of any sampling.
+        """Returns the action for the first observation of an episode, outside of any rollout.
 
         Args:
-            env_to_module: State of that pipeline whose statistics to use.
-            batch: ``{"obs": observation [1, ...]}`` and what host connectors added.
+            env_to_module: State of the env-to-module pipeline, whose statistics are used.
+            batch: ``{"obs": observation [1, ...]}`` and columns of host connectors.
             key: PRNG key.
             timesteps: uint32[2], lifetime env steps.
             module_id: The module that acts.
-            explore: Sample the action or take the greedy one.
+            explore: Whether to sample the action (True) or to take the greedy one.
 
         Returns:
             The columns after the module-to-env pipeline, see `ModuleStep.first_row`.
 
         Raises:
-            ValueError: If the module is for learners only.
+            ValueError: If the module is ``learner_only``.
         """
         once = functools.partial(self._once, module_id=module_id, explore=explore)
         columns = jax.device_get(once(self._fixed[:3], env_to_module, batch, key, timesteps))
         return self._step.of_module(module_id).first_row(columns)
 
     def initial_recurrent(self, num_envs: int) -> Any:
-        """The module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
+        """Returns the module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
         return self.to_device(self._step.initial_recurrent(num_envs))
 
     def has_packed_columns(self, mode: Mode) -> bool:
-        """Whether `act` has been called with that mode."""
+        """Whether `act` has been called with this mode."""
         return mode in self._packed
 
     def packed_columns(self, mode: Mode) -> PackedColumns:
-        """Form of the results of `act`; known once it has been called with that mode."""
+        """Returns the layout of the results of `act`, which must have been called with this mode."""
         return self._packed[mode]
 
     def observe_final(
         self, env_to_module: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
     ) -> Any:
-        """Returns the inputs of the module after the last step, with the history of before any reset.
+        """Returns the module's inputs after the last step, with the history before any reset.
 
-        Statistics learn nothing from it.
+        Running statistics do not change.
 
         Returns:
             The module's inputs ``[B, ...]``, NumPy.
@@ -359,7 +365,7 @@ class HostPolicy:
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _context(self, weights: Sequence[Any], timesteps: Any, **static: Any) -> Any:
-        """Context of a step: weights are ``(params, rest, settings)``, the settings as of this time."""
+        """Returns the context of a step; `weights` are ``(params, rest, settings)``, schedules are evaluated."""
         params, rest, settings = weights
         values = schedules.values_at(settings, timesteps, together=False)
         current = {mid: {**own, **self._static_settings.get(mid, {})} for mid, own in values.items()}
@@ -373,7 +379,7 @@ class HostPolicy:
             key=jax.random.fold_in(unrolled_threefry.wrap_key_data(key), counts[0]),
         )
         step = dataclasses.replace(self._step, draws_actions=mode == "random")
-        # Which rows count is for statistics alone: it is recorded where the environments are stepped.
+        # Only running statistics read the mask here; it is recorded where the environments are stepped.
         columns = batch if valid is None else {**batch, Columns.LOSS_MASK: valid}
         env_to_module, module_to_env, recurrent = memory
         before = ModuleState(env_to_module, module_to_env, recurrent, prev_actions, prev_rewards, reset)
@@ -387,7 +393,7 @@ class HostPolicy:
         usable = _all_finite(batch[Columns.OBS], reset.shape[0])
         mask = mask_of(inputs[Columns.OBS])
         if mask is not None:
-            # Where an environment was only reset, the observation is not acted on.
+            # If an environment was only reset, the module does not act on the observation.
             is_ignored = False if valid is None else ~valid
             usable &= is_ignored | allows_an_action(self._step.env_to_module.input_action_space, mask)
         matrix, loose, slots = packing.pack([*leaves, usable])
@@ -416,7 +422,7 @@ class HostPolicy:
 
 
 def _all_finite(observations: Any, num_envs: int) -> jax.Array:
-    """bool ``[B]``: no NaN and no infinity among an environment's observations. Integers have neither."""
+    """Returns whether each environment's observations are free of NaN and infinity, bool ``[B]``."""
     finite = jnp.ones(num_envs, bool)
     for leaf in jax.tree.leaves(observations):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):

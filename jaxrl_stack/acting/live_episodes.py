@@ -1,4 +1,4 @@
-"""The running episodes of a host runner as objects, for host connectors and callbacks that look at every step."""
+"""Running episodes of a host runner as objects, for host connectors and callbacks that read every step."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from jaxrl_stack.utils.nested import owned, row
 from jaxrl_stack.utils.notices import notice_once
 
 JOINED_STEPS = 128
-"""Earlier chunks of a running episode are joined until they have so many steps."""
+"""Number of steps up to which earlier chunks of a running episode are joined."""
 MOST_EARLIER_STEPS = 2**16
-"""Of an episode that goes on and on, so many earlier steps are kept for ``on_episode_end``."""
+"""Approximate maximum number of earlier steps of a long episode that are kept for ``on_episode_end``."""
 
 
 class LiveEpisodes:
     """One running episode per environment, extended step by step.
 
-    The last observation of a running episode is the environment's own until the module acts on it; from then on it
-    is what the module saw. Where a connector leaves the episodes alone and puts observations of its own into the batch,
-    running episodes go on with theirs, which it looks back on; what is handed out holds what the module saw.
+    The last observation of a running episode is the environment's until the module acts on it; then the module's input
+    replaces it. If a connector puts its own observations into the batch and leaves the episodes unchanged, running
+    episodes keep the environment's observations, since the connector may read earlier ones. Episodes that are returned
+    contain the module's inputs.
 
     Args:
         call: ``(hook name, env index, episode, **more)``; called for ``on_episode_created``, ``on_episode_start``,
             ``on_episode_step`` and ``on_episode_end``.
         num_envs: ``B``.
-        len_lookback_buffer: Steps of the previous chunk that a chunk keeps.
-        keeps_chunks: Whether ``on_episode_end`` is called, and gets the earlier chunks: joined ones, so that their
-            number does not depend on the lengths of recordings, of at most `MOST_EARLIER_STEPS` steps or so.
+        len_lookback_buffer: Number of steps of the previous chunk that a chunk keeps.
+        keeps_chunks: Whether earlier chunks of running episodes are kept for ``on_episode_end``. They are joined, so
+            that their number does not depend on the lengths of recordings, and limited to about `MOST_EARLIER_STEPS`
+            steps.
     """
 
     def __init__(
@@ -45,11 +47,11 @@ class LiveEpisodes:
         self._chunks: list[list[SingleAgentEpisode]] = [[] for _ in range(num_envs)]
         self._finished: list[tuple[int, SingleAgentEpisode]] = []
         self._last_inputs: Any = None
-        # What the module saw of a running episode that keeps its own observations, look-back included.
+        # The module's inputs for a running episode that keeps the environment's observations, look-back included.
         self._seen: list[list[Any]] = [[] for _ in range(num_envs)]
 
     def start(self, index: int, observation: Any, info: dict) -> None:
-        """A new episode in one environment."""
+        """Starts a new episode in one environment."""
         episode = self.episodes[index] = SingleAgentEpisode()
         self._chunks[index] = []
         self._seen[index] = []
@@ -58,11 +60,11 @@ class LiveEpisodes:
         self._call("on_episode_start", index, episode)
 
     def saw(self, observations: Any, keeps_own: bool = False) -> None:
-        """What the module acts on now, ``[B, ...]``: takes the place of the environments' last observations.
+        """Replaces the last observations of running episodes by the module's inputs.
 
         Args:
-            observations: Those.
-            keeps_own: Not before the episode is handed out.
+            observations: The module's inputs, ``[B, ...]``.
+            keeps_own: Whether running episodes keep the environments' observations until they are returned.
         """
         for index, episode in enumerate(self.episodes):
             if episode.is_done:
@@ -73,18 +75,18 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Put what the module saw into an episode that is handed out, `last` after its last step."""
+        """Writes the module's inputs into an episode that is returned; `last` is the input after its last step."""
         seen = [*self._seen[index], last]
         episode.observations.data[-len(seen) :] = seen
 
     def append(self, step: Any, columns: dict[str, Any], next_obs: Any, weights_seq_no: int) -> None:
-        """Take in one vector step; ended episodes stay in place until `begin`.
+        """Adds one vector step; ended episodes stay in place until `begin`.
 
         Args:
             step: The `VectorStep`.
-            columns: What the policy put out for it, ``{column: [B, ...]}``.
+            columns: The policy's results for the step, ``{column: [B, ...]}``.
             next_obs: The environments' observations after the step and before any reset, ``[B, ...]``.
-            weights_seq_no: Updates that the acting weights had seen.
+            weights_seq_no: Number of updates of the acting weights.
         """
         for index, episode in enumerate(self.episodes):
             if step.valid is not None and not step.valid[index]:
@@ -105,12 +107,12 @@ class LiveEpisodes:
             )
 
     def report(self, step: Any, final_inputs: Any = None) -> None:
-        """Tell the callbacks about the step that was appended.
+        """Calls the callbacks for the step that was appended.
 
         Args:
             step: The `VectorStep`.
-            final_inputs: The module's view of what is after the step, ``[B, ...]``; needed where an episode ends, and
-                before `cut`.
+            final_inputs: The module's inputs after the step, ``[B, ...]``; required if an episode ends, and before
+                `cut`.
         """
         self._last_inputs = final_inputs
         for index, episode in enumerate(self.episodes):
@@ -126,18 +128,18 @@ class LiveEpisodes:
                 self._finished.append((index, episode))
 
     def begin(self, step: Any) -> None:
-        """New episodes in the environments that were reset."""
+        """Starts new episodes in the environments that were reset."""
         for index in np.flatnonzero(step.resets).tolist():
             info = step.reset_infos[index] if step.reset_infos is not None else {}
             self.start(index, row(step.obs, index), info)
 
     def take_finished(self) -> list[tuple[int, SingleAgentEpisode]]:
-        """``(environment, episode)`` of what ended since the last call."""
+        """Returns ``(environment, episode)`` of the episodes that ended since the last call."""
         finished, self._finished = self._finished, []
         return finished
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Hand the running episodes out as chunks, and go on with their successors."""
+        """Returns the running episodes as chunks, and continues with their successors."""
         chunks = []
         for index, episode in enumerate(self.episodes):
             if episode.is_done or not len(episode):
@@ -145,7 +147,7 @@ class LiveEpisodes:
             successor = self.episodes[index] = episode.cut(len_lookback_buffer=self._len_lookback_buffer)
             seen = self._seen[index]
             if self._last_inputs is not None and not seen:
-                # Nothing acts on it in this chunk: it is to look like the others all the same.
+                # The module does not act on the last observation in this chunk; it has the form of the others anyway.
                 episode.set_observations(new_data=row(self._last_inputs, index), at_indices=-1)
             if self._keeps_chunks:
                 self._keep(self._chunks[index], episode)
@@ -156,11 +158,11 @@ class LiveEpisodes:
         return chunks
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
-        """Note a chunk among the earlier chunks of its episode."""
-        # A copy: the chunk itself is handed out.
+        """Adds a chunk to the earlier chunks of its episode."""
+        # A copy: the chunk itself is returned to the caller.
         chunk = chunk.slice(slice(None), len_lookback_buffer=0)
         if chunks and len(chunks[-1]) + len(chunk) <= JOINED_STEPS:
-            # Statistics of a filter may have moved on in between: what the module acted on counts.
+            # A filter's statistics may have changed in between: keep the observation that the module acted on.
             chunks[-1].set_observations(new_data=chunk.get_observations(0), at_indices=-1)
             chunks[-1].concat_episode(chunk)
         else:
@@ -169,7 +171,7 @@ class LiveEpisodes:
             chunks.append(chunk)
         if chunk.t - chunks[0].t_started > MOST_EARLIER_STEPS:
             notice_once(
-                f"An episode has more than {MOST_EARLIER_STEPS} steps: on_episode_end gets the last ones of them only, "
-                f"in prev_episode_chunks. Sum up in on_episode_step what is needed of all."
+                f"An episode has more than {MOST_EARLIER_STEPS} steps: prev_episode_chunks of on_episode_end contains "
+                f"only the last of them. Sum up in on_episode_step the values that need all steps."
             )
             del chunks[0]

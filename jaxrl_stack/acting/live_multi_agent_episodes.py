@@ -1,4 +1,4 @@
-"""Running episodes of several agents as objects, while something looks at every step of them."""
+"""Running episodes of several agents as objects, for host connectors and callbacks that read every step."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ _NOT_OUTPUTS = (Columns.OBS, Columns.ACTIONS, Columns.ACTIONS_FOR_ENV, Columns.R
 
 
 class LiveMultiAgentEpisodes:
-    """One running episode per environment, extended step by step: what `LiveEpisodes` is for one agent.
+    """One running episode of several agents per environment, extended step by step; see `LiveEpisodes` for one agent.
 
-    Observations are the environment's own until a module acts on them; from then on they are what the module saw.
+    Observations are the environment's until a module acts on them; then the module's inputs replace them.
 
     Args:
         call: ``(hook name, env index, episode, **more)``; called for ``on_episode_created``, ``on_episode_start``,
             ``on_episode_step`` and ``on_episode_end``.
         module_of: ``(agent id, episode) -> module id``.
         num_envs: ``B``.
-        len_lookback_buffer: Env steps of the previous chunk that a chunk keeps.
+        len_lookback_buffer: Number of environment steps of the previous chunk that a chunk keeps.
 
     Attributes:
-        episodes: The running ones.
+        episodes: The episode of each environment, ``B``.
     """
 
     def __init__(
@@ -44,27 +44,27 @@ class LiveMultiAgentEpisodes:
         self._finished: list[tuple[int, MultiAgentEpisode]] = []
 
     def create(self, index: int) -> MultiAgentEpisode:
-        """A new episode in one environment, which has no observations yet."""
+        """Creates a new episode in one environment, without observations."""
         episode = self.episodes[index] = MultiAgentEpisode(agent_to_module_mapping_fn=self._module_of)
         self._chunks[index] = []
         self._call("on_episode_created", index, episode)
         return episode
 
     def start(self, index: int, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
-        """The first observations of the episode that was created."""
+        """Adds the first observations to the episode that was created."""
         episode = self.episodes[index]
         episode.add_env_reset(observations=owned(dict(observations)), infos=owned(dict(infos)))
         self._call("on_episode_start", index, episode)
 
     def saw(self, index: int, agent: Any, columns: Mapping[str, Any], at: int, weights_seq_no: int) -> None:
-        """An agent acts.
+        """Records that an agent acts.
 
         Args:
-            index: Its environment.
-            agent: Its id.
-            columns: What the policy put out, ``{column: [R, ...]}``; its inputs among it if a pipeline made them.
+            index: Index of the environment.
+            agent: Id of the agent.
+            columns: The policy's results, ``{column: [R, ...]}``; they contain its inputs if a pipeline made them.
             at: The agent's row.
-            weights_seq_no: Updates that the acting weights had seen.
+            weights_seq_no: Number of updates of the acting weights.
         """
         if Columns.OBS in columns:
             self.see(index, agent, columns[Columns.OBS], at)
@@ -73,17 +73,17 @@ class LiveMultiAgentEpisodes:
         self._outputs[index][agent] = {**outputs, WEIGHTS_SEQ_NO: weights_seq_no}
 
     def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
-        """What a module sees takes the place of an agent's last observation."""
+        """Replaces an agent's last observation by the module's input in row `at` of `inputs`, ``[R, ...]``."""
         episode = self.episodes[index].agent_episodes.get(agent)
         if episode is not None:
             episode.set_observations(new_data=row(inputs, at), at_indices=-1)
 
     def append(self, index: int, observations: Mapping[Any, Any], step: Any) -> None:
-        """Take in a step of one environment, before any reset.
+        """Adds a step of one environment, before any reset.
 
         Args:
-            index: Which one.
-            observations: By agent, with the last ones of agents that are cut off without any.
+            index: Index of the environment.
+            observations: Observations by agent; agents that are truncated without an observation have their last one.
             step: The `MultiAgentVectorStep`.
         """
         actions, outputs = self._actions[index], self._outputs[index]
@@ -99,7 +99,7 @@ class LiveMultiAgentEpisodes:
         )
 
     def report(self, index: int, *, has_ended: bool) -> None:
-        """Tell the callbacks about the step that was appended."""
+        """Calls the callbacks for the step that was appended."""
         episode = self.episodes[index]
         self._call("on_episode_step", index, episode)
         if has_ended:
@@ -107,16 +107,16 @@ class LiveMultiAgentEpisodes:
             self._finished.append((index, episode))
 
     def forget(self, index: int) -> None:
-        """The environment has failed: what was to be appended is not."""
+        """Discards the acts of an environment that failed before its step was appended."""
         self._actions[index], self._outputs[index] = {}, {}
 
     def take_finished(self) -> list[tuple[int, MultiAgentEpisode]]:
-        """``(environment, episode)`` of what ended since the last call."""
+        """Returns ``(environment, episode)`` of the episodes that ended since the last call."""
         finished, self._finished = self._finished, []
         return finished
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Hand the running episodes out as chunks, and go on with their successors."""
+        """Returns the running episodes as chunks, and continues with their successors."""
         chunks = []
         for index, episode in enumerate(self.episodes):
             if len(episode):

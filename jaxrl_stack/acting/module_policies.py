@@ -13,11 +13,11 @@ from jaxrl_stack.core.module_map import ByModule, ModuleMap
 
 
 class ModulePolicies(ByModule[HostPolicy]):
-    """``{module_id: HostPolicy}``, with calls for all of them at once.
+    """Mapping ``{module_id: HostPolicy}`` with calls for all policies.
 
     Args:
-        of: The policies, of one device and of the same MultiRLModule.
-        module_map: Which module acts for which agent. It gives the seeds of the modules and the form of their states.
+        of: The policies; all have the same device and the same MultiRLModule.
+        module_map: Mapping from agents to modules. It derives the seeds of the modules and the form of their states.
     """
 
     def __init__(self, of: Mapping[str, HostPolicy], module_map: ModuleMap):
@@ -27,17 +27,17 @@ class ModulePolicies(ByModule[HostPolicy]):
 
     @property
     def sharding(self) -> Any:
-        """See `HostPolicy`."""
+        """Sharding of all arguments: one device."""
         return self._first.sharding
 
     @property
     def refs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """See `HostPolicy.refs`."""
+        """Leaf names (refs) of the parameters and of the other state, see `HostPolicy.refs`."""
         return self._first.refs
 
     @property
     def modules(self) -> Any:
-        """The MultiRLModule with the weights that it was built with."""
+        """The MultiRLModule with its initial weights."""
         return self._first.modules
 
     @property
@@ -46,11 +46,11 @@ class ModulePolicies(ByModule[HostPolicy]):
         return self._first.current_modules
 
     def module_of(self, module_id: str) -> Any:
-        """See `HostPolicy.module_of`."""
+        """Returns one of the acting modules with the current weights, see `HostPolicy.module_of`."""
         return self._first.module_of(module_id)
 
     def reseed(self, seed: int) -> None:
-        """Start the random numbers again, see `ModuleMap.seed_of`.
+        """Restarts the random numbers of all modules, see `ModuleMap.seed_of`.
 
         Args:
             seed: Seed of the runner's policies.
@@ -59,32 +59,32 @@ class ModulePolicies(ByModule[HostPolicy]):
             policy.reseed(self._module_map.seed_of(mid, seed))
 
     def get_random_state(self) -> dict[str, Any]:
-        """States of `HostPolicy.get_random_state`, see `ModuleMap.unwrapped`."""
+        """Returns the policies' random states, in the form of `ModuleMap.unwrapped`."""
         return self._module_map.unwrapped({mid: policy.get_random_state() for mid, policy in self._of.items()})
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_random_state` returned; modules that it does not have continue as they are."""
+        """Sets the random states to a result of `get_random_state`; modules without an entry keep theirs."""
         given = self._module_map.by_module(state)
         for mid in given.keys() & self._of.keys():
             self._of[mid].set_random_state(given[mid])
 
     def numbers_of(self, random: Mapping[str, Any]) -> list[int]:
-        """The result of `get_random_state` as integers, from which seeds may follow."""
+        """Returns a result of `get_random_state` as integers, from which seeds can be derived."""
         given = self._module_map.by_module(random)
         return [number for mid in sorted(given) for number in HostPolicy.numbers_of(given[mid])]
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """See `HostPolicy.set_settings`."""
+        """Sets the values of the traced settings of all policies."""
         for policy in self._of.values():
             policy.set_settings(settings)
 
     def adopt_weights(self, params: Mapping[str, jax.Array], rest: Mapping[str, jax.Array]) -> None:
-        """See `HostPolicy.adopt_weights`."""
+        """Sets the weights of all policies without a copy, see `HostPolicy.adopt_weights`."""
         for policy in self._of.values():
             policy.adopt_weights(params, rest)
 
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """See `HostPolicy.set_weights`; all policies have the same copies."""
+        """Copies weights to the device, see `HostPolicy.set_weights`; all policies share the copies."""
         self._first.set_weights(params, rest)
         given = self._first.current_weights
         for policy in self._of.values():
@@ -92,5 +92,5 @@ class ModulePolicies(ByModule[HostPolicy]):
                 policy.adopt_weights(*given)
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """See `HostPolicy.get_weights`."""
+        """Returns ``(params, rest)`` as NumPy arrays, without random streams."""
         return self._first.get_weights()

@@ -1,6 +1,7 @@
-"""From observations to actions: both pipelines and a module, as pure functions.
+"""Step from observations to actions: both pipelines and a module, as pure functions.
 
-Rollouts on the device, the policy of a host runner, served policies and exported ones trace the same `ModuleStep.step`.
+Rollouts on the device, the policies of host runners, served policies and exported policies trace the same
+`ModuleStep.step`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,14 @@ StateT = TypeVar("StateT", bound="ModuleState")
 
 @struct.dataclass
 class ModuleState:
-    """What acting remembers of the ``B`` rows of one module: an agent in a running episode each.
+    """State of acting for the ``B`` rows of one module; a row is one agent in a running episode.
 
     Attributes:
         env_to_module: State of the env-to-module pipeline.
         module_to_env: State of the module-to-env pipeline.
         recurrent: Recurrent state of the module, ``[B, ...]``; ``{}`` for a module without one.
         prev_actions: The module's last actions, ``[B, ...]``; zeros after a reset.
-        prev_rewards: float32 ``[B]``, the rewards that came with the next observations; zeros after a reset. None where
-            they are given with every call.
+        prev_rewards: float32 ``[B]``, rewards of the last actions; zeros after a reset. None if every call passes them.
         reset: bool ``[B]``, whether the next observation is the first of its episode.
     """
 
@@ -49,7 +49,12 @@ class ModuleState:
     reset: Any
 
     def after(self, rewards: jax.Array, reset: jax.Array) -> Self:
-        """Once the environments have stepped: with what they gave, and zeros where an episode starts."""
+        """Returns the state after an environment step; actions and rewards are zeros where an episode starts.
+
+        Args:
+            rewards: Rewards of the step, float32 ``[B]``.
+            reset: bool ``[B]``, whether the next observation is the first of its episode.
+        """
         return dataclasses.replace(
             self,
             prev_actions=zero_where(reset, self.prev_actions),
@@ -60,16 +65,16 @@ class ModuleState:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ModuleStep:
-    """How one module acts; fixed while the program runs. The methods are pure.
+    """Static description of one module's acting step. The methods are pure.
 
-    ``B`` rows at a time: one of each environment, and of several agents with this module those of each.
+    They process ``B`` rows: one row per environment, and per agent if several agents share the module.
 
     Attributes:
         module_id: The module that acts.
-        pure: The MultiRLModule, taken apart.
+        pure: The MultiRLModule as pure functions and arrays.
         env_to_module: Pipeline from observations to the module's batch.
-        module_to_env: Pipeline from the module's output to the env's actions.
-        draws_actions: Whether actions are drawn from the action space, in place of the module's.
+        module_to_env: Pipeline from the module's outputs to the environment's actions.
+        draws_actions: Whether actions are drawn from the action space instead of from the module.
     """
 
     module_id: str
@@ -79,24 +84,24 @@ class ModuleStep:
     draws_actions: bool = False
 
     def of_module(self, module_id: str) -> Self:
-        """The same step, in which another module acts.
+        """Returns the step of another module.
 
         Raises:
-            ValueError: If that module does not act, as it is for learners only.
+            ValueError: If there is no such module, or it is ``learner_only``.
         """
         modules = self.pure.template
         if module_id not in modules or modules[module_id].learner_only:
             acting = [mid for mid, module in modules.items() if not module.learner_only]
-            raise ValueError(f"Module {module_id!r} is learner_only and does not act; those that do are {acting}.")
+            raise ValueError(f"Module {module_id!r} does not act: it is learner_only or unknown. Use one of {acting}.")
         return self if module_id == self.module_id else dataclasses.replace(self, module_id=module_id)
 
     def start(self, num_envs: Any, env_to_module: Any = None, module_to_env: Any = None) -> ModuleState:
-        """Before the first observations.
+        """Returns the state before the first observations.
 
         Args:
-            num_envs: ``B``.
-            env_to_module: State of that pipeline whose statistics to start from; None for none.
-            module_to_env: Likewise.
+            num_envs: Number of rows, ``B``.
+            env_to_module: Pipeline state whose statistics to continue; None starts from the pipeline's initial state.
+            module_to_env: The same for the other pipeline.
         """
         given = ((self.env_to_module, env_to_module), (self.module_to_env, module_to_env))
         first, second = (
@@ -112,12 +117,12 @@ class ModuleStep:
         )
 
     def where_rows(self, mask: jax.Array, yes: ModuleState, no: ModuleState) -> ModuleState:
-        """A state with the rows of one or another, and the statistics of the first one.
+        """Returns a state with rows of `yes` where `mask` is True, else rows of `no`; statistics are those of `yes`.
 
         Args:
-            mask: bool ``[B]``, which rows are those of `yes`.
-            yes: After a step of all rows.
-            no: Before it.
+            mask: bool ``[B]``.
+            yes: State after a step of all rows.
+            no: State before the step.
         """
         selected = {
             name: where_rows(mask, getattr(yes, name), getattr(no, name))
@@ -131,19 +136,20 @@ class ModuleStep:
         )
 
     def initial_recurrent(self, num_envs: Any) -> Any:
-        """The module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
+        """Returns the module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
         return batched_state(self.pure.template[self.module_id].get_initial_state(), num_envs)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """What is acted with, the same at every step of a rollout; `step` adds what varies.
+        """Returns the context of acting, the same at every step of a rollout; `step` adds the varying parts.
 
         Args:
             params: Parameters of the MultiRLModule.
             rest: Its other state.
             settings: ``{module_id: {name: current value}}`` of the traced settings.
             timesteps: uint32[2], lifetime env steps before this rollout.
-            **static: ``explore``: sample actions (True) or take the greedy ones; ``update_statistics``: whether running
-                statistics of connectors learn from the observations; ``axis_name``: device axis, for connectors.
+            **static: ``explore``: whether to sample actions (True) or to take the greedy ones; ``update_statistics``:
+                whether running statistics of connectors learn from the observations; ``axis_name``: device axis, for
+                connectors.
 
         Returns:
             A `ConnectorContext`.
@@ -155,19 +161,19 @@ class ModuleStep:
     def step(
         self, state: StateT, columns: dict[str, Any], context: Any, random_streams: dict[str, Any] | None = None
     ) -> tuple[StateT, dict[str, Any], dict[str, Any]]:
-        """From observations to actions: connectors, module, connectors.
+        """Computes actions from observations: env-to-module pipeline, module, module-to-env pipeline.
 
         Args:
-            state: State before; fields that `ModuleState` does not have pass unchanged.
-            columns: ``{"obs": observations [B, ...]}`` and what host connectors added. ``loss_mask``, bool ``[B]``,
-                says of which rows statistics learn, and goes no further than the pipeline. ``state_in`` and ``resets``
-                take the place of those of `state`.
-            context: What to act with; see `context`. Its ``key`` is this step's.
-            random_streams: What `random_streams` makes of that key, where it was made before.
+            state: State before the step; fields of subclasses of `ModuleState` pass unchanged.
+            columns: ``{"obs": observations [B, ...]}`` and columns of host connectors. ``loss_mask``, bool ``[B]``,
+                marks the rows from which statistics learn; the module does not receive it. ``state_in`` and ``resets``
+                replace those of `state`.
+            context: Context of acting; see `context`. Its ``key`` belongs to this step.
+            random_streams: Result of `random_streams` for that key; None computes it.
 
         Returns:
-            ``(state, the module's batch [B, ...], columns after the module-to-env pipeline [B, ...])``, actions and
-            actions_for_env among the last ones. `ModuleState.after` adds what the environments answer.
+            ``(state, the module's batch [B, ...], columns after the module-to-env pipeline [B, ...])``; the last ones
+            include actions and actions_for_env. `ModuleState.after` adds the results of the environments.
         """
         if jax.tree.leaves(state.recurrent):
             first = self.initial_recurrent(state.reset.shape[0])
@@ -180,7 +186,7 @@ class ModuleStep:
         env_to_module, batches = self.observe(state.env_to_module, columns, context)
         batch = {name: column for name, column in batches[mid].items() if name != Columns.LOSS_MASK}
         module_to_env, acted = self.act(state.module_to_env, {**batches, mid: batch}, context, random_streams)
-        # With the dtypes of before: the next call, or turn of a loop, is the same program.
+        # Keep the dtypes, so that the next call or iteration of a loop is the same program.
         prev_actions = jax.tree.map(lambda old, new: new.astype(old.dtype), state.prev_actions, acted[Columns.ACTIONS])
         state = dataclasses.replace(
             state,
@@ -193,14 +199,15 @@ class ModuleStep:
         return state, batch, acted
 
     def shapes(self, settings: Any, *, explore: bool) -> dict[str, Any]:
-        """What `step` leaves of the first observations of `BATCH_SIZE` environments, as shapes; nothing is computed.
+        """Returns the shapes of the columns of `step` for `BATCH_SIZE` environments, without computing anything.
 
         Args:
             settings: ``{module_id: {name: current value}}``, or their shapes.
-            explore: Sample actions (True) or take the greedy ones.
+            explore: Whether to sample actions (True) or to take the greedy ones.
 
         Returns:
-            ``{column: pytree of jax.ShapeDtypeStruct [BATCH_SIZE, ...]}``: the module's batch, and what came of it.
+            ``{column: pytree of jax.ShapeDtypeStruct [BATCH_SIZE, ...]}``: the module's batch and the columns after the
+            module-to-env pipeline, except actions_for_env.
         """
 
         def one_step(params: Any, rest: Any, settings: Any, observations: Any) -> dict[str, Any]:
@@ -210,7 +217,7 @@ class ModuleStep:
             _, batch, acted = self.step(self.start(BATCH_SIZE), {Columns.OBS: observations}, context)
             return {**batch, **{name: own for name, own in acted.items() if name != Columns.ACTIONS_FOR_ENV}}
 
-        # As many as the checks of modules take: parts that these have traced are known already.
+        # The batch size of the checks of modules: JAX reuses the parts that these have traced.
         space: Any = self.env_to_module.input_observation_space
         observations = spaces.shape_dtype_struct(space, (BATCH_SIZE,))
         return jax.eval_shape(one_step, self.pure.params, self.pure.rest, settings, observations)
@@ -224,16 +231,16 @@ class ModuleStep:
     def observe(
         self, env_to_module: Any, columns: dict[str, Any], context: Any, *, stream: str = "env_to_module"
     ) -> tuple[Any, dict[str, Any]]:
-        """The env-to-module pipeline.
+        """Applies the env-to-module pipeline.
 
         Args:
-            env_to_module: State of that pipeline.
-            columns: ``{"obs": observations [B, ...]}`` and what host connectors added.
+            env_to_module: State of the pipeline.
+            columns: ``{"obs": observations [B, ...]}`` and columns of host connectors.
             context: A `ConnectorContext`.
-            stream: Name of the random numbers that are drawn; another one where a step observes twice.
+            stream: Name of the random stream; a second call in a step needs a different one.
 
         Returns:
-            ``(pipeline state, the module's batch)``.
+            ``(pipeline state, {module_id: the module's batch})``.
         """
         context = dataclasses.replace(context, key=streams.named(context.key, stream))
         return self.env_to_module.apply(env_to_module, {self.module_id: columns}, context)
@@ -241,14 +248,16 @@ class ModuleStep:
     def observe_final(
         self, env_to_module: Any, final_obs: Any, context: Any, *, prev_actions: Any, prev_rewards: Any
     ) -> Any:
-        """What the module would see of observations before a reset: history goes on, statistics stay.
+        """Returns the module's inputs for the observations after a step, before any reset.
+
+        The history continues; statistics do not change.
 
         Args:
-            env_to_module: State of that pipeline after the step's own observations.
-            final_obs: Observations ``[B, ...]``.
-            context: What to act with, with the step's ``key``.
+            env_to_module: State of the pipeline after the observations on which the step acted.
+            final_obs: Observations after the step, ``[B, ...]``.
+            context: Context of acting, with the step's ``key``.
             prev_actions: Actions of the step, ``[B, ...]``.
-            prev_rewards: Its rewards, float32 ``[B]``.
+            prev_rewards: Rewards of the step, float32 ``[B]``.
         """
         context = dataclasses.replace(context, update_statistics=False)
         context = self._at(context, jnp.zeros(prev_rewards.shape, bool), prev_actions, prev_rewards)
@@ -256,22 +265,22 @@ class ModuleStep:
         return self.observe(env_to_module, columns, context, stream="final_observation")[1][self.module_id][Columns.OBS]
 
     def random_streams(self, rest: Any, key: jax.Array) -> dict[str, Any]:
-        """The part of the module's other state `rest` that follows from the key of a step: its random streams."""
+        """Returns the module's random streams, the part of its state `rest` that the key of a step determines."""
         return self.pure.random_streams(rest, streams.named(key, "module"), self.module_id)
 
     def act(
         self, module_to_env: Any, batch: dict[str, Any], context: Any, random_streams: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """The module's forward pass and the module-to-env pipeline.
+        """Applies the module's forward pass and the module-to-env pipeline.
 
         Args:
-            module_to_env: State of that pipeline.
-            batch: What the env-to-module pipeline made.
+            module_to_env: State of the pipeline.
+            batch: Result of the env-to-module pipeline, ``{module_id: {column: pytree [B, ...]}}``.
             context: A `ConnectorContext`.
-            random_streams: What `random_streams` makes of its key, where it was made before.
+            random_streams: Result of `random_streams` for the context's key; None computes it.
 
         Returns:
-            ``(pipeline state, columns)``, the columns with actions and actions_for_env among them.
+            ``(pipeline state, columns)``; the columns include actions and actions_for_env.
         """
         mid = self.module_id
         space: Any = self.env_to_module.input_action_space
@@ -300,14 +309,14 @@ class ModuleStep:
         return module_to_env, acted[mid]
 
     def act_once(self, columns: dict[str, Any], key: jax.Array, env_to_module: Any, context: Any) -> dict[str, Any]:
-        """Actions for observations outside of any rollout, which connectors see as the first ones of episodes.
+        """Returns actions for observations outside of any rollout; connectors treat them as first ones of episodes.
 
         Args:
-            columns: ``{"obs": observations [B, ...]}`` and what host connectors added; ``state_in`` for a recurrent
-                state that is not that of the start of an episode.
+            columns: ``{"obs": observations [B, ...]}`` and columns of host connectors; ``state_in`` for a recurrent
+                state other than the initial one.
             key: PRNG key.
-            env_to_module: State of the pipeline whose statistics to use.
-            context: What to act with; see `context`.
+            env_to_module: State of the env-to-module pipeline, whose statistics are used.
+            context: Context of acting; see `context`.
 
         Returns:
             The columns of `act`, ``[B, ...]``.
@@ -318,7 +327,7 @@ class ModuleStep:
         return self.step(state, columns, dataclasses.replace(context, key=key, update_statistics=False))[2]
 
     def first_row(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """NumPy columns of `act_once` without batch axis; the action for the environment is a member of its space."""
+        """Returns row 0 of the NumPy columns of `act_once`; the action for the environment is a member of its space."""
         columns = jax.tree.map(lambda x: x[0], columns)
         space: Any = self.env_to_module.input_action_space
         return {**columns, Columns.ACTIONS_FOR_ENV: members_of(space)(columns[Columns.ACTIONS_FOR_ENV])}

@@ -1,4 +1,4 @@
-"""What sampling records of a step, as shapes: what memory is estimated from before anything is sampled."""
+"""Shapes of a recorded step, from which memory is estimated before anything is sampled."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 @dataclasses.dataclass(frozen=True)
 class RecordedStep:
-    """The columns of one step of one environment.
+    """Shapes of the columns of one step of one environment.
 
     Attributes:
         columns: ``{column: pytree of jax.ShapeDtypeStruct [1, 1, ...]}``, a block ``[T, B, ...]`` of one step.
-        is_complete: False if more may be recorded, which is seen only then.
+        is_complete: False if a runner may record more columns, which are known only when it does.
     """
 
     columns: Mapping[str, Any]
@@ -30,12 +30,12 @@ class RecordedStep:
 
     @classmethod
     def of_block(cls, columns: Mapping[str, Any]) -> Self:
-        """That of a block ``{column: pytree [T, B, ...]}``, of which only shapes and dtypes count."""
+        """Builds the step of a block ``{column: pytree [T, B, ...]}``; only shapes and dtypes are read."""
         return cls({name: _resized(column, 1, 1) for name, column in columns.items()})
 
     @classmethod
     def of_policy(cls, columns: Mapping[str, Any]) -> Self:
-        """What a runner on the host records of its policy's columns ``[B, ...]``, and of the environments' answers."""
+        """Builds the step that a host runner records, from the shapes of its policy's columns ``[B, ...]``."""
         obs = columns[Columns.OBS]
         shapes = {
             name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
@@ -45,22 +45,22 @@ class RecordedStep:
 
     @classmethod
     def of_spaces(cls, observation_space: gym.Space, action_space: gym.Space) -> Self:
-        """What every runner records, whatever its class, for a module with these spaces.
+        """Builds the step with the columns that every class of runners records, for a module with these spaces.
 
         Raises:
-            TypeError: A space has no fixed shape.
+            TypeError: If a space has no fixed shape.
         """
         obs, actions = (shape_dtype_struct(space, (1, 1)) for space in (observation_space, action_space))
         columns = {Columns.OBS: obs, Columns.FINAL_OBS: obs, Columns.ACTIONS: actions}
         return cls(columns | _answers(), is_complete=False)
 
     def block(self, num_steps: int, num_columns: int, layout: Layout | None = None) -> dict[str, Any]:
-        """Shapes of a block ``[T, B, ...]``.
+        """Returns the shapes of a block ``[T, B, ...]``.
 
         Args:
             num_steps: ``T``.
             num_columns: ``B``.
-            layout: How its columns lie; None: as they are recorded.
+            layout: Layout of its columns; None: the layout of recorded columns.
         """
         layout = layout or Layout()
         if not self.is_complete:
@@ -78,7 +78,7 @@ class RecordedStep:
 
 
 def _answers() -> dict[str, Any]:
-    """What environments answer to an action, but for observations."""
+    """Returns the shapes of rewards and flags, ``[1, 1]``."""
     dtypes = {Columns.REWARDS: np.float32, Columns.TERMINATEDS: np.bool_, Columns.TRUNCATEDS: np.bool_}
     return {name: jax.ShapeDtypeStruct((1, 1), dtype) for name, dtype in dtypes.items()}
 

@@ -1,4 +1,4 @@
-"""What a host runner writes down while it steps its environments: preallocated arrays, one row per vector step."""
+"""Recordings of host runners with one agent: preallocated arrays with one row per vector step."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class EndedEpisodes:
-    """Episodes that ended, in the order in which they did.
+    """Statistics of ended episodes, in the order of their ends.
 
     Attributes:
         returns: float64 ``[n]``, sums of unclipped rewards.
-        lengths: int64 ``[n]``, steps.
-        durations: float64 ``[n]``, seconds from their reset to their end.
-        agent_returns: ``[n]`` by agent, where there are several: parts of the returns; NaN if it took no part.
+        lengths: int64 ``[n]``, numbers of steps.
+        durations: float64 ``[n]``, seconds from reset to end.
+        agent_returns: float64 ``[n]`` by agent if there are several: the agent's part of the returns; NaN for episodes
+            in which it took no part.
     """
 
     returns: np.ndarray
@@ -39,7 +40,7 @@ class EndedEpisodes:
 
     @classmethod
     def of(cls, ended: Sequence[Sequence[float]], agents: Sequence[Any] = ()) -> EndedEpisodes:
-        """From ``(return, length, duration)`` of each, and the returns of `agents`."""
+        """Builds the statistics from rows ``(return, length, duration, *returns of agents)``, one per episode."""
         returns, lengths, durations, *own = zip(*ended, strict=True) if ended else [()] * (3 + len(agents))
         return cls(
             np.array(returns, np.float64),
@@ -49,13 +50,13 @@ class EndedEpisodes:
         )
 
     def mean_returns(self, module_map: ModuleMap) -> dict[str, dict[str, float]]:
-        """Mean returns of several agents and of modules, ``{"agent": {...}, "module": {...}}``; {} where there is one.
+        """Returns mean returns of agents and modules, ``{"agent": {...}, "module": {...}}``; {} for one agent.
 
-        Means are over the episodes that an agent, or one of a module's agents, took part in; NaN without any. Where
-        episodes say which module acts for which agent, modules are left out.
+        A mean covers the episodes in which the agent, or one of the module's agents, took part; NaN without any. If
+        each episode assigns its agents to modules, ``"module"`` is missing.
 
         Args:
-            module_map: Which module acts for which agent.
+            module_map: Mapping from agents to modules.
         """
         own = self.agent_returns
         if not own:
@@ -69,7 +70,7 @@ class EndedEpisodes:
         return means
 
     def rows(self) -> Iterator[tuple[float, ...]]:
-        """``(return, length, duration)`` of each and the returns of the agents, as `of` takes them."""
+        """Returns rows ``(return, length, duration, *returns of agents)``, as `of` takes them."""
         columns = (self.returns, self.lengths, self.durations, *self.agent_returns.values())
         return zip(*(column.tolist() for column in columns), strict=True)
 
@@ -80,24 +81,24 @@ def _mean_of_known(numbers: np.ndarray) -> float:
 
 
 def _sum_of_known(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Sums ``[n]`` of what is no NaN; NaN where nothing is."""
+    """Returns sums ``[n]`` over the parts that are not NaN; NaN if all parts are."""
     stacked = np.stack(parts)
     return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0, dtype=np.float64))
 
 
 class StepTimes(NamedTuple):
-    """Duration of vector steps.
+    """Total duration of vector steps.
 
     Attributes:
-        seconds: Of all of them.
-        num_steps: How many.
+        seconds: Duration of all steps, in seconds.
+        num_steps: Number of steps.
     """
 
     seconds: float = 0.0
     num_steps: int = 0
 
     def plus(self, other: StepTimes) -> StepTimes:
-        """Both together."""
+        """Returns the sums of both."""
         return StepTimes(self.seconds + other.seconds, self.num_steps + other.num_steps)
 
 
@@ -106,14 +107,14 @@ NO_STEP_TIMES = StepTimes()
 
 @dataclasses.dataclass
 class SampleReport:
-    """What a runner says beside the steps that it sampled.
+    """A runner's report on a sample, without the sampled steps.
 
     Attributes:
-        episodes: The episodes that ended.
+        episodes: Statistics of the episodes that ended.
         metrics: The runner's reduced metrics.
-        connector_state: The env-to-module pipeline's state, for merging; None if it keeps nothing to merge.
-        agent_steps: Completed steps of each of several agents; {} where there is one.
-        step_times: Of environments that are stepped one after the other.
+        connector_state: The env-to-module pipeline's state, for merging; None if it has nothing to merge.
+        agent_steps: Number of completed steps of each agent if there are several; {} for one agent.
+        step_times: Duration of vector steps of environments that are stepped one after the other.
     """
 
     episodes: EndedEpisodes
@@ -125,14 +126,15 @@ class SampleReport:
 
 @dataclasses.dataclass
 class SampleBlock:
-    """What one runner sampled in one go: NumPy arrays, which travel between processes without being copied.
+    """Sample of one runner: NumPy arrays, which pass between processes without a copy.
 
     Attributes:
-        part: Columns ``[T, B, ...]`` of the module: obs (its inputs, or frames of them: `core.frames`), actions,
-            rewards (the environment's), terminateds, truncateds, final_obs (valid where truncated and in the last row)
-            and its outputs, of its recurrent states those at chunk starts; loss_mask where an environment was only
-            reset in some row, or failed, with its whole episode. Or whole episodes.
-        report: What else there is to say.
+        part: Columns ``[T, B, ...]`` of the module, or whole episodes. Columns are obs (the module's inputs, or frames
+            of them, see `core.frames`), actions, rewards (of the environment), terminateds, truncateds, final_obs
+            (valid where truncated and in the last row) and the module's outputs; of recurrent states only those at the
+            starts of chunks. loss_mask is present if a row was only a reset, or if an environment failed: then it is
+            False for the whole running episode.
+        report: Statistics and state of the runner.
     """
 
     part: Part
@@ -140,23 +142,23 @@ class SampleBlock:
 
     @property
     def experience(self) -> Experience:
-        """The steps alone."""
+        """The sampled steps without the report."""
         return Experience((self.part,))
 
     @property
     def num_env_steps(self) -> int:
-        """Rows in which an environment was stepped, not only reset."""
+        """Number of valid environment steps; rows that were only resets do not count."""
         return self.part.num_env_steps
 
     def kept_at(self, reference: Any) -> SampleBlock:
-        """Without the columns, which stay in Ray's object store; see `Part.kept_at`."""
+        """Returns the block without its columns, which stay in Ray's object store; see `Part.kept_at`."""
         return dataclasses.replace(self, part=self.part.kept_at(reference))
 
 
 def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """One connector state per runner: a later one includes what an earlier one has counted.
+    """Returns the newest connector state of each runner; it includes the counts of the runner's earlier states.
 
-    A restarted runner counts as another one: it knows nothing of what was counted before.
+    A restarted runner counts as a different runner, since its statistics start from zero.
     """
     newest: dict[tuple[int | str, int], dict[str, Any]] = {}
     for source, state in sorted(states, key=operator.itemgetter(0)):
@@ -165,23 +167,23 @@ def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]
 
 
 class Recording:
-    """Rows of ``B`` environments, up to ``T`` of them: the `RolloutRecording` of one agent, as dense arrays.
+    """Records up to ``T`` steps of ``B`` environments in dense arrays: the `RolloutRecording` of one agent.
 
     Args:
         module_id: The module that acts.
         num_steps: ``T``.
         num_envs: ``B``.
-        layout: How the policy packs its results.
-        obs: One observation of all environments, if the environment's own are what the module gets; None if the
-            policy's results hold the module's inputs.
+        layout: Layout of the policy's packed results.
+        obs: One observation of all environments, ``[B, ...]``, if the module receives the environments' observations
+            unchanged; None if the policy's results contain the module's inputs.
         starts: bool ``[B]``, whether row 0 is the first of an episode; it is copied.
 
     Attributes:
         resets: bool ``[T + 1, B]``, whether a row is the first of an episode.
         num_steps: Rows so far.
-        num_failures: Environments that failed in them.
+        num_failures: Number of failures of environments so far.
         infos: Infos per step and environment, if they are kept for episodes.
-        reset_infos: ``{(t, b): info}`` of the observations that episodes of environments b begin with in row t.
+        reset_infos: ``{(t, b): info}`` of the observations in row t with which an episode of environment b begins.
     """
 
     def __init__(
@@ -206,11 +208,11 @@ class Recording:
         self.num_steps = self.num_failures = 0
 
     def add(self, matrix: np.ndarray, loose: Any, step: Any) -> None:
-        """One vector step.
+        """Adds one vector step.
 
         Args:
-            matrix: The policy's packed results.
-            loose: Its other results.
+            matrix: The policy's packed results, uint32 ``[B, width]``.
+            loose: Its other results, ``[B, ...]``.
             step: The `VectorStep`.
         """
         t = self.num_steps
@@ -229,11 +231,11 @@ class Recording:
             self.drop_running(index)
 
     def begin(self, where: np.ndarray) -> None:
-        """The next row is the first of an episode, for the environments of a mask ``[B]``."""
+        """Begins an episode with the next row, in the environments of a mask, bool ``[B]``."""
         self.resets[self.num_steps] = where
 
     def drop_running(self, index: int) -> None:
-        """Leave out what there is of the episode of an environment that failed in the last step."""
+        """Discards the running episode of an environment that failed in the last step."""
         end = self.num_steps
         if self._valid is None:
             self._valid = np.ones(self.rewards.shape, bool)
@@ -242,7 +244,7 @@ class Recording:
         self.num_failures += 1
 
     def add_obs(self, obs: Any) -> None:
-        """The environments' observations before the next step, if it is these that are recorded."""
+        """Stores the environments' observations before the next step, if the recording was made with `obs`."""
         if not self._obs_rows:
             return
         leaves = (obs,) if isinstance(obs, np.ndarray) else jax.tree.leaves(obs)
@@ -250,20 +252,20 @@ class Recording:
             row[self.num_steps] = leaf
 
     def add_final(self, where: np.ndarray, observations: Any) -> None:
-        """The module's inputs after the last step, for the environments of a mask ``[B]``."""
+        """Stores the module's inputs after the last step, for the environments of a mask, bool ``[B]``."""
         self._finals.append((self.num_steps - 1, where, observations))
 
     def not_usable(self) -> list[NotUsable]:
-        """Observations and rewards that are NaN or infinite, and masks that allow no action, the first one first."""
+        """Returns NaN or infinite observations and rewards, and masks that allow no action, in order of time."""
         end = self.num_steps
         obs_is_usable = self._layout.usable.read(self._matrix[:end], ())
         rewards_are_finite = np.isfinite(self.rewards[:end])
         if obs_is_usable.all() and rewards_are_finite.all() and all(map(_is_finite, self._finals)):
             return []
-        # Observations before a step, its reward, the observations after it where they are looked at.
+        # Observations before a step have time 2 t; its reward, and the observations after it if recorded, 2 t + 1.
         obs = self._columns()[Columns.OBS]
         found = [(2 * t + 1, i, _reward(self.rewards[t, i])) for t, i in np.argwhere(~rewards_are_finite).tolist()]
-        # A filter may have made a number of an infinite observation: only where there is a mask can it be the mask.
+        # A filter may have made an infinite observation finite, so a finite input means a bad mask only if it has one.
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
         for t, i in np.argwhere(~obs_is_usable).tolist():
             is_mask = has_mask and _is_finite((t, i, take(obs, t)))
@@ -276,12 +278,12 @@ class Recording:
 
     @property
     def obs_of_envs(self) -> Any:
-        """Observations that `add_obs` has recorded so far, ``[T, B, ...]``."""
+        """Observations that `add_obs` has stored so far, ``[T, B, ...]``."""
         return jax.tree.map(lambda x: x[: self.num_steps], self._obs)
 
     @property
     def num_env_steps(self) -> int:
-        """Rows in which an environment was stepped, not only reset."""
+        """Number of valid environment steps; rows that were only resets do not count."""
         size = self.num_steps * self.rewards.shape[1]
         return size if self._valid is None else int(self._valid[: self.num_steps].sum())
 
@@ -293,22 +295,22 @@ class Recording:
         return np.flatnonzero(self._valid[: self.num_steps].any(axis=0))
 
     def starts(self) -> dict[str, np.ndarray]:
-        """bool ``[B]`` by module, see `Part.starts`."""
+        """Returns `Part.starts` by module, bool ``[B]``."""
         return {self.module_id: self.resets[0]}
 
     def times(self) -> None:
-        """None: the agent acts in every step."""
+        """Returns None, because the agent acts in every step."""
 
     def num_module_steps(self) -> dict[str, int]:
-        """Completed steps by module."""
+        """Returns the number of completed steps of each module."""
         return {self.module_id: self.num_env_steps}
 
     def num_agent_steps(self) -> dict[Any, int]:
-        """{}: there is one agent."""
+        """Returns {}, because there is one agent."""
         return {}
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Everything recorded so far, ``{module_id: {column: pytree [T, B, ...]}}``; views where possible."""
+        """Returns all columns recorded so far, ``{module_id: {column: pytree [T, B, ...]}}``; views where possible."""
         return {self.module_id: self._columns()}
 
     def _columns(self) -> dict[str, Any]:
@@ -338,12 +340,12 @@ class Recording:
 
 
 class NotUsable(NamedTuple):
-    """What an environment returned that cannot be learned from.
+    """Unusable value that an environment returned: a NaN or infinite number, or a mask that allows no action.
 
     Attributes:
         step: Vector step of the recording.
         env: Index of the environment.
-        what: What it is, for messages.
+        what: Description of the value, for messages.
     """
 
     step: int
@@ -352,7 +354,7 @@ class NotUsable(NamedTuple):
 
     @property
     def is_of_first_step(self) -> bool:
-        """Whether the reset before the recording or its first step has returned it."""
+        """Whether the value comes from the reset before the recording or from its first step."""
         return self.step < (1 if self.what.startswith(_REWARD) else 2)
 
 
@@ -361,7 +363,7 @@ MASK_ALLOWS_NOTHING = "an action mask that allows no action"
 OBSERVATION_NOT_FINITE = "an observation that is not finite"
 FINAL_OBSERVATION_NOT_FINITE = "a final observation that is not finite"
 REWARD_NOT_FINITE = f"{_REWARD} that is not finite"
-"""What environments return that cannot be learned from, for messages."""
+"""Descriptions of unusable values, for messages."""
 
 
 def _reward(value: Any) -> str:
@@ -369,11 +371,11 @@ def _reward(value: Any) -> str:
 
 
 def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
-    """The first observation, reward or final observation of a rollout that is NaN or infinite; None without one.
+    """Returns the first NaN or infinite observation, reward or final observation of a rollout; None without one.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, NumPy: OBS, REWARDS, TERMINATEDS, TRUNCATEDS and FINAL_OBS, which
-            holds the observation that every step led to.
+            contains the observation after every step.
     """
     rewards = columns[Columns.REWARDS]
     ended = columns[Columns.TERMINATEDS] | columns[Columns.TRUNCATEDS]
@@ -393,7 +395,7 @@ def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
 
 
 def _is_finite(final: tuple[int, Any, Any]) -> bool:
-    """Whether observations that were added by `Recording.add_final` are numbers."""
+    """Whether observations ``(step, mask, observations)`` of `Recording.add_final` are finite."""
     _, where, observations = final
     leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]
     return all(bool(np.isfinite(leaf[where]).all()) for leaf in leaves)

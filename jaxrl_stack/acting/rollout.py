@@ -1,7 +1,8 @@
 """Protocols of the hot loops of host runners.
 
-A runner steps its environments with a `Rollout`, which writes each call down in a `RolloutRecording`. There are two of
-each, since a number in a list costs less than one in an array, and a row of an array less than a dict:
+A runner steps its environments with a `Rollout`, which records each call in a `RolloutRecording`. Each has two
+implementations, since access to a number takes less time in a list than in an array, and access to a row of an array
+less than to a dict:
 
 * `env.host_rollout.HostRollout` and `acting.recording.Recording`: one agent, which acts in every step. Dense arrays.
 * `env.multi_agent_rollout.MultiAgentRollout` and `acting.agent_recording.AgentRecordings`: agents that may come, wait
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 
 class RolloutRecording(Protocol):
-    """Steps of ``B`` environments, recorded in one call, up to ``T`` of each.
+    """Steps of ``B`` environments, recorded in one call; up to ``T`` steps of each.
 
     Attributes:
         num_steps: Vector steps so far.
-        num_failures: Environments that failed in them.
+        num_failures: Number of failures of environments so far.
     """
 
     num_steps: int
@@ -34,45 +35,45 @@ class RolloutRecording(Protocol):
 
     @property
     def num_env_steps(self) -> int:
-        """Steps of environments that count."""
+        """Number of valid environment steps."""
         ...
 
     @property
     def valid_envs(self) -> np.ndarray:
-        """Indices of the environments with steps that count."""
+        """Indices of the environments with valid steps."""
         ...
 
     @property
     def resets(self) -> np.ndarray | None:
-        """bool ``[T + 1, B]``, rows that are the first of an episode; None if modules have rows of agents."""
+        """Rows that are the first of an episode, bool ``[T + 1, B]``; None if modules have rows of agents."""
         ...
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """``{module_id: {column: pytree [T, R, ...]}}``; rows that do not count are False in LOSS_MASK."""
+        """Returns ``{module_id: {column: pytree [T, R, ...]}}``; LOSS_MASK is False for invalid rows."""
         ...
 
     def starts(self) -> dict[str, np.ndarray]:
-        """bool ``[R]`` by module, see `Part.starts`."""
+        """Returns `Part.starts` by module, bool ``[R]``."""
         ...
 
     def times(self) -> AgentTimes | None:
-        """Times of the steps in the environments; None if they were not asked for, or the agent never waits."""
+        """Returns the environment times of agents' steps; None if they were not recorded, or agents never wait."""
         ...
 
     def num_module_steps(self) -> dict[str, int]:
-        """Completed steps by module."""
+        """Returns the number of completed steps of each module."""
         ...
 
     def num_agent_steps(self) -> dict[Any, int]:
-        """Completed steps by agent; {} if there is one."""
+        """Returns the number of completed steps of each agent; {} for one agent."""
         ...
 
     def not_usable(self) -> list[NotUsable]:
-        """Observations and rewards that are NaN or infinite, and masks that allow no action, the first one first."""
+        """Returns NaN or infinite observations and rewards, and masks that allow no action, in order of time."""
         ...
 
     def drop_running(self, index: int) -> None:
-        """Leave out the running episode of an environment that failed in the last step."""
+        """Discards the running episode of an environment that failed in the last step."""
         ...
 
 
@@ -81,7 +82,7 @@ class Rollout(Protocol):
 
     Attributes:
         live: Running episodes as objects, from the first `reset` on; None where they are not needed.
-        num_recordings: Number of the next recording.
+        num_recordings: Index of the next recording.
     """
 
     live: Any
@@ -89,11 +90,11 @@ class Rollout(Protocol):
 
     @property
     def has_episodes(self) -> bool:
-        """Whether episodes can be made of the next recording without a `reset`."""
+        """Whether episodes can be built from the next recording without a `reset`."""
         ...
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
-        """Start new episodes everywhere.
+        """Starts new episodes in all environments.
 
         Args:
             mode: How actions will be chosen.
@@ -111,27 +112,27 @@ class Rollout(Protocol):
         wants_episodes: bool = False,
         keeps_times: bool = False,
     ) -> RolloutRecording:
-        """`num_steps` vector steps.
+        """Steps the environments and records the steps.
 
         Args:
             num_steps: Number of vector steps.
-            mode: How to choose actions.
+            mode: How actions are chosen.
             learns: Whether running statistics of connectors learn from the observations.
-            weights_seq_no: Updates that the acting weights have seen.
-            wants_episodes: Whether everything is recorded that episodes consist of: final observations where an agent
-                was terminated, and infos.
+            weights_seq_no: Number of updates of the acting weights.
+            wants_episodes: Whether to record also the final observations of terminated agents, and infos, which
+                episodes contain.
             keeps_times: Whether the recording has `RolloutRecording.times`.
         """
         ...
 
     def take_ended(self, recording: Any, weights_seq_no: int) -> list[tuple[int, Any]]:
-        """``(environment, episode)`` of the episodes that ended in a recording, which was made for episodes."""
+        """Returns ``(environment, episode)`` of the episodes that ended in a recording made with `wants_episodes`."""
         ...
 
     def cut(self) -> list[Any]:
-        """Hand the running episodes out as chunks, and continue with their successors."""
+        """Returns the running episodes as chunks, and continues with their successors."""
         ...
 
     def forget_episodes(self) -> None:
-        """Drop running episodes that only `sample` needs."""
+        """Discards running episodes that only `sample` needs."""
         ...

@@ -1,4 +1,4 @@
-"""Returns and lengths of the episodes that are running, from the rewards and ends of a rollout."""
+"""Returns and lengths of running episodes, from the rewards and ends of a rollout."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jaxrl_stack.ops.reductions import compensated_add
 
 @struct.dataclass
 class RunningEpisodes:
-    """Sums over the episodes that are running, one of every environment: ``[B]``, or ``[T, B]`` after each step.
+    """Sums over the running episode of each environment: ``[B]``, or ``[T, B]`` after each step.
 
     Attributes:
-        episode_return: float32, sum of their unclipped rewards so far.
-        return_error: float32, what rounding has added to it; see `compensated_add`.
-        episode_length: int32, their steps so far; of an agent that skips some those that it has completed.
+        episode_return: float32, sum of the unclipped rewards so far.
+        return_error: float32, rounding error of the sum; see `compensated_add`.
+        episode_length: int32, number of steps so far; only completed ones of an agent that does not act in every step.
     """
 
     episode_return: jax.Array
@@ -25,7 +25,7 @@ class RunningEpisodes:
 
     @classmethod
     def empty(cls, num_envs: int) -> RunningEpisodes:
-        """Episodes without a step.
+        """Returns episodes without a step.
 
         Args:
             num_envs: ``B``.
@@ -36,19 +36,19 @@ class RunningEpisodes:
     def extend(
         self, rewards: jax.Array, ended: jax.Array, steps: jax.Array | None = None
     ) -> tuple[RunningEpisodes, RunningEpisodes]:
-        """Take in a rollout: after the loop, whose every carried array would cost it.
+        """Returns the sums after a rollout. They are computed after its loop, since each carried array costs time.
 
         Args:
             rewards: float32 ``[T, B]``.
             ended: bool ``[T, B]``.
-            steps: bool ``[T, B]``, which steps count as such; None for all.
+            steps: bool ``[T, B]``, steps that count for lengths; None: all steps.
 
         Returns:
-            ``(the episodes running after it, those of each step [T, B], before new ones begin)``.
+            ``(running episodes after the rollout [B], episodes after each step [T, B], before new ones begin)``.
         """
         num_steps = ended.shape[0]
-        # Of the last `reach` steps that belong to a step's episode: their rewards, and how many there are before it.
-        # What holds for half as many steps at every step gives both; log2 T times, for all steps at once.
+        # For each step: the sum of rewards over the last `reach` steps of its episode, and the number of steps since
+        # the episode's start, up to `reach`. Each turn doubles `reach` for all steps; log2 T turns are enough.
         returns, since_start = rewards.astype(jnp.float32), jnp.logical_not(_shifted(ended, 1, False)).astype(jnp.int32)
         reach, lengths = 1, None if steps is None else steps.astype(jnp.int32)
         while reach < num_steps:
@@ -74,5 +74,5 @@ class RunningEpisodes:
 
 
 def _shifted(x: jax.Array, num_steps: int, first: float) -> jax.Array:
-    """``[T, B]``: what stood so many steps before, `first` where nothing did."""
+    """Returns `x`, ``[T, B]``, shifted by `num_steps` along time; the first rows are `first`."""
     return jnp.concatenate([jnp.full_like(x[:num_steps], first), x[:-num_steps]])

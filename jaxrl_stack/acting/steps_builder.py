@@ -1,4 +1,4 @@
-"""Recorded steps, episode by episode, out of time-major blocks, without any work per step."""
+"""Builds recorded steps of whole episodes from time-major blocks, without any work per step."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.episodes.segments import Segments, segments
 
 FINAL_INFOS = "final_infos"
-"""Column of a block beside `Columns.INFOS`: the infos of the observations that steps lead to."""
+"""Column of a block with `Columns.INFOS`: infos of the observations after the steps."""
 MOST_HELD_BYTES = 2**29
-"""Bytes of steps of running episodes that are held back at most, until the episodes are cut."""
+"""Limit for the bytes of held steps of running episodes; above it all running episodes are cut."""
 
 _AFTER_STEPS = {Columns.OBS: Columns.FINAL_OBS, Columns.INFOS: FINAL_INFOS}
-"""Columns that say something before a step -> those that say it after the step."""
+"""Mapping from columns of values before a step to columns of the same values after the step."""
 _NO_EPISODE = -1
 _NOT_RECORDED = {*_AFTER_STEPS.values(), Columns.LOSS_MASK, Columns.RESETS}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """Steps of running episodes, in order of environments, and of time within each.
+    """Steps of running episodes, in order of environments, and in order of time within each environment.
 
     Attributes:
         columns: ``{column: pytree of [n, ...]}``.
-        number: int64 ``[n]``, of the row's episode.
-        t: int32 ``[n]``, number of the step in its episode.
+        number: int64 ``[n]``, number of the row's episode.
+        t: int32 ``[n]``, index of the step in its episode.
     """
 
     columns: Mapping[str, Any]
@@ -43,19 +43,19 @@ class _Rows:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(dict(self.columns)))
 
     def only(self, kept: np.ndarray) -> _Rows:
-        """The rows of a mask ``[n]``."""
+        """Returns the rows of a mask, bool ``[n]``."""
         return _Rows(jax.tree.map(lambda x: x[kept], dict(self.columns)), self.number[kept], self.t[kept])
 
 
 class StepsBuilder:
-    """Cuts blocks into episodes, and holds steps back until the episode is over: it is one piece then.
+    """Cuts blocks into episodes, and holds the steps of an episode until it ends, so that it is one piece.
 
-    An episode is cut before that, and goes on as another piece with the same id, when it has `max_rows` rows after a
-    block, and every running episode when all together take more than `MOST_HELD_BYTES`.
+    A running episode is cut, and continues as another piece with the same id, if it has at least `max_rows` rows after
+    a block. All running episodes are cut if the held steps take more than `MOST_HELD_BYTES`.
 
     Args:
-        name: What the ids of episodes begin with; nothing else may begin so.
-        max_rows: Rows from which on an episode is cut, its final row included.
+        name: Prefix of the ids of episodes; no other ids may have it.
+        max_rows: Number of rows at which an episode is cut, its final row included.
     """
 
     def __init__(self, name: str, max_rows: int):
@@ -63,27 +63,27 @@ class StepsBuilder:
         self._max_rows = max_rows
         self._next_number = 0
         self._held: list[_Rows] = []
-        # The running episode of each environment, once their number is known: its number, its steps so far, and how
-        # many of these are held. The number is `_NO_EPISODE` where no episode runs.
+        # For each environment, once the first block is known: the number of its running episode, or `_NO_EPISODE`, the
+        # steps of this episode so far, and how many of these are held.
         self._number = self._t = self._num_held = np.zeros(0, np.int64)
-        # What there was after the last steps, {column: pytree of [B, ...]}.
+        # Values after the last steps, {column: pytree of [B, ...]}.
         self._after: dict[str, Any] = {}
 
     @property
     def num_held(self) -> int:
-        """Steps that are held back."""
+        """Number of held steps."""
         return int(self._num_held.sum())
 
     def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
-        """Take in a block.
+        """Adds a block.
 
         Args:
-            columns: NumPy arrays ``[T, B, ...]``. ``FINAL_OBS``, and `FINAL_INFOS` where there are ``INFOS``, are read
+            columns: NumPy arrays ``[T, B, ...]``. ``FINAL_OBS``, and with ``INFOS`` also `FINAL_INFOS`, are read
                 where an episode ends and in the last row.
-            counts: bool ``[T, B]``, False for steps to leave out; None: all count.
+            counts: bool ``[T, B]``, False for steps to skip; None: all count.
 
         Returns:
-            The episodes that are over with it, and those that it was time to cut; None without any.
+            The episodes that ended in the block or were cut after it; None without any.
         """
         found = self._segments(columns, counts)
         begins, env = found.begins, found.env
@@ -126,17 +126,17 @@ class StepsBuilder:
         return self._taken(number[taken], after)
 
     def cut(self) -> Steps | None:
-        """Hand out what is held; the episodes go on, each as another piece. None without any."""
+        """Returns the held steps; each running episode continues as another piece. None without held steps."""
         envs = np.flatnonzero(self._num_held)
         after = {name: jax.tree.map(lambda x: x[envs], own) for name, own in self._after.items()}
         self._num_held = np.zeros_like(self._num_held)
         return self._taken(self._number[envs], after)
 
     def restart(self, lengths: np.ndarray | None = None) -> Steps | None:
-        """Hand out what is held; the next steps are of other episodes.
+        """Returns the held steps, or None without any; the next steps belong to other episodes.
 
         Args:
-            lengths: int ``[B]``, steps that these have behind them; None for new ones.
+            lengths: int ``[B]``, steps that the other episodes have had before; None: they are new.
         """
         out = self.cut()
         self._forget_running(0 if lengths is None else len(lengths))
@@ -149,27 +149,27 @@ class StepsBuilder:
         return out
 
     def _forget_running(self, num_envs: int) -> None:
-        """No episode runs in any environment."""
+        """Resets the state to `num_envs` environments without a running episode."""
         self._number = np.full(num_envs, _NO_EPISODE)
         self._t, self._num_held = np.zeros((2, num_envs), np.int64)
 
     def _segments(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> Segments:
-        """Segments of episodes in a block, whose first rows continue the running episodes."""
+        """Returns the segments of episodes in a block, whose first rows continue the running episodes."""
         terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
         if len(self._number) != terminateds.shape[1]:
             self._forget_running(terminateds.shape[1])
-        # A row in which an environment was only reset is of no episode; if it failed, neither is what ran in it.
+        # Rows in which an environment was only reset, and rows of an episode that failed, belong to no episode.
         mask = columns.get(Columns.LOSS_MASK)
         if counts is not None:
             mask = counts if mask is None else np.logical_and(mask, counts)
         return segments(terminateds, truncateds, mask=mask, starts=self._number == _NO_EPISODE)
 
     def _taken(self, numbers: np.ndarray, after: Mapping[str, Any]) -> Steps | None:
-        """Take episodes out of what is held; None if there are none.
+        """Removes episodes from the held steps and returns them; None if `numbers` is empty.
 
         Args:
-            numbers: int64 ``[E]``, of the episodes; all different.
-            after: What there is after their last steps, ``{column: pytree of [E, ...]}``.
+            numbers: int64 ``[E]``, numbers of the episodes; all different.
+            after: Values after their last steps, ``{column: pytree of [E, ...]}``.
         """
         order = np.argsort(numbers)
         numbers, after = numbers[order], jax.tree.map(lambda x: x[order], dict(after))
@@ -181,7 +181,7 @@ class StepsBuilder:
         of_rows = np.concatenate([rows.number for rows in taken])
         order = np.argsort(of_rows, kind="stable")
         piece = np.searchsorted(numbers, of_rows[order])
-        # A final row comes behind every piece.
+        # Each piece ends with a final row.
         at = np.empty(len(order), np.int64)
         at[order] = np.arange(len(order)) + piece
         finals = np.cumsum(np.bincount(piece, minlength=len(numbers))) + np.arange(len(numbers))
@@ -211,7 +211,7 @@ class StepsBuilder:
         return Steps(columns, is_final, episode, t, [f"{self._name}-{number}" for number in numbers.tolist()])
 
     def _forget_others(self) -> None:
-        """Of what is held forget all but the running episodes, where that is worth copying these."""
+        """Frees held steps of episodes that are not running; copies the rest only if it is less than half."""
         running = self._number[self._num_held > 0]
         held = []
         for rows in self._held:

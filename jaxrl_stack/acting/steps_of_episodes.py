@@ -1,4 +1,4 @@
-"""Recorded steps out of episodes and chunks of episodes."""
+"""Builds recorded steps from episodes and chunks of episodes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from jaxrl_stack.utils.nested import batch
 
 
 class ChunkJoiner:
-    """Joins chunks of an episode, which a runner returns one after the other, and holds them back until it is over.
+    """Joins the chunks of an episode that a runner returns one after the other, and holds them until the episode ends.
 
     Args:
-        max_rows: An episode of so many rows is cut, and goes on as another piece with the same id.
+        max_rows: Number of rows at which an episode is cut; it continues as another piece with the same id.
         has_infos: Whether infos are recorded.
     """
 
@@ -29,14 +29,14 @@ class ChunkJoiner:
 
     @property
     def num_held(self) -> int:
-        """Steps that are held back."""
+        """Number of held steps."""
         return sum(part.num_steps for parts in self._held.values() for part in parts)
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
-        """Take in what one call of a runner's `sample` returned.
+        """Adds the episodes that one call of a runner's `sample` returned.
 
         Returns:
-            The episodes that are over, and those that do not go on with this call; None without any.
+            The episodes that ended, were cut, or have no chunk in this call; None without any.
         """
         episodes = [episode for episode in episodes if len(episode)]
         going_on = {episode.id_ for episode in episodes}
@@ -52,13 +52,13 @@ class ChunkJoiner:
         return _together(out)
 
     def cut(self) -> Steps | None:
-        """Hand out what is held; the episodes go on, each as another piece. None without any."""
+        """Returns the held steps; each running episode continues as another piece. None without held steps."""
         held, self._held = self._held, {}
         return _together(list(held.values()))
 
 
 def steps_of(episode: SingleAgentEpisode, *, has_infos: bool = False) -> Steps:
-    """The steps of an episode, or of a chunk of one, as one piece, without what it looks back to.
+    """Returns the steps of an episode, or of a chunk of one, as one piece, without its look-back.
 
     Args:
         episode: Has at least one step.
@@ -76,7 +76,7 @@ def steps_of(episode: SingleAgentEpisode, *, has_infos: bool = False) -> Steps:
     }
     columns = {Columns.OBS: _stacked(episode.get_observations())}
     for name, column in of_steps.items():
-        # Nothing but an observation comes after the last step.
+        # The final row has an observation only; other columns are zeros.
         columns[name] = jax.tree.map(lambda x: np.concatenate([x, np.zeros_like(x[:1])]), _stacked(column))
     if has_infos:
         columns[Columns.INFOS] = object_array(episode.get_infos())
@@ -85,7 +85,7 @@ def steps_of(episode: SingleAgentEpisode, *, has_infos: bool = False) -> Steps:
 
 
 def object_array(values: Sequence[Any]) -> np.ndarray:
-    """The values as an array of Python objects ``[n]``, whatever they are."""
+    """Returns the values as an array of Python objects ``[n]``, also if they are sequences or arrays."""
     out = np.empty(len(values), object)
     for i, value in enumerate(values):
         out[i] = value
@@ -93,12 +93,12 @@ def object_array(values: Sequence[Any]) -> np.ndarray:
 
 
 def _together(episodes: Sequence[Sequence[Steps]]) -> Steps | None:
-    """Episodes of several chunks each, which follow each other, as one piece each; None without any."""
+    """Returns episodes, each a sequence of successive chunks, with one piece per episode; None without any."""
     return Steps.concatenated([_joined(parts) for parts in episodes]) if episodes else None
 
 
 def _joined(parts: Sequence[Steps]) -> Steps:
-    """Chunks of one episode as one piece."""
+    """Returns the chunks of one episode as one piece."""
     steps = Steps.concatenated(parts)
     kept = ~steps.is_final
     kept[-1] = True
@@ -107,5 +107,5 @@ def _joined(parts: Sequence[Steps]) -> Steps:
 
 
 def _stacked(rows: Any) -> Any:
-    """Items of an episode as arrays; those of one that is made of arrays are."""
+    """Returns items of an episode as arrays; items of a finalized episode are arrays already."""
     return batch(rows) if isinstance(rows, list) else rows
