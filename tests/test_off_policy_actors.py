@@ -420,7 +420,7 @@ def test_two_devices_are_one(one):
         found = group.update_rows(Experience.of_rows(rows(seed=i)), timesteps=20 * i)
         np.testing.assert_allclose(found[TD_ERRORS], expected[TD_ERRORS], rtol=1e-4, atol=1e-5)
     assert_close(group.get_weights(), one[1])
-    with pytest.raises(ValueError, match="7.* rows cannot be dealt out to the 2 devices"):
+    with pytest.raises(ValueError, match="7.* rows cannot be split over the 2 devices"):
         group.update_rows(Experience.of_rows(rows(7)), timesteps=0)
     group.shutdown()
 
@@ -460,7 +460,7 @@ def test_two_learners_are_one(one):
     assert group.num_updates == 3
     results = group.row_results(3)
     assert [r["default_policy"]["num_module_steps_trained"] for r in results] == [3 * ROWS // 2] * 2
-    with pytest.raises(ValueError, match="7.* rows cannot be dealt out to 2 learners"):
+    with pytest.raises(ValueError, match="7.* rows cannot be split over 2 learners"):
         group.update_rows(Experience.of_rows(rows(7)), timesteps=0)
     group.shutdown()
 

@@ -136,7 +136,7 @@ def test_when_one_is_lost_all_start_again_from_the_last_snapshot(fake, caplog, l
         update(learners, number, number)
     fake.lose(fake.handles[lost])
     assert update(learners, 8.0, 8.0) == [11.0, 11.0]
-    assert "all 2 start again from the last snapshot, which 2 update(s) have followed" in caplog.text
+    assert "all 2 restart from the last snapshot, and 2 update(s) after it are lost" in caplog.text
     assert learners.num_restarts == 1 and len(fake.started) == 4
     # The other one was ended, too: what is left of a program that was cut off cannot be joined again.
     with pytest.raises(ActorDiedError):
@@ -163,7 +163,7 @@ def test_what_all_raise_is_raised_and_nothing_starts_again(fake):
 def test_one_that_fails_while_the_others_wait_for_it_takes_all_down(fake):
     learners = learners_of(fake)
     before = fake.now()
-    with pytest.raises(RuntimeError, match="(?s)lost again after they had been started anew: .*a mistake") as caught:
+    with pytest.raises(RuntimeError, match="(?s)lost again after a restart: .*a mistake") as caught:
         update(learners, KeyError("a mistake"), NEVER)
     assert isinstance(caught.value.__cause__, KeyError)
     assert fake.now() == before + 2 * (1.0 + OTHERS_TIMEOUT_S)

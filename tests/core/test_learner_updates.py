@@ -442,7 +442,7 @@ def test_blocks_that_do_not_fit(block_learners):
         update(block_learners[1], {DEFAULT_MODULE_ID: uneven})
     with pytest.raises(ValueError, match="module 'other'; this learner has"):
         update(block_learners[1], {"other": block(5, 4)})
-    with pytest.raises(ValueError, match="minibatch_size=7 does not divide by the 2 shuffle shards"):
+    with pytest.raises(ValueError, match="minibatch_size=7 must be a multiple of the 2 shuffle shards"):
         block_learners[1].update_block(Experience.of_steps({DEFAULT_MODULE_ID: block(5, 4)}), minibatch_size=7)
     assert block_learners[1].num_updates == before
 
@@ -456,7 +456,7 @@ class AddsAnEntry(ConnectorV2):
 
 def test_connectors_return_only_modules():
     learner = config_of(learner_connector=lambda obs, act: [AddsAnEntry()]).build_learner()
-    named = rf"returned \['other'\], which are no modules.*\['{DEFAULT_MODULE_ID}'\].*{{module_id: columns}}"
+    named = rf"returned \['other'\], which are not modules.*\['{DEFAULT_MODULE_ID}'\].*{{module_id: columns}}"
     for update in (
         lambda: learner.update(episodes=[episode(3)]),
         lambda: learner.update_block(Experience.of_steps({DEFAULT_MODULE_ID: block(2, 2)})),
@@ -560,6 +560,6 @@ def test_modules_are_added_and_removed_as_a_whole_or_not_at_all():
     learner.remove_module("q")
     assert learner.get_state()["connector"]["KeepsColumns"]["steps"] == seen
     learner.remove_module("r")
-    with pytest.raises(ValueError, match="'default_policy' is this learner's only one"):
+    with pytest.raises(ValueError, match="'default_policy' is the learner's only module"):
         learner.remove_module(DEFAULT_MODULE_ID)
     learner.update_block(Experience.of_steps(data))

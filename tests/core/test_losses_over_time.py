@@ -154,7 +154,7 @@ def test_frames_are_whole_observations_in_chunks():
 
 
 def test_rows_without_an_axis_of_steps_are_refused(learner):
-    with pytest.raises(ValueError, match=r"loss_needs_time\) is sequences \[N, L, ...\]; this one.*'rewards': \(4,\)"):
+    with pytest.raises(ValueError, match=r"loss_needs_time=True\) must have sequences.*'rewards': \(4,\)"):
         learner.update(batch=jax.tree.map(lambda x: x[0], block()))
 
 

@@ -448,10 +448,10 @@ def test_each_policy_has_its_own_statistics_and_those_are_trained_that_a_functio
     algo.stop()
     for wanted, what in (
         (those_with_rows, r"those_with_rows\) raises TypeError .*'p[01]', None\)"),
-        (by_chance, r"by_chance\) says both True and False of the module 'p[01]'"),
+        (by_chance, r"by_chance\) returns both True and False for module 'p[01]'"),
     ):
         refused = config_of(env, {"num_agents": 2}).multi_agent(policies_to_train=wanted)
-        with pytest.raises(ValueError, match=f"policies_to_train={what}.*name the modules in a list"):
+        with pytest.raises(ValueError, match=f"policies_to_train={what}.*pass a list of ids"):
             refused.env_runners(num_env_runners=0).build_algo()
 
 

@@ -1,4 +1,4 @@
-"""Updates of learners that are actors which nobody waits for."""
+"""Non-blocking updates of learner actors."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
 
 
 class AsynchronousUpdates:
-    """Sends learners what to update from, and has what became of it.
+    """Sends data for updates to learner actors, and returns the results of finished updates.
 
     Args:
-        actors: The learners.
+        actors: The learner actors.
     """
 
     def __init__(self, actors: JoinedLearners):
         self._actors = actors
 
     def send(self, experience: Experience, arguments: Mapping[str, Any], *, return_state: bool) -> bool:
-        """Have all learners update when they are done with what was sent before.
+        """Sends an update to all learners; they make it after the updates that were sent before.
 
         Args:
-            experience: Steps, dealt out as by `LearnerGroup.update_block`, or whole episodes.
-            arguments: Of `Learner.update_block`, or of `Learner.update`.
-            return_state: Whether the first learner's result holds the weights after this update.
+            experience: Steps, split as by `LearnerGroup.update_block`, or whole episodes.
+            arguments: Keyword arguments of `Learner.update_block`, or of `Learner.update` for episodes.
+            return_state: Whether the first learner's result contains the weights after this update.
 
         Returns:
-            False if ``max_requests_in_flight_per_learner`` updates are unfinished: then this one is left out.
+            False if ``max_requests_in_flight_per_learner`` updates are unfinished; then this update is dropped.
 
         Raises:
-            ValueError: If columns cannot be dealt out evenly.
-            RuntimeError: If learners are lost as soon as they have started anew.
+            ValueError: If columns cannot be split evenly.
+            RuntimeError: If learners are lost again after a restart.
         """
         shares: Sequence[Any]
         if experience.has_episodes:
@@ -48,15 +48,17 @@ class AsynchronousUpdates:
         return self._actors.send_update(shares, dict(arguments), return_state)
 
     def finished(self) -> list[list[dict[str, Any]] | Exception]:
-        """Of each update that is finished and was not returned here yet, oldest first, one dict per learner.
+        """Returns the results of newly finished updates, oldest first.
 
-        In the place of an update that failed stands what it raised. Those that were lost with a learner are left out.
+        Returns:
+            For each update one dict of metrics per learner, or the exception that it raised. Updates that were lost
+            with a learner are missing.
 
         Raises:
-            RuntimeError: As of `send`.
+            RuntimeError: See `send`.
         """
         return self._actors.finished_updates()
 
     def pending_refs(self) -> list[Any]:
-        """A Ray reference of each update that was sent and is not in `finished` yet, oldest first."""
+        """Returns a Ray reference of each update that `finished` has not returned yet, oldest first."""
         return [pending.refs[0] for pending in self._actors.pending]

@@ -1,4 +1,4 @@
-"""Episodes as blocks: how a Learner reads ``update(episodes=...)``."""
+"""Conversion of episodes to blocks, for ``Learner.update(episodes=...)``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
 
 class EpisodesAsBlocks(NamedTuple):
-    """Episodes side by side.
+    """Episodes as columns of blocks.
 
     Attributes:
-        blocks: By module, dealt out to devices, ``[D, T, B / D, ...]``, with the columns obs, actions, rewards,
-            terminateds, truncateds, final_obs, loss_mask, every extra model output and those that were given. Of
-            modules with a recurrent state also resets and state_in.
-        rows: Per module the indices of the valid rows in the flattened block ``[D * T * B / D]``, episode by episode.
+        blocks: Blocks by module, split over devices, ``[D, T, B / D, ...]``. Their columns are obs, actions, rewards,
+            terminateds, truncateds, final_obs, loss_mask, all extra model outputs and the given columns; for modules
+            with a recurrent state also resets and state_in.
+        rows: For each module, the indices of the valid rows in the flattened block ``[D * T * B / D]``, episode by
+            episode.
     """
 
     blocks: dict[str, Block]
@@ -41,30 +42,35 @@ def episodes_to_batch(
     num_devices: int = 1,
     common_sizes: Callable[[dict[str, int]], dict[str, int]] | None = None,
 ) -> EpisodesAsBlocks:
-    """Lay episodes out side by side, one per column, and deal the columns out to devices.
+    """Converts episodes to blocks, one episode per column, and splits the columns over devices.
 
-    Lengths and the number of columns are padded to powers of two, so that few shapes are ever compiled; padded rows
-    have ``LOSS_MASK`` False. A chunk that is merely cut counts as truncated at its end.
+    Lengths and numbers of columns are padded to powers of two, so that few shapes are compiled; padded rows have
+    ``LOSS_MASK`` False. A chunk of a running episode counts as truncated at its end.
 
     Args:
-        episodes: Finalised or running episodes; their look-back is left out.
+        episodes: Episodes, finalized or not; their look-back is ignored.
         modules: The learner's modules, by id.
-        columns: Per episode further columns, ``{column: arrays [len(episode), ...]}``; they win over the episode's.
+        columns: For each episode further columns, ``{column: arrays [len(episode), ...]}``; they replace columns of the
+            episode with the same name.
         num_devices: ``D``; the number of columns is a multiple of it.
-        common_sizes: Maps names of sizes to sizes that are at least as large: those that other learners agree on.
+        common_sizes: Function from sizes by name to the sizes that all joined learners use, which are at least as
+            large.
 
     Raises:
-        ValueError: If there is no step in any episode, or an episode belongs to an unknown module, or
-            names none where there are several.
-        TypeError: If something is no episode.
+        ValueError: If no episode has a step, an episode's module is unknown, or an episode names no module and there
+            are several.
+        TypeError: If an entry is not a SingleAgentEpisode.
     """
     by_module: dict[str, list[dict[str, Any]]] = {}
     for i, episode in enumerate(episodes):
         if not isinstance(episode, SingleAgentEpisode):
-            raise TypeError(f"update(episodes=...): entry {i} is {episode!r}; give a list of SingleAgentEpisodes.")
+            raise TypeError(f"update(episodes=...): entry {i} is {episode!r}. Pass a list of SingleAgentEpisodes.")
         module_id = episode.module_id or single_agent(modules, "episodes with a module_id").module_id
         if module_id not in modules:
-            raise ValueError(f"Episode {episode.id_!r} is for module {module_id!r}; the learner has {list(modules)}.")
+            raise ValueError(
+                f"Episode {episode.id_!r} belongs to module {module_id!r}, which the learner does not have. Its "
+                f"modules: {list(modules)}."
+            )
         if len(episode):
             own = _columns(episode) | (columns[i] if columns is not None else {})
             if modules[module_id].is_stateful():
@@ -75,7 +81,7 @@ def episodes_to_batch(
     sizes = {}
     for module_id, own in by_module.items():
         longest = max(len(c[Columns.REWARDS]) for c in own)
-        # Whole chunks: shorter ones would be another program.
+        # At least a whole chunk: a shorter one would be a different program.
         longest = max(longest, full_sequence_length(modules[module_id]) or 1)
         sizes[f"{module_id}/steps"] = _power_of_two(longest)
         sizes[f"{module_id}/columns"] = num_devices * _power_of_two(-(-len(own) // num_devices))
@@ -91,7 +97,7 @@ def episodes_to_batch(
 
 
 def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """The steps of one episode as arrays ``[len, ...]``."""
+    """Returns the steps of one episode as arrays ``[len, ...]``, by column."""
     length = len(episode)
     observations = _stacked(episode.get_observations(slice(0, length + 1)))
     flags = np.zeros((2, length), bool)
@@ -114,7 +120,9 @@ def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
 
 
 def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: RLModule) -> dict[str, Any]:
-    """With the state before every step: as it was recorded, or after the step before.
+    """Adds ``STATE_IN``, the recurrent state before every step, and ``RESETS`` to an episode's columns.
+
+    The state before a step is its recorded ``STATE_IN``, or else ``STATE_OUT`` of the step before.
 
     Raises:
         ValueError: If the episode has neither.
@@ -129,11 +137,11 @@ def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: R
         is_one_chunk = length is None or len(episode) <= length
         if first is None or (after is None and not is_one_chunk):
             raise ValueError(
-                f"update(episodes=...): episode {episode.id_!r} has no recurrent states for a {type(module).__name__}: "
-                f"neither the model output {Columns.STATE_IN!r} nor {Columns.STATE_OUT!r}, with one step of look-back "
-                f"where it goes on. Episodes that the module sampled have them."
+                f"update(episodes=...): episode {episode.id_!r} has no recurrent states for a {type(module).__name__}. "
+                f"Sample it with this module, or add the extra model output {Columns.STATE_IN!r} or "
+                f"{Columns.STATE_OUT!r} (chunks of running episodes need one step of look-back)."
             )
-        if after is None:  # none but the first one is looked at
+        if after is None:  # only the first state is read
             after = jax.tree.map(lambda start: np.repeat(np.asarray(start)[None], len(episode), axis=0), first)
         columns[Columns.STATE_IN] = jax.tree.map(
             lambda start, later: np.concatenate([np.asarray(start)[None], later[:-1]]), first, after
@@ -144,7 +152,7 @@ def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: R
 
 
 def _stacked(items: Any) -> Any:
-    """A list of equal pytrees as one pytree of arrays; arrays pass."""
+    """Stacks a list of pytrees of equal structure; arrays pass unchanged."""
     if isinstance(items, list):
         return jax.tree.map(lambda *leaves: np.stack(leaves), *items)
     return items
@@ -153,7 +161,10 @@ def _stacked(items: Any) -> Any:
 def _side_by_side(
     columns: list[dict[str, Any]], shape: tuple[int, int], num_devices: int
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Episodes as columns ``[T, B, ...]`` with ``(T, B) = shape``, and where their rows lie in ``[D, T, B / D]``."""
+    """Returns episodes as columns ``[T, B, ...]`` with ``(T, B) = shape``, and the indices of their rows.
+
+    The indices are those of the flattened block ``[D, T, B / D]``, episode by episode.
+    """
     num_steps, num_columns = shape
     per_device = num_columns // num_devices
     lengths = [len(c[Columns.REWARDS]) for c in columns]
@@ -169,8 +180,8 @@ def _side_by_side(
     for i, other in enumerate(columns):
         if set(other) != names:
             raise ValueError(
-                f"The episodes' columns differ: {sorted(names)} in the first, {sorted(other)} in number {i}. All "
-                f"episodes of one update need the same extra model outputs."
+                f"The columns of episodes differ: {sorted(names)} in episode 0, {sorted(other)} in episode {i}. All "
+                f"episodes of an update need the same extra model outputs."
             )
     block = {name: jax.tree.map(lay_out, *[c[name] for c in columns]) for name in columns[0]}
     rows = [

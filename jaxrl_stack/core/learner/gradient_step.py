@@ -1,4 +1,4 @@
-"""One gradient step of a Learner, traced: losses and their gradients, then the hooks that change the parameters."""
+"""Gradient step of a Learner, traced: losses and gradients, then the hooks that change the parameters."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
 
 TakenFrom = Mapping[ModuleID, PackedItems | WholeItems]
-"""Items of every module, from which minibatches are taken."""
+"""Items of every module, from which minibatches are gathered."""
 
 
 class Carry(NamedTuple):
     """Arrays that a gradient step changes.
 
     Attributes:
-        params: All parameters; in a loop, as `as_vector` has them.
-        rest: Other state of the modules.
+        params: All parameters; between the steps of a loop in the form of `as_vector`.
+        rest: Non-parameter state of the modules.
         optimizers: States of the optimizers, ``{module_id: {name: state}}``.
     """
 
@@ -42,7 +42,7 @@ class Carry(NamedTuple):
 
 
 class _Linearized(NamedTuple):
-    """Losses, how they change with the parameters, and what they leave."""
+    """Losses of a minibatch, their linearization in the parameters, and their other outputs."""
 
     values: dict[ModuleID, Any]
     changes: LinearizedLosses
@@ -50,13 +50,13 @@ class _Linearized(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """Sums over the parts of a minibatch, and the modules' other state after the last one.
+    """Sums over the parts of a minibatch.
 
     Attributes:
-        rest: That state.
-        losses: Shares of the losses.
-        gradients: Of the gradients, as `as_vector` has them.
-        metrics: Of the metrics.
+        rest: Non-parameter state of the modules after the last part.
+        losses: Sums of the parts' shares of the losses.
+        gradients: Sums of the parts' shares of the gradients, in the form of `as_vector`.
+        metrics: Merged metrics of the parts.
     """
 
     rest: dict[str, jax.Array]
@@ -66,12 +66,12 @@ class _Shares(NamedTuple):
 
 
 class GradientStep:
-    """One gradient step of a learner on the rows of a minibatch, as a function to trace.
+    """Traced function of one gradient step on the items of a minibatch.
 
     Args:
-        learner: Whose hooks it calls; they are looked up when it is traced.
-        trace_of: ``(metrics, params, optimizers) -> Trace``, the part of a trace that all steps of an update share.
-        losses: `Losses` of them, or the replay of its trace.
+        learner: The learner, whose hooks are looked up during tracing.
+        trace_of: ``(metrics, params, optimizers) -> Trace``; fills in the parts that all steps of an update share.
+        losses: The update's `Losses`, or the replay of their trace.
     """
 
     def __init__(self, learner: Learner, trace_of: Callable[..., Trace], losses: LossFunction):
@@ -80,16 +80,16 @@ class GradientStep:
         self._losses = losses
 
     def __call__(self, carry: Carry, items: TakenFrom, index: Mapping[ModuleID, Any]) -> tuple[Carry, TracedMetrics]:
-        """Make the step.
+        """Makes the step.
 
         Args:
-            carry: Before it.
-            items: Those of the modules that are updated.
-            index: ``{module_id: uint32 [microbatches, S, m / microbatches]}``, the items of this minibatch; None for
-                all items, at once.
+            carry: Arrays before the step.
+            items: Items of the modules that are updated.
+            index: ``{module_id: uint32 [microbatches, S, m / microbatches]}``, indices of the minibatch's items; None
+                takes all items in one part.
 
         Returns:
-            ``(carry, metrics)`` after it.
+            ``(carry, metrics)`` after the step.
         """
         learner, (params, rest, optimizers) = self._learner, carry
         trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers=optimizers)
@@ -102,7 +102,7 @@ class GradientStep:
                 losses, trace.linearized, outputs = self._linearized(trace, rest, items, first)
             trace.losses = losses
             trace.metrics = TracedMetrics(outputs.metrics, outputs.rows)
-            # The module that the losses saw belongs to their differentiation and must not be read after it.
+            # The module inside the losses contains tracers of their differentiation, which must not be read later.
             trace.module = learner.pure.bind(params, outputs.rest)
             for mid, loss in losses.items():
                 total = sum(loss.values()) if isinstance(loss, dict) else loss
@@ -119,8 +119,10 @@ class GradientStep:
     def _in_parts(
         self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Mapping[ModuleID, Any], first: Any
     ) -> tuple[dict[ModuleID, Any], LossOutputs]:
-        """Losses and what they leave, and gradients for `trace`, added up over the parts of the minibatch and averaged
-        over devices."""
+        """Returns the losses and their outputs, summed over the parts of the minibatch and averaged over devices.
+
+        Stores the gradients, reduced in the same way, in `trace`.
+        """
 
         def of_part(rest: Any, part: Any) -> tuple[_Linearized, ParamDict]:
             found = self._linearized(trace, rest, items, part)
@@ -155,7 +157,7 @@ class GradientStep:
         return losses, LossOutputs(rest, metrics.exchanged(averages, slots), per_row)
 
     def _linearized(self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Any) -> _Linearized:
-        """Losses of the items at `index`, how they change with the parameters, and what they leave."""
+        """Returns the losses of the items at `index`, their linearization, and their other outputs."""
         batch = {mid: own.take(index[mid]) for mid, own in items.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}
         losses = functools.partial(self._losses, trace.params, rest, batch, trace.row_counts)
@@ -166,7 +168,7 @@ class GradientStep:
 def _log_finiteness(
     learner: Learner, metrics: TracedMetrics, losses: Mapping[ModuleID, Any], gradients: ParamDict
 ) -> None:
-    """Flags for ``config.debugging(check_nans=True)``; read by `raise_if_not_finite`."""
+    """Logs flags for ``config.debugging(check_nans=True)``, which `raise_if_not_finite` reads."""
     for mid, loss in losses.items():
         flags = {"loss": jax.tree.reduce(jnp.logical_and, jax.tree.map(jnp.isfinite, loss))}
         for ref, gradient in gradients.items():
@@ -177,7 +179,7 @@ def _log_finiteness(
 
 
 def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
-    """Valid rows of the minibatch per device, on average over the devices."""
+    """Returns the mean number of valid rows per device of the minibatch, float32 by module; 1 if there are none."""
     counts = {}
     for mid, own in items.items():
         count = own.num_valid(index[mid])
@@ -185,7 +187,7 @@ def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str |
             counts[mid] = jnp.float32(count)
         else:
             count = reductions.pmean_flat(count, axis_name)
-            # No valid row anywhere: the sums are 0, and so are the means.
+            # Without a valid row on any device all sums are 0, and so are the means.
             counts[mid] = jnp.where(count > 0.0, count, 1.0)
     return counts
 
@@ -196,13 +198,13 @@ def microbatches_per_minibatch(
     local_shards: int,
     forms: Mapping[ModuleID, Form] = MappingProxyType({}),
 ) -> int:
-    """Over how many parts of each minibatch the gradients are added up.
+    """Returns the number of parts of each minibatch over which gradients are summed.
 
     Args:
-        learner: Whose loss it is.
-        sizes: Items per minibatch and shard.
-        local_shards: Shuffle shards on each device.
-        forms: Of these; rows where there is none.
+        learner: The learner, with its loss.
+        sizes: Number of items per minibatch and shard, by module.
+        local_shards: Number of shuffle shards on each device.
+        forms: Forms of the items, by module; modules without one have rows.
     """
     target = gradient_rows_per_microbatch(learner.devices)
     if target is None or not loss_is_linear(learner) or not all(can_be_split(learner.template[mid]) for mid in sizes):
@@ -219,10 +221,10 @@ def microbatches_per_minibatch(
 
 
 def gradient_rows_per_microbatch(devices: Sequence[Device]) -> int | None:
-    """Rows of a minibatch to differentiate at a time: as many as fit a CPU core's cache.
+    """Returns the number of rows that are differentiated at a time, so that they fit a CPU core's cache; None for all.
 
-    Measured on 2 cores with 64x64 networks: gradients of 16,384 rows at once take 1.25 times, of 65,536 rows 1.75
-    times as long as added up over microbatches. One CPU device spreads a matrix product over all cores and needs larger
+    Measured on 2 cores with 64x64 networks: gradients of 16,384 rows in one pass take 1.25 times, of 65,536 rows 1.75
+    times as long as sums over microbatches. One CPU device spreads a matrix product over all cores and needs larger
     microbatches than one device per core. Accelerators take the whole minibatch.
     """
     if devices[0].platform != "cpu":

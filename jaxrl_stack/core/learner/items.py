@@ -1,8 +1,8 @@
-"""Items, from which the minibatches of a module are drawn, and what losses see of them.
+"""Items, from which the minibatches of a module are drawn, and their forms.
 
-An item is a row, a chunk of ``L`` steps, or a step of the environment with the rows of its ``A`` agents. A `Block`
-becomes `Items` once, behind the learner connectors of an update: nothing after that asks for its layout. A form is the
-static part of items: it says what one item is, and how losses see several.
+An item is a row, a chunk of ``L`` steps, or a step of the environment with the rows of its ``A`` agents. An update
+converts each `Block` to `Items` once, after its learner connectors; later parts do not need the block's layout. A form
+is the static part of items: it defines one item, and the shapes in which losses receive several.
 """
 
 from __future__ import annotations
@@ -35,55 +35,55 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """Rows, each of which is drawn by itself: losses see ``[m, ...]``.
+    """Form of rows that are drawn one by one; losses receive ``[m, ...]``.
 
     Attributes:
-        is_masked: Whether there is the column ``LOSS_MASK``.
+        is_masked: Whether the column ``LOSS_MASK`` exists.
     """
 
     is_masked: bool = False
 
     @property
     def rows_per_item(self) -> int:
-        """Steps in an item."""
+        """Number of steps in an item."""
         return 1
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Axes that the mask of one item has."""
+        """Shape of the mask of one item."""
         return ()
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Items of a block ``[T, B, ...]``."""
+        """Returns the number of items of a block ``[T, B, ...]``."""
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Columns of items ``[m, ...]`` as losses see them."""
+        """Returns columns of items ``[m, ...]`` in the shapes that losses receive."""
         return items
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """``LOSS_MASK`` of columns that losses see, all of which count."""
+        """Returns a ``LOSS_MASK`` without masked rows, for columns in the shapes that losses receive."""
         return jnp.ones(len(jax.tree.leaves(columns)[0]), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
+        """Returns ``(columns, outputs of forward_train)``; `step_by_step` may change the columns."""
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Number of steps that need the memory of `num_rows` rows while gradients are computed."""
+        """Returns the number of steps that need the memory of `num_rows` rows while gradients are computed."""
         return num_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvStepForm(RowForm):
-    """Steps of the environment with the rows of all agents, and once what these share.
+    """Form of environment steps with the rows of all agents; observations that agents share are stored once.
 
-    A critic that sees what all agents see says the same for each of them: it looks at each step once.
+    A centralized critic has the same value for all agents of a step, so that it evaluates each step once.
 
     Attributes:
         num_agents: ``A``.
-        shared: Keys of the observations that are the same for all agents. Losses see ``[m, ...]`` of these, and
-            ``[m * A, ...]`` of all else.
+        shared: Keys of the observations that are the same for all agents. Losses receive these as ``[m, ...]``, and
+            all other columns as ``[m * A, ...]``.
     """
 
     num_agents: int
@@ -91,17 +91,17 @@ class EnvStepForm(RowForm):
 
     @property
     def rows_per_item(self) -> int:
-        """Rows of all agents."""
+        """Number of rows in an item, one per agent."""
         return self.num_agents
 
     def cut(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """A block with a step of the environment as one entry.
+        """Groups the rows of a block by environment step.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``; agent ``a`` has the columns from ``a * B / A`` on.
 
         Returns:
-            Leaves ``[T, B / A, A, ...]``. Shared observations are those of the first agent, ``[T, B / A, ...]``.
+            Leaves ``[T, B / A, A, ...]``; shared observations, taken from the first agent, are ``[T, B / A, ...]``.
         """
 
         def own(x: jax.Array) -> jax.Array:
@@ -111,18 +111,17 @@ class EnvStepForm(RowForm):
         return self._by_kind(columns, own, lambda x: x[:, : x.shape[1] // self.num_agents])
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Items ``[m, A, ...]`` as rows ``[m * A, ...]``, the agents of a step side by side."""
+        """Returns items ``[m, A, ...]`` as rows ``[m * A, ...]``; the agents of a step are adjacent."""
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """``LOSS_MASK`` of rows, all of which count; of what agents share there are fewer."""
+        """Returns a ``LOSS_MASK`` without masked rows, ``[m * A]``; shared observations have fewer entries."""
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
     def _by_kind(
         self, columns: Mapping[str, Any], own: Callable[[Any], Any], of_all: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        """Leaves as `own` makes them of those that agents have for themselves, and `of_all` of those that they
-        share."""
+        """Applies `own` to leaves with one entry per agent, and `of_all` to shared observations."""
         out = {}
         for name, column in columns.items():
             if name == Columns.OBS and isinstance(column, Mapping):
@@ -134,11 +133,11 @@ class EnvStepForm(RowForm):
 
 @dataclasses.dataclass(frozen=True)
 class ChunkForm:
-    """Chunks of steps in their order, of a module without a recurrent state: losses see ``[m, L, ...]``.
+    """Form of chunks of successive steps, for modules without a recurrent state; losses receive ``[m, L, ...]``.
 
     Attributes:
         length: ``L``.
-        is_masked: Whether there is the column ``LOSS_MASK``.
+        is_masked: Whether the column ``LOSS_MASK`` exists.
     """
 
     length: int
@@ -146,44 +145,43 @@ class ChunkForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Steps in an item."""
+        """Number of steps in an item."""
         return self.length
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Axes that the mask of one item has."""
+        """Shape of the mask of one item."""
         return (self.length,)
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Items of a block ``[T, B, ...]``: each column is cut into chunks, the last one of which may be filled up."""
+        """Returns the number of items of a block ``[T, B, ...]``; the last chunk of each column may be padded."""
         return -(-num_steps // self.length) * num_columns
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Columns of items ``[m, ...]`` as losses see them."""
+        """Returns columns of items ``[m, ...]`` in the shapes that losses receive."""
         return items
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """``LOSS_MASK`` of columns that losses see, all of which count."""
+        """Returns a ``LOSS_MASK`` without masked rows, for columns in the shapes that losses receive."""
         return jnp.ones(self._leading_axes(columns), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """``(columns, what forward_train returns of them)``: to the module steps are rows, whatever their order."""
+        """Returns ``(columns, outputs of forward_train)``; the module receives the steps as rows ``[m * L, ...]``."""
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns)
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Number of steps that need the memory of `num_rows` rows while gradients are computed."""
+        """Returns the number of steps that need the memory of `num_rows` rows while gradients are computed."""
         return num_rows
 
     def _leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
-        """``(m, L)``; connectors may have added columns without an axis of steps."""
+        """Returns ``(m, L)``; columns of connectors may lack the axis of steps."""
         steps = {name: own for name, own in columns.items() if name != Columns.STATE_IN}
         leading = [np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)]
         return next((own for own in leading if own[1:] == (self.length,)), leading[0])
 
     def _in_chunks(self, outputs: Any, columns: Mapping[str, Any], *, num_axes: int) -> Any:
-        """Outputs of rows ``[m * L, ...]``, or of steps ``[m * L, 1, ...]`` (2 axes), as ``[m, L, ...]``; others
-        stay."""
+        """Reshapes outputs ``[m * L, ...]``, or ``[m * L, 1, ...]`` (2 axes), to ``[m, L, ...]``; others stay."""
         leading = self._leading_axes(columns)
         num_rows = math.prod(leading)
         return jax.tree.map(
@@ -193,19 +191,19 @@ class ChunkForm:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceForm(ChunkForm):
-    """Chunks of steps that start from a recurrent state, ``STATE_IN`` ``[m, ...]``.
+    """Form of chunks that start from a recurrent state, ``STATE_IN`` ``[m, ...]``.
 
     Attributes:
-        is_stepped: Whether the module makes the steps one by one, as episodes may begin inside of chunks, and it does
-            not look at ``RESETS``.
-        keeps_order: Whether losses see chunks ``[m, L, ...]`` of such a module, too, and not ``[m * L, 1, ...]``.
+        is_stepped: Whether the module processes the steps one by one, because episodes may begin inside of chunks and
+            the module does not read ``RESETS``.
+        keeps_order: Whether losses receive chunks ``[m, L, ...]`` from such a module, instead of ``[m * L, 1, ...]``.
     """
 
     is_stepped: bool = False
     keeps_order: bool = False
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """``(columns, what forward_train returns of them)``; see `step_by_step` for columns that become others."""
+        """Returns ``(columns, outputs of forward_train)``; `step_by_step` may change the columns."""
         if not self.is_stepped:
             return columns, module.forward_train(columns)
         stepped, outputs = step_by_step(module, columns)
@@ -214,8 +212,8 @@ class SequenceForm(ChunkForm):
     def steps_at_once(self, num_rows: int) -> int:
         """Number of steps that need the memory of `num_rows` rows while gradients are computed.
 
-        A recurrent layer keeps several times as much of every step, and is slow with few chunks side by side. With
-        chunks of 32 steps a quarter as many take 0.9 times as long as half as many.
+        A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
+        chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
         """
         return num_rows if self.length == 1 else max(num_rows // 4, min(16 * self.length, num_rows // 2))
 
@@ -224,14 +222,14 @@ Form = RowForm | ChunkForm
 
 
 def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bool) -> Form:
-    """The form of the items that a module's blocks become.
+    """Returns the form of the items that a module's blocks become.
 
     Args:
         module: The module.
-        layout: Of the blocks.
+        layout: Layout of the blocks.
         num_steps: ``T``.
-        needs_time: Whether the loss looks at steps in their order: then each column of a block of a module without a
-            recurrent state is one chunk.
+        needs_time: Whether the loss needs steps in order (`Learner.loss_needs_time`). If so, and the module has no
+            recurrent state, each column of a block is one chunk.
     """
     if layout.chunk_length is not None:
         is_masked = layout.is_masked or num_steps % layout.chunk_length > 0
@@ -244,23 +242,22 @@ def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bo
 
 
 def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) -> Form:
-    """The form of a batch that is ready for the loss, as users and replay memories give it.
+    """Returns the form of a batch that is ready for the loss, from users or replay.
 
     Args:
-        module: With a recurrent state, or if `needs_time`, its columns are chunks ``[N, L, ...]``, else rows
-            ``[N, ...]``.
-        columns: ``{column: pytree}``; they say whether there are masks, and resets.
-        needs_time: Whether the loss looks at steps in their order.
+        module: The module. If it has a recurrent state, or if `needs_time`, columns are chunks ``[N, L, ...]``; else
+            they are rows ``[N, ...]``.
+        columns: ``{column: pytree}``; the form follows from the presence of masks and resets.
+        needs_time: Whether the loss needs steps in order (`Learner.loss_needs_time`).
 
     Raises:
-        ValueError: If the module has a recurrent state, and there is no ``STATE_IN``; or if chunks have no axis of
-            steps.
+        ValueError: If the module has a recurrent state and ``STATE_IN`` is missing, or if chunks have no axis of steps.
     """
     is_masked, is_recurrent = Columns.LOSS_MASK in columns, bool(module.is_stateful())
     if is_recurrent and Columns.STATE_IN not in columns:
         raise ValueError(
-            f"A batch for a {type(module).__name__}, which has a recurrent state, is sequences [N, L, ...] with the "
-            f"state before each of them in the column {Columns.STATE_IN!r}; this one has {sorted(columns)}."
+            f"A batch for a {type(module).__name__}, which has a recurrent state, needs sequences [N, L, ...] and the "
+            f"state before each of them in the column {Columns.STATE_IN!r}; this batch has {sorted(columns)}."
         )
     if not (is_recurrent or needs_time):
         return RowForm(is_masked)
@@ -271,8 +268,8 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
     ) < 2:
         shapes = {name: np.shape(jax.tree.leaves(own)[0]) for name, own in columns.items()}
         raise ValueError(
-            f"A batch for a loss that takes steps in their order (loss_needs_time) is sequences [N, L, ...]; this one "
-            f"has columns of the shapes {shapes}."
+            f"A batch for a loss that needs steps in order (loss_needs_time=True) must have sequences [N, L, ...]; "
+            f"the shapes of this batch's columns are {shapes}."
         )
     if not is_recurrent:
         return ChunkForm(leading[1], is_masked)
@@ -283,7 +280,7 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
 def forms_of_batch(
     modules: MultiRLModule, batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool
 ) -> dict[str, Form]:
-    """`form_of_batch` of each module in a batch ``{module_id: {column: [N, ...]}}``."""
+    """Returns `form_of_batch` of each module in a batch ``{module_id: {column: [N, ...]}}``."""
     return {mid: form_of_batch(modules[mid], columns, needs_time=needs_time) for mid, columns in batch.items()}
 
 
@@ -292,13 +289,13 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Items of one module in the shards of this device, as many in each.
+    """Items of one module in the shards of this device, the same number in each shard.
 
     Attributes:
-        columns: ``{column: pytree [S, N, ...]}``. Observations of which a block has frames are `frames.FrameRows`, one
-            per shard. Of a batch that was laid out on the host, with the axis of the devices first.
-        valid: Those of a block that count; None where no row of it is masked, and of a batch, which is padded.
-        form: Of the items.
+        columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
+            these. Observations that a block stores as frames are `frames.FrameRows`, one per shard.
+        valid: The valid items of a block; None if the block has no masked rows, and for a batch, which is padded.
+        form: Form of the items.
         num_items: ``N``.
     """
 
@@ -309,11 +306,11 @@ class Items:
 
     @classmethod
     def of_block(cls, module: Any, block: Block, num_shards: int, *, needs_time: bool) -> Self:
-        """Items of a module's block.
+        """Returns the items of a module's block.
 
         Args:
             module: The module.
-            block: Its block; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
+            block: The module's block; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
             num_shards: ``S``.
             needs_time: See `form_of_block`.
         """
@@ -332,21 +329,21 @@ class Items:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """The columns ``[1, S * N, ...]``, shard after shard, as hooks see those of a batch."""
+        """The columns ``[1, S * N, ...]``, shard after shard; the form in which hooks receive a batch."""
         return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), self.columns)
 
     @property
     def batch_of_devices(self) -> dict[str, Any]:
-        """`batch` of every device, ``[D, 1, S * N, ...]``, of items that were laid out on the host."""
+        """`batch` of every device, ``[D, 1, S * N, ...]``, for items that were laid out on the host."""
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 
     def shapes(self, number: int) -> dict[str, Any]:
-        """`jax.ShapeDtypeStruct`s of what losses see of `number` items."""
+        """Returns the `jax.ShapeDtypeStruct`s of the columns that losses receive for `number` items."""
         items = {name: _shapes_of(column, number) for name, column in self.columns.items()}
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """The items that count in an update in which some module has masks; steps that only fill chunks up do not."""
+        """Returns the valid items, for an update in which some module has masks; padding of chunks is not valid."""
         if self.valid is not None:
             return self.valid
         if self.form.is_masked:
@@ -358,12 +355,12 @@ class Items:
 class PackedItems:
     """`Items` packed so that a minibatch is one gather of short contiguous rows.
 
-    32-bit columns and flags are bit-cast into one uint32 matrix ``[S, N, width]``; everything else (uint8 frames,
-    64-bit numbers) stays a column of its own and is gathered by itself.
+    32-bit columns and flags are bit-cast into one uint32 matrix ``[S, N, width]``; all other columns (uint8 frames,
+    64-bit numbers) stay separate and are gathered one by one.
 
     Args:
         items: The items.
-        carried: Names of the columns that matter; the others are zeros in every minibatch.
+        carried: Names of the columns that the losses read; the others are zeros in every minibatch.
     """
 
     def __init__(self, items: Items, carried: Collection[str]):
@@ -376,7 +373,7 @@ class PackedItems:
         self._matrix, self._loose, self._slots = packing.pack(leaves, lead=2)
 
     def take(self, index: jax.Array) -> dict[str, Any]:
-        """The items ``index[s]`` of every shard ``s``, shards laid end to end, as losses see them.
+        """Returns the items ``index[s]`` of every shard ``s``, concatenated, in the shapes that losses receive.
 
         Args:
             index: uint32 ``[S, m]``.
@@ -397,12 +394,12 @@ class PackedItems:
         return self._form.shown(observations | columns | zeros)
 
     def num_valid(self, index: jax.Array) -> jax.Array | int:
-        """Steps that count in the items at `index`: float32, or an int where all of them do.
+        """Returns the number of valid steps in the items at `index`: float32, or an int if no item is masked.
 
         Args:
             index: uint32 ``[parts, S, m / parts]``.
         """
-        # A loss that does not read the mask is not told of it either.
+        # If the loss does not read the mask, all steps count.
         if not self._form.is_masked or Columns.LOSS_MASK not in self._columns:
             return index.size * self._form.rows_per_item
         flat = jnp.moveaxis(index, 0, 1).reshape(index.shape[1], -1)
@@ -411,10 +408,10 @@ class PackedItems:
 
 
 class WholeItems:
-    """Items that a gradient step takes all at once, in place of `PackedItems`: each column stays by itself.
+    """Items of a gradient step on the whole batch; unlike `PackedItems`, columns are not packed.
 
     Args:
-        form: Of the items.
+        form: Form of the items.
         columns: ``{column: pytree [N, ...]}``, or chunks ``[N, L, ...]``.
     """
 
@@ -423,22 +420,22 @@ class WholeItems:
 
     @property
     def mask(self) -> jax.Array | None:
-        """``LOSS_MASK``; None where there is none."""
+        """Column ``LOSS_MASK``; None without masks."""
         return self.columns[Columns.LOSS_MASK] if self.form.is_masked else None
 
     def take(self, index: Any) -> dict[str, Any]:
-        """All items, whatever the index."""
+        """Returns all items; the index is ignored."""
         return dict(self.columns)
 
     def num_valid(self, index: Any) -> jax.Array | int:
-        """Steps that count: float32, or an int where all of them do."""
+        """Returns the number of valid steps: float32, or an int if no item is masked."""
         if self.mask is None:
             return len(jax.tree.leaves(self.columns)[0]) * self.form.rows_per_item
         return jnp.sum(self.mask).astype(jnp.float32)
 
 
 def shard_rows(block: Any, num_shards: int) -> Any:
-    """Lay a time-major block out as rows per shard.
+    """Reshapes a time-major block to rows per shard.
 
     Args:
         block: Pytree of arrays ``[T, B, ...]``; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
@@ -459,12 +456,12 @@ def shard_rows(block: Any, num_shards: int) -> Any:
 
 
 def _taken(shard: jax.Array, index: jax.Array) -> jax.Array:
-    """``shard[index]``, for items that are there."""
+    """Returns ``shard[index]``; all indices must be in bounds."""
     return shard.at[index].get(mode="promise_in_bounds")
 
 
 def _shapes_of(column: Any, number: int) -> Any:
-    """`jax.ShapeDtypeStruct`s of `number` items of a column ``[S, N, ...]``, or of observations made of frames."""
+    """Returns the `jax.ShapeDtypeStruct`s of `number` items of a column ``[S, N, ...]``, or of stacked frames."""
     if isinstance(column, FrameRows):
         one_of_each_shard = jax.ShapeDtypeStruct((len(column.counts), 1), jnp.uint32)
         taken = jax.eval_shape(jax.vmap(FrameRows.take), column, one_of_each_shard)

@@ -1,4 +1,4 @@
-"""JoinedLearners: N Learners in Ray actors that a `LearnerGroup` starts, calls and restarts as one."""
+"""N Learners in Ray actors that a `LearnerGroup` starts, calls and restarts together."""
 
 from __future__ import annotations
 
@@ -27,28 +27,30 @@ logger = logging.getLogger(__name__)
 
 GET_STATE = operator.methodcaller("get_state")
 STATE_AFTER_UPDATE = "_rl_module_state_after_update"
-"""Where ``update(return_state=True)`` puts the weights in the first learner's result."""
+"""Key of the weights in the first learner's result of ``update(return_state=True)``."""
 OTHERS_TIMEOUT_S = 10.0
-"""How long to wait for the other learners' answers once one of them has failed: what fails in one fails in all, unless
-that one took the others' partner away."""
+"""Longest wait for the other learners' answers after one has failed, in seconds. The same call fails in all learners,
+unless the others wait for the one that failed."""
 CONSEQUENCES_TIMEOUT_S = 1.0
-"""How long to wait for what the other learners have to say of one that died."""
+"""Longest wait for the errors of the other learners after one has died, in seconds."""
 JOIN_ATTEMPTS = 3
-"""How often learners are started until they can be joined."""
+"""Number of attempts to start and join the learners."""
 LEAVE_TIMEOUT_S = 5.0
-"""How long learners may take to part before they are ended."""
+"""Longest time for learners to leave the group before they are killed, in seconds."""
 
 
 class _LostLearnersError(Exception):
-    """A process was lost, or waits for others that have failed. The cause is what was raised first."""
+    """A process was lost, or waits for others that have failed; ``__cause__`` is the first error."""
 
 
 @dataclasses.dataclass
 class _Pending:
-    """An update that was sent, and whose answers were not fetched yet.
+    """Update that was sent, and whose answers were not fetched yet.
 
     Attributes:
-        number: How many were sent, this one included.
+        refs: Ray references of the answers, one per learner.
+        return_state: Whether the first answer contains the weights.
+        number: Number of updates that were sent, this one included.
     """
 
     refs: list[Any]
@@ -57,13 +59,13 @@ class _Pending:
 
 
 class JoinedLearners:
-    """The actors of a `LearnerGroup`, which live and die as one, with a snapshot from which they start again.
+    """Learner actors of a `LearnerGroup`. If one is lost, all are restarted from the last snapshot.
 
     Args:
         config: The algorithm's config.
-        placement_group: Its last bundles are the learners'.
-        backend: Where the actors run.
-        **actor_arguments: For `actor_class`, beside the config and what Ray gives it: ``module_spec``.
+        placement_group: Ray placement group; its last bundles are those of the learners.
+        backend: Runtime of the actors.
+        **actor_arguments: Further arguments of `actor_class`: ``module_spec``.
     """
 
     actor_class: type[LearnerActor] = LearnerActor
@@ -100,7 +102,7 @@ class JoinedLearners:
             self._kill()
             raise
 
-    # ------------------------------------------------------------------------------------------------- life and death
+    # --------------------------------------------------------------------------------------------- start and shutdown
 
     def _start(self) -> None:
         for attempt in range(1, JOIN_ATTEMPTS + 1):
@@ -117,7 +119,7 @@ class JoinedLearners:
         self.info = self._gather([actor.build.remote() for actor in self._actors])[0]
 
     def _join(self) -> None:
-        """Put the devices of all actors on one axis.
+        """Joins the devices of all actors to one axis.
 
         Raises:
             _LostLearnersError: If the coordinator's port is taken, or an actor died.
@@ -134,7 +136,7 @@ class JoinedLearners:
             self.actor_class,
             [arguments] * self.num_learners,
             options=options,
-            max_restarts=0,  # One of several cannot come back without the others.
+            max_restarts=0,  # A single learner cannot be restarted without the others.
             strategies=[self._scheduling_strategy(i) for i in range(self.num_learners)],
             backend=self.backend,
         )
@@ -147,19 +149,20 @@ class JoinedLearners:
         num_bundles = len(self._placement_group.bundle_specs)
         if num_bundles < self.num_learners:
             raise ValueError(
-                f"The placement group has {num_bundles} bundles; num_learners={self.num_learners} needs as many."
+                f"The placement group has {num_bundles} bundles, fewer than num_learners={self.num_learners}. Create "
+                f"it with one bundle per learner at its end."
             )
         return in_bundle(self._placement_group, num_bundles - self.num_learners + index)
 
     def _restart(self, lost: _LostLearnersError) -> None:
-        """Start all learners again from the last snapshot."""
+        """Restarts all learners from the last snapshot."""
         logger.warning(
-            "A learner was lost; all %d start again from the last snapshot, which %d update(s) have followed. %s",
+            "A learner was lost; all %d restart from the last snapshot, and %d update(s) after it are lost. %s",
             self.num_learners,
             self._num_sent - self._sent_at_snapshot,
             lost.__cause__,
         )
-        # The learners may have made updates that only the runners have heard of.
+        # Runners may have received weights of updates whose answers were not fetched.
         self.num_updates += sum(update.number > self._num_answered for update in self.pending)
         self._kill()
         self.num_restarts += 1
@@ -177,9 +180,9 @@ class JoinedLearners:
             self.backend.kill(actor)
 
     def shutdown(self) -> None:
-        """Part and end the actors."""
+        """Lets the learners leave their group, and ends the actors."""
         if self._actors and self.num_learners > 1 and self.backend.is_running:
-            # One that ends without having left takes the others down, with a page of messages each.
+            # If one ends without leaving first, the others fail, too, with a page of messages each.
             self.backend.wait([a.leave.remote() for a in self._actors], self.num_learners, LEAVE_TIMEOUT_S)
         self._kill()
         self._is_shut_down = True
@@ -187,10 +190,11 @@ class JoinedLearners:
     # ---------------------------------------------------------------------------------------------------------- calls
 
     def _with_restart(self, send: Callable[[], Any]) -> Any:
-        """What `send` returns; if learners are lost on the way, all start again and `send` is called once more.
+        """Returns the result of `send`; if learners are lost, restarts all of them and calls `send` once more.
 
         Raises:
-            RuntimeError: If they are lost again.
+            ValueError: If the group was shut down.
+            RuntimeError: If learners are lost again.
         """
         if self._is_shut_down:
             raise ValueError("This LearnerGroup was shut down.")
@@ -204,14 +208,14 @@ class JoinedLearners:
                 self._lost = lost
         assert self._lost is not None
         reason = self._lost.__cause__
-        raise RuntimeError(f"Learners were lost again after they had been started anew: {reason}") from reason
+        raise RuntimeError(f"Learners were lost again after a restart: {reason}") from reason
 
     def _gather(self, refs: Sequence[Any]) -> list[Any]:
-        """The results of one call of several actors.
+        """Returns the results of one call of several actors.
 
         Raises:
             _LostLearnersError: If an actor died, or does not answer while another one has failed.
-            Exception: What the calls raised.
+            Exception: The first error of the calls.
         """
         results = []
         for outcome in self._outcomes(refs, others_timeout_seconds=OTHERS_TIMEOUT_S):
@@ -224,12 +228,13 @@ class JoinedLearners:
     def _outcomes(
         self, refs: Sequence[Any], *, timeout_seconds: float | None = None, others_timeout_seconds: float | None = None
     ) -> list[ResultOrError | None]:
-        """Results or exceptions of the code that ran, in order; None for those that did not come in time.
+        """Returns the results or exceptions of calls, in order; None for calls that did not finish in time.
 
         Args:
-            refs: One per actor.
-            timeout_seconds: Longest wait.
-            others_timeout_seconds: Longest wait for the others once one has failed, after which they are given up.
+            refs: Ray references, one per actor.
+            timeout_seconds: Longest wait; None waits without a limit.
+            others_timeout_seconds: Longest wait for the other calls after one has failed; then the learners count as
+                lost. None: a failed call does not affect the others.
 
         Raises:
             _LostLearnersError: See `_gather`.
@@ -249,7 +254,7 @@ class JoinedLearners:
             if outcome.error is None:
                 continue
             if outcome.is_ray_error:
-                # That the others could not reach it is only a consequence, which Ray prints if it is not fetched.
+                # The others fail because they cannot reach it. Ray prints these errors unless they are fetched.
                 if waiting:
                     failed, _ = backend.wait(waiting, len(waiting), CONSEQUENCES_TIMEOUT_S)
                     for ref in failed:
@@ -263,11 +268,11 @@ class JoinedLearners:
         return [outcomes.get(ref) for ref in refs]
 
     def call(self, method: str) -> list[Any]:
-        """A method of all actors."""
+        """Calls a method of all actors and returns the results."""
         return self._with_restart(lambda: self._gather([getattr(a, method).remote() for a in self._actors]))
 
     def first(self, func: Callable[..., Any], **kwargs: Any) -> Any:
-        """``func(learner, **kwargs)`` of the first learner; all have the same state."""
+        """Returns ``func(learner, **kwargs)`` of the first learner; all have the same state."""
         return self._with_restart(lambda: self._gather([self._actors[0].apply.remote(func, kwargs)]))[0]
 
     def foreach(
@@ -278,11 +283,24 @@ class JoinedLearners:
         timeout_seconds: float | None,
         return_obj_refs: bool,
     ) -> RemoteCallResults:
-        """See `LearnerGroup.foreach_learner`."""
+        """Calls ``func(learner, **kwargs)`` with learners, see `LearnerGroup.foreach_learner`.
+
+        Args:
+            func: The function.
+            kwargs: Its further arguments.
+            ids: Indices of the learners; None for all.
+            timeout_seconds: Longest wait; learners that do not answer in time are missing in the results.
+            return_obj_refs: Whether to return Ray references to the results.
+
+        Raises:
+            ValueError: If there is no learner of an index.
+        """
         chosen = list(range(self.num_learners)) if ids is None else list(ids)
         unknown = [i for i in chosen if i not in range(self.num_learners)]
         if unknown:
-            raise ValueError(f"There is no learner {unknown[0]!r}; there are {list(range(self.num_learners))}.")
+            raise ValueError(
+                f"Learner {unknown[0]!r} does not exist. Use indices out of {list(range(self.num_learners))}."
+            )
 
         def send() -> list[ResultOrError | None]:
             refs = [self._actors[i].apply.remote(func, kwargs) for i in chosen]
@@ -300,7 +318,7 @@ class JoinedLearners:
         return results
 
     def weights_ref(self) -> Any:
-        """See `LearnerGroup.get_weights_ref`."""
+        """Returns a Ray reference of the weights for env runners, see `LearnerGroup.get_weights_ref`."""
 
         def send() -> Any:
             is_well, ref = self._actors[0].weights_for_runners.options(num_returns=2).remote()
@@ -316,18 +334,18 @@ class JoinedLearners:
         self._gather([actor.call.remote(method, ref) for actor in self._actors])
 
     def change(self, method: str, value: Any) -> None:
-        """``learner.method(value)`` of all learners: a change of state that is not lost."""
+        """Calls ``learner.method(value)`` of all learners and takes a snapshot, so that the change is not lost."""
         self._with_restart(lambda: self._send_to_all(method, value))
         self._take_snapshot()
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """`Learner.change_settings` of all learners, and of those that start again."""
+        """Calls `Learner.change_settings` of all learners; restarted learners use the new settings, too."""
         change = operator.methodcaller("change_settings", config)
         self._with_restart(lambda: self._gather([actor.apply.remote(change, {}) for actor in self._actors]))
         self.config = config
 
     def change_modules(self, change: operator.methodcaller) -> MultiRLModuleSpec:
-        """`Learner.add_module` or `remove_module` of all learners."""
+        """Calls `Learner.add_module` or `remove_module` of all learners; returns the spec of their modules."""
         specs = self._with_restart(lambda: self._gather([a.apply.remote(change, {}) for a in self._actors]))
         self._module_changes.append(change)
         self._take_snapshot()
@@ -346,7 +364,7 @@ class JoinedLearners:
     def update(
         self, shares: Sequence[UpdateData], arguments: dict[str, Any], async_update: bool, return_state: bool
     ) -> list[dict[str, Any]]:
-        """One update from every learner's share; see `LearnerGroup.update`."""
+        """Updates each learner from its share; see `LearnerGroup.update`."""
         if async_update:
             return self._update_async(shares, arguments, return_state)
 
@@ -356,7 +374,7 @@ class JoinedLearners:
         return self._received(self._with_restart(send), return_state, self._num_sent)
 
     def update_rows(self, experience: Experience, arguments: dict[str, Any]) -> dict[Any, np.ndarray]:
-        """See `LearnerGroup.update_rows`."""
+        """Makes one gradient step on all rows, see `LearnerGroup.update_rows`."""
         shares = experience.split(self.num_learners)
         answers = self._with_restart(lambda: self._gather(self._send_update(shares, arguments, False)))
         self._received(answers, False, self._num_sent)
@@ -364,7 +382,7 @@ class JoinedLearners:
         return {key: np.concatenate([own[key] for own in rows]) for key in rows[0]}
 
     def evaluate_rows(self, experience: Experience, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-        """See `LearnerGroup.evaluate_rows`."""
+        """Returns the losses of rows without an update, see `LearnerGroup.evaluate_rows`."""
         shares = experience.split(self.num_learners)
         calls = [operator.methodcaller("evaluate_rows", share, **arguments) for share in shares]
 
@@ -384,7 +402,7 @@ class JoinedLearners:
         ]
 
     def _received(self, answers: Sequence[Answer], return_state: bool, number: int) -> list[dict[str, Any]]:
-        """The metrics in the answers to the update of that number. Those before it are done, fetched or not."""
+        """Returns the metrics of the answers to update `number`; earlier updates are finished, too."""
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)
         self._num_answered = max(self._num_answered, number)
@@ -407,11 +425,13 @@ class JoinedLearners:
         return results
 
     def send_update(self, shares: Sequence[UpdateData], arguments: dict[str, Any], return_state: bool) -> bool:
-        """Have the learners update when they are done with what was sent before; `finished_updates` has the results.
+        """Sends an update to all learners; they make it after the updates that were sent before.
+
+        `finished_updates` returns the results.
 
         Returns:
-            False if ``max_requests_in_flight_per_learner`` updates are unfinished: then this one is left out, and its
-            steps are counted.
+            False if ``max_requests_in_flight_per_learner`` updates are unfinished. Then this update is dropped, and its
+            steps are added to `num_dropped_env_steps`.
         """
         if len(self.pending) >= self.config.max_requests_in_flight_per_learner:
             self.num_dropped_env_steps += sum(_num_env_steps(share, self.config) for share in shares)
@@ -425,9 +445,11 @@ class JoinedLearners:
         return True
 
     def finished_updates(self) -> list[list[dict[str, Any]] | Exception]:
-        """Of each `send_update` that is finished and was not returned here yet, oldest first, the learners' metrics.
+        """Returns the results of newly finished updates of `send_update`, oldest first.
 
-        In the place of an update that failed stands what it raised. Those that were lost with a learner are left out.
+        Returns:
+            For each update one dict of metrics per learner, or the exception that it raised. Updates that were lost
+            with a learner are missing.
         """
         self._with_restart(self._fetch_finished)
         finished, self._finished = self._finished, []
@@ -450,13 +472,13 @@ class JoinedLearners:
 
 
 def _is_broken_program(error: Exception) -> bool:
-    """Whether a compiled program has failed half-way: the learner's state, which it was given, is gone then."""
+    """Whether a compiled program failed while it ran; the learner's state, which was donated to it, is lost then."""
     cause = getattr(error, "cause", error)
-    # What fails between processes on the CPU is a ValueError.
+    # Failed communication between processes on the CPU raises a ValueError.
     return isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause)
 
 
 def _num_env_steps(share: UpdateData, config: AlgorithmConfig) -> int:
-    """Steps that are dropped with a share; a train batch's, where only fetching the data would tell."""
+    """Returns the number of steps in a share; ``train_batch_size_per_learner`` if the data would have to be fetched."""
     known = share.num_steps if isinstance(share, TrainingData) else share.num_env_steps
     return config.train_batch_size_per_learner if known is None else known

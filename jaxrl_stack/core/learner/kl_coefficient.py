@@ -1,4 +1,4 @@
-"""The weight of a KL term in the loss, which moves until the divergence is what it is to be."""
+"""Adaptive KL coefficient (Schulman et al., 2017, arXiv:1707.06347, section 4)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from jaxrl_stack.core.learner.post_update import UpdateResult
 from jaxrl_stack.core.learner.traced_metrics import MetricKey
 
 KL_KEY = "mean_kl_loss"
-"""Name of the metric that the coefficient follows, of each module."""
+"""Name of each module's metric that adapts the coefficient."""
 CURR_KL_COEFF_KEY = "curr_kl_coeff"
 """Name of the coefficient, as a metric and in a learner's extra state."""
 
 
 class AdaptiveKLCoefficient(Learner):
-    """Brings an adaptive KL coefficient to a `Learner`: derive from this class and from it, in this order.
+    """Mixin of a `Learner` with an adaptive KL coefficient: derive from this class and the Learner, in this order.
 
-    The loss logs the mean divergence of each module as `KL_KEY`. After every update with ``use_kl_loss`` the
-    coefficient moves by that of the last minibatch: x1.5 above twice ``kl_target``, x0.5 below half of it (Schulman et
-    al., 2017, section 4, with RLlib's factors). It starts at ``kl_coeff``. All three are settings of the config.
+    The loss logs the mean divergence of each module as `KL_KEY`. If ``use_kl_loss`` is set, every update changes the
+    coefficient by the divergence of the last minibatch: x1.5 above twice ``kl_target``, x0.5 below half of it (Schulman
+    et al., 2017, section 4, with RLlib's factors). It starts at ``kl_coeff``. All three are settings of the config.
     """
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """The coefficient of every module that the algorithm's loss trains."""
+        """Returns the initial coefficient of every module that the algorithm's loss trains."""
         ids = self._ids_with_loss_of_algorithm
         coefficients = {mid: jnp.float32(self.config_for(mid).kl_coeff) for mid in ids}
         return {**super().initial_extra_state(), CURR_KL_COEFF_KEY: coefficients}
@@ -40,7 +40,7 @@ class AdaptiveKLCoefficient(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Move the coefficients. Pure; see `Learner.post_update`."""
+        """Adapts the coefficients; pure, see `Learner.post_update`."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         coefficients = dict(state.extra[CURR_KL_COEFF_KEY])
         for mid, coefficient in coefficients.items():

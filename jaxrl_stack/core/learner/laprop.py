@@ -1,4 +1,4 @@
-"""LaProp, and gradients that are clipped in proportion to what they change."""
+"""LaProp, and adaptive gradient clipping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LaPropState(NamedTuple):
     """State of `scale_by_laprop`.
 
     Attributes:
-        count: int32, steps.
+        count: int32, number of steps.
         squares: Moving averages of squared gradients, like the parameters.
         momentum: Moving averages of normalised gradients, like the parameters.
     """
@@ -48,7 +48,7 @@ def scale_by_laprop(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-20) -> o
         known, moved = 1.0 - b2**count, 1.0 - b1**count
 
         def momentum_of(m: jax.Array, n: jax.Array, g: jax.Array) -> jax.Array:
-            # Where every gradient was 0, so is the root, and eps may be below what float32 has.
+            # If every gradient was 0, the root is 0, too, and eps may be too small for float32.
             root = jnp.sqrt(n / known) + eps
             return b1 * m + (1.0 - b1) * jnp.where(root > 0, g / jnp.where(root > 0, root, 1.0), 0.0)
 
@@ -59,14 +59,14 @@ def scale_by_laprop(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-20) -> o
 
 
 def clip_adaptively(clip: float = 0.3, least_norm: float = 1e-3) -> optax.GradientTransformation:
-    """Clip the gradient of each array by its norm relative to the array's (Brock et al., 2021, arXiv:2102.06171).
+    """Clips each array's gradient by the ratio of its norm to the array's (Brock et al., 2021, arXiv:2102.06171).
 
-    ``g min(1, clip max(least_norm, |w|) / |g|)`` with one norm per array, as DreamerV3 does it; `optax` has one per
-    unit: ``optax.adaptive_grad_clip``.
+    ``g min(1, clip max(least_norm, |w|) / |g|)`` with one norm per array, as in DreamerV3;
+    ``optax.adaptive_grad_clip`` has one norm per unit.
 
     Args:
         clip: The largest ratio of norms.
-        least_norm: What arrays are taken to have at least, so that those of zeros can change.
+        least_norm: Lower bound for the norms of arrays, so that arrays of zeros can change.
     """
 
     def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -87,12 +87,12 @@ def clip_adaptively(clip: float = 0.3, least_norm: float = 1e-3) -> optax.Gradie
 def laprop(
     learning_rate: Any, *, clip: float | None = 0.3, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-20
 ) -> optax.GradientTransformation:
-    """`clip_adaptively`, then `scale_by_laprop`, then the learning rate: the optimizer of DreamerV3's later form.
+    """Chain of `clip_adaptively`, `scale_by_laprop` and the learning rate: the optimizer of later DreamerV3 versions.
 
     Args:
         learning_rate: Step size, or a schedule of it.
-        clip: See `clip_adaptively`; None for none.
-        b1: See `scale_by_laprop`, like `b2` and `eps`.
+        clip: See `clip_adaptively`; None does not clip.
+        b1: Decay of the momentum; see `scale_by_laprop`.
         b2: Decay of the squares.
         eps: Added to the root.
     """

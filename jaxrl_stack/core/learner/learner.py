@@ -1,4 +1,4 @@
-"""The Learner: trains the modules of a config, with hooks that are compiled into one update."""
+"""Learner: trains the modules of a config, with hooks that are compiled into one update."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ VF_LOSS_KEY = "vf_loss"
 ENTROPY_KEY = "entropy"
 """Names of metrics."""
 _OF_ACTIONS = frozenset({Columns.ACTION_LOGP, Columns.ACTION_DIST_INPUTS, Columns.ACTION_PROB})
-"""Columns that belong to an action: a module that chooses actions itself returns those that the loss reads."""
+"""Columns that describe an action: a module that chooses actions itself must return those that the loss reads."""
 _OPTIMIZER_STATE = "Use get_state(components='optimizer') and set_state(...)."
 _MODULE_STATE = "Use get_weights() and set_weights(...), or get_state(components='rl_module') and set_state(...)."
 _OLD_HOOKS = {
@@ -121,13 +121,13 @@ OLD_MEMBERS = _OLD_HOOKS | {
     "_set_optimizer_lr": "Use algorithm.change_settings(lr=...), which reaches all learners.",
     "_optimizer_lr_schedules": "Use algorithm.change_settings(lr=[[0, 1e-3], [100000, 1e-5]]).",
 }
-"""Members of earlier Learners of RLlib, and what to use instead."""
+"""Members of RLlib's earlier Learners, and their replacements."""
 
 
 class Learner(Checkpointable):
     """Updates the RLModules of a config from train batches.
 
-    Subclass it and override the hooks, which follow below in the order in which an update calls them. Hooks are called
+    Subclass it and override hooks, which are listed here in the order in which an update calls them. Hooks are called
     while the update is traced, so they must be pure JAX: `pre_update`, `compute_losses`, `compute_loss_for_module`,
     `compute_gradients`, `postprocess_gradients(_for_module)`, `apply_gradients`, `post_update`.
     `configure_optimizers_for_module` runs once, in `build`. `before_gradient_based_update` and
@@ -135,20 +135,20 @@ class Learner(Checkpointable):
 
     Args:
         config: The algorithm's config. A frozen copy is kept.
-        module_spec: Spec of the module(s); None takes the config's own.
+        module_spec: Spec of the module(s); None takes the config's spec.
         module: A built module to use instead of a spec.
 
     Attributes:
         config: The frozen config.
-        template: The modules, as programs are traced for them; `module` has the current weights.
-        pure: The modules as functions of arrays.
+        template: The modules for which programs are traced; `module` has the current weights.
+        pure: The modules as pure functions and arrays.
         devices: Devices of this process that the learner runs on.
         optimizers: The optimizers of the modules.
         pure_update: The update as pure functions, an `update_class`.
         programs: The compiled programs that the methods ``update...()`` call.
         pure_connector: The compiled connectors of the learner pipeline.
-        num_connector_changes: Changes of the learner pipeline that programs have to follow.
-        steps_trained: Lifetime counters of the steps that modules were trained on.
+        num_connector_changes: Number of changes of the learner pipeline; each one needs new programs.
+        steps_trained: Lifetime counters of the steps on which modules were trained.
         metrics_logger: Metrics that are logged on the host.
         policies_to_train: The modules that are trained; see `should_module_be_updated`.
 
@@ -159,39 +159,38 @@ class Learner(Checkpointable):
     framework = "jax"
     TOTAL_LOSS_KEY = "total_loss"
     result_names: tuple[str, ...] = ()
-    """Names that the result of an iteration has for every module from the beginning on, NaN until they are known. Names
-    of base classes are added."""
+    """Names of metrics that every iteration's result has for every module; NaN until they are known. Names of base
+    classes are added."""
     optimizer_names: tuple[str, ...] = (DEFAULT_OPTIMIZER,)
-    """Names of the optimizers that every module has; each reports its learning rate and the norm of its gradients."""
+    """Names of every module's optimizers; each one reports its learning rate and the norm of its gradients."""
 
     learns_from_sequences = False
     """Whether the loss takes sequences, ``[N, L, ...]``: it can train modules with a recurrent state."""
 
     loss_needs_time = False
-    """Whether the loss looks at steps in their order: then minibatches of modules without a recurrent state are chunks
-    ``[N, L, ...]``, too, each all T steps of a column of the block; ``TERMINATEDS`` and ``TRUNCATEDS`` say where
-    episodes end inside of them. ``minibatch_size`` counts steps, as for sequences: a minibatch has as many chunks as
-    there is room for, or one. ``forward_train`` of such a module gets rows all the same, and the loss its outputs as
-    ``[N, L, ...]``. ``update(batch=...)`` takes columns ``[N, L, ...]``."""
+    """Whether the loss needs steps in order. If so, minibatches of modules without a recurrent state are chunks
+    ``[N, L, ...]``, too; a chunk contains all T steps of a column of the block. ``TERMINATEDS`` and ``TRUNCATEDS`` mark
+    the ends of episodes inside of chunks. ``minibatch_size`` counts steps, as for sequences: a minibatch has the chunks
+    that fit, but at least one. ``forward_train`` of such a module still receives rows, and the loss receives its
+    outputs as ``[N, L, ...]``. ``update(batch=...)`` takes columns ``[N, L, ...]``."""
 
     loss_is_linear_in_means = False
-    """Whether every loss is a sum of constants times `masked_means` of the batch, and every metric, too, unless it is
-    logged with ``reduce="min"``, ``"max"`` or ``"sum"``.
+    """Whether every loss, and every metric, is a sum of constants times `masked_means` of the batch. Metrics that are
+    logged with ``reduce="min"``, ``"max"`` or ``"sum"`` are exempt.
 
-    A class that says so lets the update add up gradients over microbatches that fit the cache, which gives
-    the same gradients in less time, and average everything over devices at once. A subclass that overrides the loss
-    has to say it again.
+    If True, the update sums gradients over microbatches that fit the cache, which gives the same gradients in less
+    time, and averages all values over devices in one reduction. A subclass that overrides the loss must set it again.
     """
 
     update_class: type[Update] = Update
-    """Class of `pure_update`: the functions that programs trace."""
+    """Class of `pure_update`, whose functions programs trace."""
 
     columns_from_forward_train: tuple[str, ...] = ()
     """Columns that the loss needs from every module's ``forward_train``; checked when the learner is built."""
 
     shared_extra: tuple[str, ...] = ()
-    """Names in `initial_extra_state` of arrays that are the same for all members of a population: counts that steer
-    when something happens."""
+    """Names in `initial_extra_state` of arrays that are equal in all members of a population: counters that decide when
+    something happens."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -233,7 +232,7 @@ class Learner(Checkpointable):
         self.pure_update = self.update_class(self)
 
     def build(self) -> None:
-        """Make the module, its optimizers, the connector pipeline and the initial state. Idempotent.
+        """Builds the modules, their optimizers, the connector pipeline and the initial state. Idempotent.
 
         Raises:
             ValueError: If the module lacks an API that this learner needs, or a spec cannot be built.
@@ -252,11 +251,11 @@ class Learner(Checkpointable):
 
     @classmethod
     def devices_of(cls, config: AlgorithmConfig) -> list[devices.Device]:
-        """The local devices that a learner of this config uses; see `learner_devices`."""
+        """Returns the local devices that a learner of this config uses; see `learner_devices`."""
         return devices.learner_devices(config)
 
     def _make_module(self) -> MultiRLModule:
-        """The MultiRLModule that this learner updates, freshly built or as given."""
+        """Returns the MultiRLModule that this learner updates, built from the spec or given by the caller."""
         if self._module_given is not None:
             module = self._module_given
         else:
@@ -282,15 +281,14 @@ class Learner(Checkpointable):
             )
         if module.is_stateful() and not self.learns_from_sequences:
             raise NotImplementedError(
-                f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state (get_initial_state() is not "
-                f"empty), and {type(self).__name__} does not say that it learns from sequences. If its loss takes "
-                f"[N, L, ...], set learns_from_sequences = True in it; else derive it from the learner of PPO, DQN, "
-                f"SAC or TQC, or use a module without a state."
+                f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state, but {type(self).__name__} "
+                f"has learns_from_sequences = False. Set it to True if the loss takes [N, L, ...], derive the class "
+                f"from the learner of PPO, DQN, SAC or TQC, or use a module without a state."
             )
         if module.observation_space is not None:
-            # Connectors of the user's may add what the module does not return.
+            # Connectors of the user may add columns that the module does not return.
             has_own = self.config._module_to_env_connector or self.config._learner_connector
-            # What is no agent's policy is a part of others, as an encoder that they share.
+            # A module that is no agent's policy is a part of others, such as a shared encoder.
             acts = not self.config.is_multi_agent or module_id in self.config._policy_ids()
             check_module_outputs(
                 module,
@@ -303,7 +301,7 @@ class Learner(Checkpointable):
 
     @classmethod
     def rl_module_required_apis(cls) -> list[type]:
-        """Module APIs (classes of ``core.rl_module.apis``) that this learner calls."""
+        """Returns the module APIs (classes of ``core.rl_module.apis``) that this learner calls."""
         return []
 
     def rl_module_is_compatible(self, module: RLModule) -> bool:
@@ -323,7 +321,7 @@ class Learner(Checkpointable):
 
     @property
     def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
-        """``{module_id: names}``, the columns that are read of every sampled step of the modules that are trained."""
+        """Columns that are read of every sampled step, ``{module_id: names}``, for the modules that are trained."""
         trained = {mid: own for mid, own in self.template.items() if is_trained(self.policies_to_train, mid)}
         of_connectors = [name for connector in self._learner_connector for name in declared_columns(connector)]
         return {
@@ -332,13 +330,13 @@ class Learner(Checkpointable):
         }
 
     def _columns_declared_for(self, module: RLModule) -> tuple[str, ...]:
-        """The columns that the loss of a module, and the module, name in `columns_from_acting`."""
+        """Returns the `columns_from_acting` of a module and of its loss."""
         of_loss = declared_columns(self) if self._has_loss_of_algorithm(module) else ()
         return (*of_loss, *declared_columns(module))
 
     @staticmethod
     def _has_loss_of_algorithm(module: RLModule) -> bool:
-        """Whether `compute_loss_for_module` is the module's: it has no loss of its own, and is not there for others."""
+        """Whether `compute_loss_for_module` trains the module: it is not ``learner_only`` and not self-supervised."""
         return not (module.learner_only or isinstance(module, SelfSupervisedLossAPI))
 
     @property
@@ -352,11 +350,11 @@ class Learner(Checkpointable):
 
     def _note_connectors(self) -> None:
         self.num_connector_changes = self._learner_connector.num_changes
-        # The connectors after those that run on the host: what the compiled update consists of.
+        # The connectors after those that run on the host: the part that is compiled into the update.
         self.pure_connector: PurePipeline = self._learner_connector.pure_part()
 
     def _follow_connectors(self) -> None:
-        """Give connectors that were added to the learner pipeline a state, and forget those of removed ones."""
+        """Adds the states of connectors that were added to the learner pipeline; drops those of removed ones."""
         assert self._state is not None
         self._note_connectors()
         kept, fresh = self._state.connector, self.pure_connector.init(1)
@@ -366,7 +364,7 @@ class Learner(Checkpointable):
         self._forget_updates()
 
     def _forget_updates(self) -> None:
-        """Forget the last update: its rows, which would need no checks, and its metrics."""
+        """Discards the sizes and metrics of the last update; the next rows are checked again."""
         self._rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
         self._last: tuple[Flat, Mapping[ModuleID, TrainedOn]] | None = None
 
@@ -384,15 +382,15 @@ class Learner(Checkpointable):
         )
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Arrays that this algorithm keeps beside its networks. Override; ``{}`` by default."""
+        """Returns the initial arrays of the algorithm's state besides networks. Override it; ``{}`` by default."""
         return {}
 
     def place(self, state: LearnerState) -> None:
-        """Put a state on all devices of this learner, as buffers that nothing else refers to."""
+        """Places a state on all devices of this learner, in new buffers without other references."""
         self._state = devices.place_replicated(state, self.devices)
         self._synced_updates: int | None = None
         if self.num_updates < self.steps_trained.num_updates:
-            # A state from before what was counted, which says nothing of it.
+            # The state is older than the counters, which no longer describe it.
             self.steps_trained = StepsTrained()
 
     def _check_is_built(self) -> None:
@@ -405,14 +403,14 @@ class Learner(Checkpointable):
 
     @property
     def module(self) -> MultiRLModule:
-        """The module: while a hook is traced, the traced one; otherwise a copy with the current weights."""
+        """The MultiRLModule: during tracing of a hook the traced one, otherwise a copy with the current weights."""
         if self._tracing.trace is not None:
             return self._tracing.trace.module
         self._check_is_built()
-        # While `build` registers optimizers there is no state yet: these are the initial weights.
+        # `build` registers optimizers before the state exists: the template has the initial weights.
         return self.template if self._state is None else self._synced_module()
 
-    _module = module  # as RLlib's losses call it
+    _module = module  # the name in RLlib's losses
 
     def _synced_module(self) -> MultiRLModule:
         state = self.state
@@ -424,14 +422,14 @@ class Learner(Checkpointable):
         return self.template
 
     def scratch_module(self) -> MultiRLModule:
-        """The module with the current weights, to be changed: `module` gets the current ones again when it is read."""
+        """Returns the module with the current weights, for changes; `module` is reset to the state when it is read."""
         module = self._synced_module()
         self._synced_updates = None
         return module
 
     @property
     def metrics(self) -> MetricsLogger | TracedMetrics:
-        """While a hook is traced, a collector whose values leave the program; otherwise the host's MetricsLogger."""
+        """Metrics: during tracing of a hook a collector of traced values, otherwise the host's MetricsLogger."""
         if self._tracing.trace is not None:
             return self._tracing.trace.metrics
         self._check_not_in_pure_hook("metrics")
@@ -439,7 +437,7 @@ class Learner(Checkpointable):
 
     @property
     def state(self) -> LearnerState:
-        """The current state. Its buffers are donated by the next update: copy what you keep."""
+        """The current state. The next update donates its buffers: copy arrays that you keep."""
         self._check_is_built()
         self._check_not_in_pure_hook("state")
         assert self._state is not None
@@ -451,7 +449,7 @@ class Learner(Checkpointable):
 
     @property
     def num_updates(self) -> int:
-        """Updates done so far: the ``weights_seq_no`` of the current weights."""
+        """Number of updates so far: the ``weights_seq_no`` of the current weights."""
         state = self.state
         if self._counted[0] is not state:
             self._counted = (state, int(np.asarray(host_view(state.num_updates))))
@@ -459,24 +457,24 @@ class Learner(Checkpointable):
 
     @property
     def axis_name(self) -> str | None:
-        """Name of the device axis in this learner's programs; None with ``disable_jit``, which maps nothing."""
+        """Name of the device axis in this learner's programs; None with ``disable_jit``, without a mapped axis."""
         return None if self.config.disable_jit else AXIS_NAME
 
     @property
     def reduction_axis(self) -> str | None:
-        """The axis that means over devices go over; None where there is one device in all, whose reductions over
-        itself would take longer than a small update."""
+        """Axis of reductions over devices; None for a single device, since a reduction over one device would take
+        longer than a small update."""
         return self.axis_name if self.num_devices > 1 else None
 
     @property
     def num_devices(self) -> int:
-        """Devices on the axis, of all processes that ``jax.distributed`` joined; `devices` has this process's own."""
+        """Number of devices on the axis, in all processes that ``jax.distributed`` joined; `devices` are local."""
         return len(self.devices) * self._num_processes
 
     @property
     def num_joined_learners(self) -> int:
-        """Learners whose devices form one axis. Joined processes are as many learners if they are actors
-        (``num_learners``), and one that they share if they were started by `distributed.initialize`."""
+        """Number of learners whose devices form one axis. Joined processes are one learner each if they are actors
+        (``num_learners``), and share one learner if they were started by `distributed.initialize`."""
         return self._num_processes if self.config.num_learners else 1
 
     @property
@@ -485,7 +483,7 @@ class Learner(Checkpointable):
 
     @property
     def module_ids(self) -> tuple[str, ...]:
-        """Ids of the modules, in the order in which they were added."""
+        """Ids of the modules, in the order of their addition."""
         return self.pure.module_ids
 
     @property
@@ -513,22 +511,22 @@ class Learner(Checkpointable):
         """Connectors of the learner pipeline that run on the host, by name.
 
         Raises:
-            TypeError: If one of them stands behind a compiled one.
+            TypeError: If one of them comes after a compiled connector.
         """
         return dict(self._learner_connector.checked_host_connectors())
 
     @property
     def has_host_connectors(self) -> bool:
-        """Whether the learner pipeline has connectors that run on the host: then only episodes can be learned from."""
+        """Whether the learner pipeline has connectors that run on the host; if so, updates need episodes."""
         return bool(self._learner_connector.host_connectors)
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether the learner pipeline reads the observations after steps that terminated an episode, too."""
+        """Whether the learner pipeline also reads the observations after steps that terminated an episode."""
         return self._learner_connector.needs_all_final_obs
 
     def check_connector_is_pure(self) -> None:
-        """Refuse connectors that only run on the host, by name."""
+        """Raises an error that names connectors which only run on the host."""
         self._learner_connector.check_pure()
 
     def config_for(self, module_id: ModuleID) -> AlgorithmConfig:
@@ -540,7 +538,7 @@ class Learner(Checkpointable):
         return config
 
     def settings(self) -> dict[str, Any]:
-        """The traced settings as arrays, an argument of every compiled update.
+        """Returns the traced settings as arrays, an argument of every compiled update.
 
         Returns:
             ``{"modules": {module_id: {name: float32 or schedule}}, "lr": {module_id: {optimizer: schedule}}}``.
@@ -551,21 +549,21 @@ class Learner(Checkpointable):
         }
 
     def placed_settings(self) -> Any:
-        """`settings` on this learner's devices; placed once."""
+        """Returns `settings` on this learner's devices; they are placed once."""
         if self._settings_on_device is None:
             self._settings_on_device = devices.place_replicated(self.settings(), self.devices)
         return self._settings_on_device
 
     def current_values(self, settings: dict[str, Any], timesteps: jax.Array | np.ndarray) -> dict[str, Any]:
-        """`settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
+        """Returns `settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
 
-        Settings that ``_static_settings`` takes out of the program's arguments are there as Python numbers.
+        Settings in the config's ``_static_settings`` are constants of the program and are returned as Python numbers.
         """
         return current_values(settings, timesteps, self.config_for)
 
     @classmethod
     def all_result_names(cls) -> tuple[str, ...]:
-        """Names that updates report for every module: of losses, learning rates and norms of gradients."""
+        """Returns the names of metrics that updates report for every module: losses, learning rates, gradient norms."""
         names = [name for base in reversed(cls.__mro__) for name in vars(base).get("result_names", ())]
         rates = [f"{name}_{LR_KEY}" for name in cls.optimizer_names]
         norms = [f"gradients_{name}_{GLOBAL_NORM}" for name in cls.optimizer_names]
@@ -574,12 +572,12 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------------------------- optimizers
 
     def configure_optimizers(self) -> None:
-        """Register the optimizers of all modules that have parameters."""
+        """Registers the optimizers of all modules with parameters."""
         for module_id in self.pure.trainable_ids:
             self.configure_optimizers_for_module(module_id, self.config_for(module_id))
 
     def configure_optimizers_for_module(self, module_id: ModuleID, config: AlgorithmConfig | None = None) -> None:
-        """Register the optimizer(s) of one module; by default one Adam over all its parameters.
+        """Registers the optimizer(s) of one module; by default one Adam for all its parameters.
 
         Args:
             module_id: The module.
@@ -602,21 +600,21 @@ class Learner(Checkpointable):
         params: Sequence[Any],
         lr_or_lr_schedule: float | list | None = None,
     ) -> None:
-        """Declare an optimizer. Call it from `configure_optimizers_for_module`.
+        """Registers an optimizer. Call it from `configure_optimizers_for_module`.
 
         Args:
-            module_id: The module that owns it; ``ALL_MODULES`` for one over several modules.
-            optimizer_name: Its name within the module; shows up in the metrics.
+            module_id: The module that owns it; ``ALL_MODULES`` for an optimizer of several modules.
+            optimizer_name: Name within the module; part of the names of metrics.
             optimizer: ``lr -> optax.GradientTransformation``, such as ``optax.adam`` or
                 ``lambda lr: optax.adamw(lr, weight_decay=1e-4)``. The current learning rate is an argument of the
                 compiled program, so schedules and changed rates do not recompile. A finished
-                ``GradientTransformation`` works, too, with ``lr_or_lr_schedule=None``.
-            params: The parameters that it updates: from `get_parameters`, submodules, or refs.
+                ``GradientTransformation`` is possible with ``lr_or_lr_schedule=None``.
+            params: The parameters that it updates: results of `get_parameters`, submodules, or refs.
             lr_or_lr_schedule: A number or ``[[timestep, value], ...]``.
 
         Raises:
-            ValueError: If a parameter belongs to two optimizers, the module has one of that name already, or learning
-                rate and optimizer do not fit.
+            ValueError: If a parameter belongs to two optimizers, the module already has an optimizer of that name, or
+                learning rate and optimizer do not match.
         """
         self.optimizers.register(self.pure, module_id, optimizer_name, optimizer, params, lr_or_lr_schedule)
 
@@ -634,40 +632,54 @@ class Learner(Checkpointable):
     def get_optimizer(
         self, module_id: ModuleID = DEFAULT_MODULE_ID, optimizer_name: str = DEFAULT_OPTIMIZER
     ) -> RegisteredOptimizer:
-        """The registered optimizer of that name."""
+        """Returns the registered optimizer of a module by its name; raises a KeyError without one."""
         return self.optimizers.find(module_id, optimizer_name)
 
     def get_optimizers_for_module(self, module_id: ModuleID = ALL_MODULES) -> list[tuple[str, RegisteredOptimizer]]:
-        """``[(name, optimizer)]`` of one module; of all modules for ``ALL_MODULES``."""
+        """Returns ``[(name, optimizer)]`` of one module, or of all modules for ``ALL_MODULES``."""
         return self.optimizers.of_module(module_id)
 
     def get_parameters(self, module: Any) -> list[Any]:
-        """The trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""
+        """Returns the trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""
         return [leaf for _, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))]
 
     def get_param_ref(self, param: Any) -> str:
-        """The key of a parameter in a `ParamDict`."""
+        """Returns the ref of a parameter, its key in a `ParamDict`."""
         return self.pure.refs_of(param)[0]
 
     def filter_param_dict_for_optimizer(self, param_dict: ParamDict, optimizer: RegisteredOptimizer) -> ParamDict:
-        """The entries of `param_dict` that `optimizer` updates."""
+        """Returns the entries of `param_dict` that `optimizer` updates."""
         return {ref: param_dict[ref] for ref in optimizer.refs if ref in param_dict}
 
     # --------------------------------------------------------------------------------- hooks, in the order of an update
 
     def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
-        """Whether ``policies_to_train`` names the module; a function gets None for the batch, see `is_trained`."""
+        """Whether ``policies_to_train`` contains the module; functions receive None as the batch, see `is_trained`."""
         return is_trained(self.policies_to_train, module_id)
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook before each update. Overriding it makes every iteration return to the host; see `pre_update`."""
+        """Host hook before each update. If it is overridden, every iteration returns to the host; see `pre_update`.
+
+        Args:
+            timesteps: ``{"num_env_steps_sampled_lifetime": n}``.
+        """
 
     def pre_update(self, state: LearnerState, batch: dict[ModuleID, Any]) -> LearnerState:
-        """Pure hook before the minibatch loop: the state to start from. Runs inside the compiled update."""
+        """Pure hook before the minibatch loop: returns the state to start from. Runs inside the compiled update.
+
+        Args:
+            state: State before the update.
+            batch: ``{module_id: {column: pytree}}``, the train batch after the learner connectors.
+        """
         return state
 
     def compute_losses(self, *, fwd_out: dict[ModuleID, Any], batch: dict[ModuleID, Any]) -> dict[ModuleID, Any]:
-        """The losses of all modules in the batch, ``{module_id: scalar or {optimizer_name: scalar}}``."""
+        """Returns the losses of all modules in the batch, ``{module_id: scalar or {optimizer_name: scalar}}``.
+
+        Args:
+            fwd_out: ``{module_id: outputs of forward_train}``.
+            batch: ``{module_id: {column: [N, ...]}}``, the minibatch; see `compute_loss_for_module`.
+        """
         trace = self._running_trace("compute_losses")
         losses = {}
         for module_id in fwd_out:
@@ -694,8 +706,8 @@ class Learner(Checkpointable):
             if isinstance(loss, tuple):
                 if len(loss) != 2 or not isinstance(loss[1], Mapping):
                     raise ValueError(
-                        f"The loss of module {module_id!r} in {type(self).__name__} is a tuple of {len(loss)}: return "
-                        f"the loss, or the pair (loss, {{metric: value}})."
+                        f"The loss of module {module_id!r} in {type(self).__name__} is a tuple of {len(loss)} entries. "
+                        f"Return the loss, or the pair (loss, {{metric: value}})."
                     )
                 loss, metrics = loss
                 self.metrics.log_dict(metrics, key=module_id, window=1)
@@ -705,48 +717,54 @@ class Learner(Checkpointable):
     def compute_loss_for_module(
         self, *, module_id: ModuleID, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> Any:
-        """The loss of one module. Override this.
+        """Returns the loss of one module. Override it.
 
         Args:
             module_id: The module.
-            config: Its config; settings that are traced (lr, clip_param, ...) read as the current arrays.
-            batch: Its minibatch, ``{column: [N, ...]}``; of a module with a recurrent state ``{column: [N, L, ...]}``
-                and ``STATE_IN`` ``[N, ...]``; if `loss_needs_time`, ``{column: [N, L, ...]}`` of every module.
-            fwd_out: The outputs of its ``forward_train``.
+            config: Config of the module; traced settings (lr, clip_param, ...) are the current values as arrays.
+            batch: Minibatch of the module, ``{column: [N, ...]}``. If the module has a recurrent state, it is
+                ``{column: [N, L, ...]}`` and ``STATE_IN`` ``[N, ...]``; if `loss_needs_time`, it is
+                ``{column: [N, L, ...]}`` for every module.
+            fwd_out: Outputs of the module's ``forward_train``.
 
         Returns:
-            A float32 scalar; or ``{optimizer_name: scalar}``, each differentiated for the parameters of that optimizer
-            alone; as the built-in learners do, so that ``super().compute_loss_for_module(...) + term`` is a loss, too.
-            Or a pair of that and ``{metric: value}``, in place of logging into `metrics`. Take means with
-            `masked_mean`.
+            A float32 scalar, or ``{optimizer_name: scalar}``, where each scalar is differentiated only for the
+            parameters of its optimizer. Built-in learners return dicts to which a term can be added:
+            ``super().compute_loss_for_module(...) + term``. A pair of a loss and ``{metric: value}`` also logs metrics.
+            Take means with `masked_mean`.
         """
         raise NotImplementedError(
             f"{type(self).__name__} must implement compute_loss_for_module(*, module_id, config, batch, fwd_out)."
         )
 
     def compute_gradients(self, loss_per_module: dict[ModuleID, Any], **kwargs: Any) -> ParamDict:
-        """Gradients of the losses, averaged over the devices.
+        """Returns the gradients of the losses, averaged over the devices.
 
         Args:
-            loss_per_module: The result of `compute_losses`, unchanged: gradients are pulled back through that
-                computation. To change the losses, override `compute_losses`.
+            loss_per_module: The unchanged result of `compute_losses`, whose computation is differentiated. To change
+                the losses, override `compute_losses`.
 
         Returns:
-            ``{ref: gradient}`` of the sum of all scalar losses; of its own loss for each optimizer that has one.
+            ``{ref: gradient}`` of the sum of all scalar losses, plus, for the parameters of each optimizer with a
+            separate loss, the gradient of that loss.
+
+        Raises:
+            RuntimeError: If `compute_losses` has not returned yet.
+            ValueError: If the losses are not those of `compute_losses`.
         """
         trace = self._running_trace("compute_gradients")
         if trace.losses is None:
             raise RuntimeError(
-                "compute_gradients() was called before compute_losses() returned. The update calls one after the "
-                "other: a loss that needs gradients takes jax.grad of what it is made of."
+                "compute_gradients() was called before compute_losses() returned. If a loss needs gradients, call "
+                "jax.grad of a function of its terms."
             )
         same = jax.tree.structure(loss_per_module) == jax.tree.structure(trace.losses) and all(
             a is b for a, b in zip(jax.tree.leaves(loss_per_module), jax.tree.leaves(trace.losses), strict=True)
         )
         if not same:
             raise ValueError(
-                "compute_gradients() got other losses than compute_losses() returned. Override compute_losses() (and "
-                "call super) to change, scale or add losses."
+                "compute_gradients() received losses that compute_losses() did not return. To change, scale or add "
+                "losses, override compute_losses() and call super()."
             )
         if trace.gradients is not None:
             return dict(trace.gradients)
@@ -754,7 +772,14 @@ class Learner(Checkpointable):
         return reductions.pmean_flat(self.gradients_of(trace.losses, trace.linearized), trace.axis_name)
 
     def postprocess_gradients(self, gradients_dict: ParamDict) -> ParamDict:
-        """Clip (and log) gradients; by default module by module, see `postprocess_gradients_for_module`."""
+        """Clips (and logs) gradients; by default module by module, see `postprocess_gradients_for_module`.
+
+        Args:
+            gradients_dict: ``{ref: gradient}`` of all modules.
+
+        Returns:
+            The gradients to apply, with the same keys.
+        """
         out = dict(gradients_dict)
         for module_id in self.optimizers:
             refs = [ref for opt in self.optimizers[module_id].values() for ref in opt.refs]
@@ -772,15 +797,15 @@ class Learner(Checkpointable):
     def postprocess_gradients_for_module(
         self, *, module_id: ModuleID, config: Any = None, module_gradients_dict: ParamDict
     ) -> ParamDict:
-        """Clip the gradients of one module, optimizer by optimizer, by the config's ``grad_clip(_by)``.
+        """Clips the gradients of one module, optimizer by optimizer, by the config's ``grad_clip(_by)``.
 
         Args:
             module_id: The module.
-            config: Its config view.
-            module_gradients_dict: ``{ref: gradient}`` of that module.
+            config: Config of the module.
+            module_gradients_dict: ``{ref: gradient}`` of the module.
 
         Returns:
-            The gradients to apply, same keys.
+            The gradients to apply, with the same keys.
         """
         config = config or self._config_view(module_id)
         out = dict(module_gradients_dict)
@@ -792,12 +817,18 @@ class Learner(Checkpointable):
         return out
 
     def _get_clip_function(self) -> Callable[..., tuple[ParamDict, jax.Array]]:
-        """``(gradients, grad_clip, grad_clip_by) -> (clipped gradients, global norm before clipping)``."""
+        """Returns ``(gradients, grad_clip, grad_clip_by) -> (clipped gradients, global norm before clipping)``."""
         return clip_gradients
 
     def apply_gradients(self, gradients_dict: ParamDict) -> None:
-        """Let every optimizer take one step. Non-finite gradient entries become finite numbers first (RLlib's way);
-        with ``torch_skip_nan_gradients=True`` a step with any of them is skipped instead."""
+        """Makes one step with every optimizer.
+
+        Non-finite gradient entries are first replaced by finite numbers, as in RLlib. If ``torch_skip_nan_gradients``
+        is True, an optimizer with such entries skips the step instead.
+
+        Args:
+            gradients_dict: ``{ref: gradient}``; an optimizer without an entry makes no step.
+        """
         trace = self._running_trace("apply_gradients")
         skip = self.config.torch_skip_nan_gradients
         for module_id, by_name in self.optimizers.items():
@@ -824,20 +855,25 @@ class Learner(Checkpointable):
         """Pure hook after the minibatch loop. Runs inside the compiled update.
 
         Args:
-            state: State after the last gradient step. Modules without a valid row are as they were before; what a
-                hook keeps for each module has to ask `has_rows`.
+            state: State after the last gradient step. Modules without a valid row are unchanged; a hook that changes
+                state of a module must check `has_rows`.
             metrics: ``{(module_id, name): value}``, the metrics of the minibatches.
             settings: ``{module_id: {name: current value}}`` of the traced settings.
 
         Returns:
-            ``(state, metrics)``: the state of the next update, e.g. with moved target networks, and the metrics that
-            the update returns. Override it as ``state, metrics = super().post_update(state, metrics=metrics,
-            settings=settings)`` and ``return state, {**metrics, (module_id, "name"): value}``.
+            ``(state, metrics)``: the state for the next update, for example with updated target networks, and the
+            metrics that the update returns. Begin an override with ``state, metrics = super().post_update(state,
+            metrics=metrics, settings=settings)`` and end it with ``return state, {**metrics, (module_id, "name"):
+            value}``.
         """
         return UpdatedState.of(state, metrics)  # type: ignore[return-value]
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook after each update. Overriding it makes every iteration return to the host; see `post_update`."""
+        """Host hook after each update. If it is overridden, every iteration returns to the host; see `post_update`.
+
+        Args:
+            timesteps: ``{"num_env_steps_sampled_lifetime": n}``.
+        """
 
     @property
     def has_host_hooks(self) -> bool:
@@ -855,19 +891,23 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------- help for hooks, while traced
 
     def masked_mean(self, x: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
-        """Mean over the rows of `batch` that count, over all devices. The mean to use in losses.
+        """Returns the mean over the valid rows of `batch` on all devices. Use it for means in losses.
 
         Args:
             x: float32 ``[N, ...]``, one value per row.
-            batch: The module's minibatch; its ``LOSS_MASK`` says which rows count.
+            batch: The module's minibatch; its ``LOSS_MASK`` is True for valid rows.
         """
         return self.masked_means({"x": x}, batch)["x"]
 
     def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Several means at once: the same as `masked_mean` of each, with one reduction over the devices.
+        """Returns several means, each as of `masked_mean`, with one reduction over the devices.
 
-        For losses of different optimizers call `masked_mean` for each: what shares a reduction is differentiated
-        together, also where an optimizer wants no part of it.
+        For losses of different optimizers call `masked_mean` for each loss: means that share a reduction are
+        differentiated together, even if an optimizer needs only one of them.
+
+        Args:
+            values: ``{name: float32 [N, ...]}``.
+            batch: The module's minibatch; its ``LOSS_MASK`` is True for valid rows.
         """
         mask = batch[Columns.LOSS_MASK]
         trace = self._tracing.trace
@@ -876,27 +916,28 @@ class Learner(Checkpointable):
         full = not self.may_be_masked(batch)
         if trace.row_counts is None:
             return reductions.masked_means(values, None if full else mask, trace.axis_name)
-        # This microbatch's share of the means: shares add up over microbatches here, and average over devices later.
+        # This microbatch's share of the means: shares are summed over microbatches, and later averaged over devices.
         count = next(trace.row_counts[mid] for mid, known in trace.masks.items() if known is mask)
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:
         """Moves the share of rows without a valid action from `means` to the metrics, as a mean over all minibatches.
 
-        One such row in the whole train batch is one too many; other metrics are of the last minibatch.
+        A single such row in the train batch is an error, whereas other metrics describe the last minibatch only.
         """
         if NO_VALID_ACTION_SHARE in means:
             share = means.pop(NO_VALID_ACTION_SHARE)
             self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
 
     def masked_statistics(self, x: jax.Array, batch: Mapping[str, Any]) -> RunningStatistics:
-        """Mean and variance of the rows of this batch that count, on this device: for `TracedMetrics.log_statistics`.
+        """Returns mean and variance of the valid rows on this device, for `TracedMetrics.log_statistics`.
 
-        In two passes: a difference of two means loses all digits when the mean is large against the spread.
+        They are computed in two passes: the difference of two means is inaccurate if the mean is much larger than the
+        standard deviation.
 
         Args:
-            x: float32 ``[N, ...]``, of sequences ``[N, L, ...]``; no gradient flows into it.
-            batch: As for `masked_mean`.
+            x: float32 ``[N, ...]``, or ``[N, L, ...]`` for sequences; its gradient is stopped.
+            batch: The module's minibatch; its ``LOSS_MASK`` is True for valid rows.
         """
         mask = batch[Columns.LOSS_MASK]
         full = not self.may_be_masked(batch)
@@ -904,12 +945,17 @@ class Learner(Checkpointable):
         return running_statistics.of_batch(rows, None if full else mask.reshape(-1))
 
     def may_be_masked(self, batch: Mapping[str, Any]) -> bool:
-        """Whether rows of `batch`, the module's minibatch, may be masked; False where it is known that all count."""
+        """Whether rows of `batch`, the module's minibatch, may be masked; False if all are known to be valid."""
         trace = self._tracing.trace
         return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
     def gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
-        """Gradients of the sum of all scalar losses, and of each optimizer's own loss for its parameters."""
+        """Returns the gradients of the sum of all scalar losses, and of each optimizer's loss for its parameters.
+
+        Args:
+            losses: ``{module_id: scalar or {optimizer_name: scalar}}``.
+            linearized: Linearization of the losses.
+        """
         scalars = [mid for mid, loss in losses.items() if not isinstance(loss, dict)]
         if scalars:
             gradients = linearized.gradients(lambda found: sum(found[mid] for mid in scalars), linearized.params)
@@ -928,36 +974,35 @@ class Learner(Checkpointable):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """While a hook is traced: the algorithm's own arrays (`initial_extra_state`), as of this update."""
+        """Arrays of `initial_extra_state`: traced ones while a hook is traced, else NumPy copies."""
         if self._tracing.trace is not None:
             return self._tracing.trace.extra
         return jax.device_get(host_view(self.state.extra))
 
     def has_rows(self, module_id: ModuleID) -> Any:
-        """While `post_update` is traced: whether the running update has valid rows of a module.
+        """Whether the running update has valid rows of a module. Call it in `post_update`.
 
         Returns:
-            False for a module that it leaves out; of one whose rows may be masked a bool scalar; else True.
+            False for a module that the update leaves out, a traced bool scalar if its rows may be masked, else True.
         """
         has_rows = self._tracing.has_rows
         return True if has_rows is None else has_rows.get(module_id, False)
 
     def _running_trace(self, hook: str) -> Trace:
-        """The trace that a hook was called in.
+        """Returns the trace in which a hook was called.
 
         Raises:
-            RuntimeError: If there is none.
+            RuntimeError: If the hook was called outside of an update.
         """
         if self._tracing.trace is None:
             raise RuntimeError(
-                f"{type(self).__name__}.{hook}() is a part of the compiled update and was called outside of it: call "
-                f"update(batch=...), which calls it. To see its values, override it and log them with "
-                f"self.metrics.log_value(...)."
+                f"{type(self).__name__}.{hook}() is a part of the compiled update and was called outside of it. Call "
+                f"update(batch=...); to see its values, override it and log them with self.metrics.log_value(...)."
             )
         return self._tracing.trace
 
     def _config_view(self, module_id: ModuleID) -> Any:
-        """The config of a module, with current values while an update is traced."""
+        """Returns the config of a module; while an update is traced, with the current values of traced settings."""
         if self._tracing.trace is None:
             return self.config_for(module_id if module_id in self.template else next(iter(self.template)))
         if module_id in self._tracing.trace.configs:
@@ -966,7 +1011,7 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def tracing(self, trace: Trace) -> Iterator[None]:
-        """Let hooks that are called within see this trace."""
+        """Context manager that makes `trace` the current trace of hooks."""
         outer, self._tracing.trace = self._tracing.trace, trace
         try:
             yield
@@ -975,11 +1020,11 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def in_pure_hook(self, name: str, has_rows: Mapping[ModuleID, Any] | None = None) -> Iterator[None]:
-        """Refuse that the hook which is called within reads the learner's own state.
+        """Context manager for the call of a pure hook, in which reading the learner's state raises an error.
 
         Args:
             name: Name of the hook.
-            has_rows: Results of `has_rows` in it, for the modules of the batch.
+            has_rows: Results of `has_rows` in the hook, for the modules of the batch.
         """
         self._tracing.pure_hook, self._tracing.has_rows = name, has_rows
         try:
@@ -988,11 +1033,11 @@ class Learner(Checkpointable):
             self._tracing.pure_hook = self._tracing.has_rows = None
 
     def _check_not_in_pure_hook(self, what: str) -> None:
-        """Refuse to read the learner in a pure hook: what is read would be a constant of the compiled program."""
+        """Raises a RuntimeError in a pure hook, where a value of the learner would become a constant of the program."""
         if self._tracing.pure_hook is not None:
             raise RuntimeError(
-                f"{self._tracing.pure_hook}() is traced into the update and cannot read the learner's own {what} (nor "
-                f"its module or extra): use its arguments, and return the changed state."
+                f"{self._tracing.pure_hook}() is traced into the update and cannot read the learner's own {what}, "
+                f"module or extra. Use its arguments, and return the changed state."
             )
 
     # -------------------------------------------------------------------------------------------- updates from the host
@@ -1013,30 +1058,31 @@ class Learner(Checkpointable):
         minibatch_size: int | None = None,
         shuffle_batch_per_epoch: bool = False,
     ) -> dict[str, Any]:
-        """Update the modules from exactly one of the data arguments.
+        """Updates the modules from exactly one of the data arguments.
 
         Args:
             batch: ``{module_id: {column: [N, ...]}}`` (or ``{column: [N, ...]}`` for a single module), ready for the
                 loss; the connector pipeline is not run.
-            batches: Several such batches, laid end to end.
+            batches: Several such batches, which are concatenated.
             batch_refs: Ray references of such batches.
-            episodes: Of one agent or of several; they pass through the learner pipeline, which may change them.
+            episodes: Episodes of one or several agents; they pass through the learner pipeline, which may change them.
             episodes_refs: Ray references of lists of episodes.
             data_iterators: Iterators over such batches, one batch per update.
             training_data: An object with (some of) the attributes above.
-            timesteps: Lifetime counters, ``{"num_env_steps_sampled_lifetime": n}`` or ``n``; schedules move to it
-                after the update.
-            num_total_minibatches: Number of gradient steps instead of what the epochs make, if above 0.
-            num_epochs: Passes over the batch.
+            timesteps: Lifetime counters, ``{"num_env_steps_sampled_lifetime": n}`` or ``n``; schedules are evaluated
+                there in the next update.
+            num_total_minibatches: Number of gradient steps if above 0, instead of the number that the epochs need.
+            num_epochs: Number of passes over the batch.
             minibatch_size: Rows per gradient step over all devices of this learner; None for the whole batch.
             shuffle_batch_per_epoch: Whether each of several epochs has its own random order.
 
         Returns:
-            ``{module_id: {metric: float}}``, of the last minibatch, with what the host hooks logged into `metrics`,
-            and with the counters of `training_counts`.
+            ``{module_id: {metric: float}}`` of the last minibatch, the metrics of host hooks, and the counters of
+            `training_counts`.
 
         Raises:
-            ValueError: If not exactly one data argument is given, sizes do not fit, or nothing in it is trained.
+            ValueError: If not exactly one data argument is given, sizes do not match, or no module of the data is
+                trained.
         """
         self._check_is_built()
         data = TrainingData.of(training_data, batch, batches, batch_refs, episodes, episodes_refs, data_iterators)
@@ -1059,40 +1105,40 @@ class Learner(Checkpointable):
         return self._fit_rows(rows, forms, counter, plan)
 
     def update_from_batch(self, batch: Any, **kwargs: Any) -> dict[str, Any]:
-        """See `update`."""
+        """Deprecated: use ``update(batch=batch)``."""
         warnings.warn("update_from_batch(batch) is now update(batch=batch).", DeprecationWarning, stacklevel=2)
         return self.update(batch=batch, **kwargs)
 
     def update_from_episodes(self, episodes: Sequence[Any], **kwargs: Any) -> dict[str, Any]:
-        """See `update`."""
+        """Deprecated: use ``update(episodes=episodes)``."""
         message = "update_from_episodes(episodes) is now update(episodes=episodes)."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.update(episodes=episodes, **kwargs)
 
     def update_block(self, experience: Experience, *, timesteps: Timesteps = None, **sizes: Any) -> dict[str, Any]:
-        """Update from steps as they were sampled: connector pipeline and minibatch loop in one compiled program.
+        """Updates the modules from sampled steps: connector pipeline and minibatch loop in one compiled program.
 
-        It is the computation of an iteration on the device; each shape of block is compiled once.
+        An iteration on the device makes the same computation. Each shape of block is compiled once.
 
         Args:
-            experience: Columns ``[T, B, ...]``, NumPy; device ``d`` of this learner's D takes the columns
+            experience: Columns ``[T, B, ...]``, NumPy; device ``d`` of this learner's D devices takes the columns
                 ``d * B/D ... (d+1) * B/D - 1``. The arrays are only read, and not kept.
-            timesteps: As for `update`.
-            **sizes: ``num_epochs``, ``minibatch_size``, ``shuffle_batch_per_epoch`` and ``num_total_minibatches``, as
-                for `update`.
+            timesteps: See `update`.
+            **sizes: ``num_epochs``, ``minibatch_size``, ``shuffle_batch_per_epoch`` and ``num_total_minibatches``, see
+                `update`.
 
         Returns:
-            The result of `update`.
+            The result in the form of `update`.
 
         Raises:
-            ValueError: If columns differ in ``[T, B]``, B does not divide by devices and shuffle shards, or the
-                learner pipeline has host connectors, which work on episodes.
+            ValueError: If columns differ in ``[T, B]``, B is not a multiple of the number of devices and shuffle
+                shards, or the learner pipeline has host connectors, which need episodes.
         """
         self._check_is_built()
         if self.has_host_connectors:
             raise ValueError(
-                f"update_block() is compiled from end to end, and the learner pipeline's {self.host_connector_names} "
-                f"run on the host, on episodes: use update(episodes=...), or write them as pure functions."
+                f"update_block() is one compiled program, but the learner connectors {self.host_connector_names} run "
+                f"on the host, on episodes. Use update(episodes=...), or write them as pure functions."
             )
         plan, blocks = self.plan(**sizes), Experience.check(experience, is_rows=False).blocks
         blocks = {mid: row_blocks.checked_block(mid, own, self.template, plan) for mid, own in blocks.items()}
@@ -1113,22 +1159,23 @@ class Learner(Checkpointable):
         return self._result()
 
     def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[MetricKey, np.ndarray]:
-        """One gradient step on all rows of a batch, as it was drawn from replay.
+        """Makes one gradient step on all rows of a batch that was drawn from replay.
 
-        The hot path of off-policy algorithms: rows are not looked at, and metrics stay on the devices until
-        `row_results` asks for the metrics of the last update. The learner pipeline sees the rows as one time step.
+        This is the hot path of off-policy algorithms: values of rows are not checked, and metrics stay on the devices
+        until `row_results` fetches those of the last update. The learner pipeline receives the rows as one time step.
 
         Args:
             experience: Rows ``[N, ...]``, or sequences ``[N, J, ...]``, NumPy; each of this learner's D devices takes
                 N / D of them. The arrays are only read, and not kept.
-            timesteps: As for `update`.
+            timesteps: See `update`.
 
         Returns:
-            ``{(module_id, name): float32 [N, ...]}``: what the loss logged with ``reduce="item_series"``, row by row.
+            ``{(module_id, name): float32 [N, ...]}``: the values per row that the loss logged with
+            ``reduce="item_series"``.
 
         Raises:
-            ValueError: If N does not divide by D, or the learner pipeline has host connectors, which work on episodes.
-            FloatingPointError: With ``check_nans``, for a loss or gradient that is not finite.
+            ValueError: If N is not a multiple of D, or the learner pipeline has host connectors, which need episodes.
+            FloatingPointError: If ``check_nans`` is set and a loss or gradient is not finite.
         """
         self._check_is_built()
         batch = Experience.check(experience, is_rows=True).modules
@@ -1144,7 +1191,7 @@ class Learner(Checkpointable):
         counter = self._before_update(timesteps)
         program, settings, counts = self.programs.of_rows(), self.placed_settings(), self._rows_trained_on[1]
         masks = {mid: batch[mid][Columns.LOSS_MASK] for mid in counts if Columns.LOSS_MASK in batch[mid]}
-        # An update leaves these as they are.
+        # An update does not change modules without valid rows.
         counts = counts | {mid: TrainedOn(0, 0) for mid, mask in masks.items() if not np.any(mask)}
         with self._updating(counter, counts):
             self._state, metrics, rows = program(self.state, batch, settings, counter, is_dealt=False)
@@ -1152,10 +1199,10 @@ class Learner(Checkpointable):
         return rows
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """The result of the last update, in the form of `update`.
+        """Returns the result of the last update, in the form of `update`.
 
         Args:
-            num_updates: Updates that the counters "trained" are over.
+            num_updates: Number of updates that the counters "trained" cover.
 
         Returns:
             ``{module_id: {metric: float}}``; empty before the first update.
@@ -1163,20 +1210,21 @@ class Learner(Checkpointable):
         return {} if self._last is None else self._result(num_updates)
 
     def evaluate_rows(self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None) -> dict[str, Any]:
-        """The losses of rows and what these log, without an update: nothing of this learner changes.
+        """Returns the losses and metrics of rows without an update; the state of this learner does not change.
 
-        They pass through learner pipeline and loss as in `update_rows`; what connectors learn of them is forgotten.
+        Rows pass through the learner pipeline and the loss as in `update_rows`; changes of connector states are
+        discarded.
 
         Args:
-            experience: As for `update_rows`.
-            seed: Seed that random layers and connectors draw from.
-            timesteps: As for `update`.
+            experience: See `update_rows`.
+            seed: Seed of random layers and connectors.
+            timesteps: See `update`.
 
         Returns:
             ``{module_id: {"total_eval_loss": float, metric: float, "num_module_steps_sampled": int}}``.
 
         Raises:
-            ValueError: As for `update_rows`.
+            ValueError: See `update_rows`.
         """
         self._check_is_built()
         batch = Experience.check(experience, is_rows=True).modules
@@ -1196,14 +1244,14 @@ class Learner(Checkpointable):
         shuffle_batch_per_epoch: bool = False,
         num_total_minibatches: int = 0,
     ) -> UpdatePlan:
-        """The static part of an update on this learner's devices.
+        """Returns the static sizes of an update on this learner's devices.
 
         Args:
             num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
 
         Raises:
-            ValueError: If the minibatch does not divide by the shuffle shards, or these by the devices; for numbers
-                that are too small.
+            ValueError: If the minibatch size is not a multiple of the number of shuffle shards, this is not a multiple
+                of the number of devices, or a number is too small.
         """
         num_learners, num_devices = self.num_joined_learners, self.num_devices
         num_shards = self.config.num_shuffle_shards or num_devices
@@ -1221,28 +1269,28 @@ class Learner(Checkpointable):
         if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
             below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
             raise ValueError(
-                f"minibatch_size={minibatch_size} does not divide by the {plan.local_shards} shuffle shards (one per "
-                f"device unless num_shuffle_shards is set). Use minibatch_size={below}, for example."
+                f"minibatch_size={minibatch_size} must be a multiple of the {plan.local_shards} shuffle shards (one "
+                f"per device unless num_shuffle_shards is set). Use minibatch_size={below}, for example."
             )
         return plan
 
     def _form_of_block(self, module_id: ModuleID, block: Block) -> Form:
-        """The form of the items that a block becomes."""
+        """Returns the form of the items that a block becomes."""
         module, num_steps = self.template[module_id], block.shape[0]
         return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
-        """The forms of the items that sampled blocks of `num_steps` steps become, if no row of these is masked."""
+        """Returns the forms of the items that sampled blocks of `num_steps` steps without masked rows become."""
         return {
             mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
             for mid, module in self.template.items()
         }
 
     def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> tuple[Batch, dict[ModuleID, Form]]:
-        """Send episodes through the learner connector pipeline.
+        """Passes episodes through the learner connector pipeline.
 
         Returns:
-            ``({module_id: {column: [N, ...]}}, their forms)``, on the host, step by step and episode by episode.
+            ``({module_id: {column: [N, ...]}}, forms by module)`` on the host, step by step and episode by episode.
         """
         columns = None
         if self.has_host_connectors:
@@ -1263,7 +1311,7 @@ class Learner(Checkpointable):
         connector, blocks = self.programs.connect(blocks, counter)
         old, self._state = self.state, dataclasses.replace(self.state, connector=connector)
         self.programs.follow(old, self._state)
-        # A module that a connector has added has the rows that it was made of.
+        # A module that a connector has added has the rows of the first module, from which it was made.
         row_of = dict.fromkeys(blocks, next(iter(rows.values()))) | rows
         batch, forms = {}, {}
         for mid, block in blocks.items():
@@ -1278,12 +1326,12 @@ class Learner(Checkpointable):
         if not isinstance(batch, Mapping):
             raise TypeError(
                 f"A batch is a dict {{column: [N, ...]}} or {{module_id: {{column: [N, ...]}}}}, got a "
-                f"{type(batch).__name__}. Several batches are update(batches=[...])."
+                f"{type(batch).__name__}. For several batches use update(batches=[...])."
             )
         if any(key in self.template for key in batch):
             unknown = [key for key in batch if key not in self.template]
             if unknown:
-                raise ValueError(f"The batch has modules {unknown} that this learner does not: {list(self.template)}.")
+                raise ValueError(f"The batch has unknown modules {unknown}. This learner has {list(self.template)}.")
             columns_of = {mid: dict(columns) for mid, columns in batch.items()}
         else:
             columns_of = {single_agent(self.template).module_id: dict(batch)}
@@ -1294,7 +1342,14 @@ class Learner(Checkpointable):
     def _fit_rows(
         self, rows: Batch, forms: Mapping[ModuleID, Form], counter: np.ndarray, plan: UpdatePlan
     ) -> dict[str, Any]:
-        """The minibatch loop over rows on the host, ``{module_id: {column: [N, ...]}}``, of these forms."""
+        """Updates the modules from rows on the host, ``{module_id: {column: [N, ...]}}``, in minibatches.
+
+        Args:
+            rows: Rows, or chunks, by module.
+            forms: Forms of the rows, by module.
+            counter: uint32[2], lifetime env steps.
+            plan: Sizes of the update.
+        """
         num_rows = {mid: row_blocks.num_rows_of(mid, columns) for mid, columns in rows.items()}
         per_shard = {mid: row_blocks.rows_per_shard(n, plan.local_shards) for mid, n in num_rows.items()}
         if self._leaves_all_out(per_shard, rows):
@@ -1311,34 +1366,33 @@ class Learner(Checkpointable):
         return self._result()
 
     def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
-        """Tell if this learner trains nothing, once joined learners, which would wait for it, agree; see
-        `UpdatePrograms.sizes_of_all_learners`."""
+        """Whether this learner trains no module; joined learners agree, see `UpdatePrograms.sizes_of_all_learners`."""
         if not self.pure_update.trains_nothing:
             return False
         self.programs.sizes_of_all_learners(sizes, batch)
         return True
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
-        """Raises a ValueError for rows that `update_rows` cannot learn from."""
+        """Raises a ValueError for rows from which `update_rows` cannot learn."""
         if self.has_host_connectors:
             raise ValueError(
-                f"update_rows() takes rows from replay, and the learner pipeline's {self.host_connector_names} run on "
-                f"the host, on episodes: write them as pure functions, apply(self, state, batch, ctx)."
+                f"update_rows() takes rows from replay, but the learner connectors {self.host_connector_names} run on "
+                f"the host, on episodes. Write them as pure functions, apply(self, state, batch, ctx)."
             )
         if any(n % len(self.devices) for n in num_rows.values()):
             raise ValueError(
-                f"A batch of {num_rows} rows cannot be dealt out to the {len(self.devices)} devices of a learner "
-                f"(num_cpus_per_learner or num_gpus_per_learner): make train_batch_size_per_learner a multiple."
+                f"A batch of {num_rows} rows cannot be split over the {len(self.devices)} devices of a learner "
+                f"(num_cpus_per_learner or num_gpus_per_learner). Make train_batch_size_per_learner a multiple."
             )
         self.programs.sizes_of_all_learners({}, batch)
 
     def _before_update(self, timesteps: Timesteps) -> np.ndarray:
-        """Check that the host may update, and call its hook; gives lifetime env steps, uint32[2]."""
+        """Checks that data of the host can be used, and calls the host hook; returns lifetime env steps, uint32[2]."""
         if self.num_devices > len(self.devices) * self.num_joined_learners:
             raise ValueError(
                 f"This learner runs on {self.num_devices} devices of several processes, inside the program of a JAX "
-                f"environment, and takes no data from one of them. To update from data, leave distributed.initialize() "
-                f"out and let Ray start the processes: learners(num_learners=...)."
+                f"environment, and takes no data from a single process. Leave out distributed.initialize(), and let "
+                f"Ray start the processes: learners(num_learners=...)."
             )
         steps = steps_trained.lifetime_env_steps(timesteps)
         if self.has_host_hooks:
@@ -1347,11 +1401,13 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def _updating(self, counter: np.ndarray, counts: Mapping[ModuleID, TrainedOn]) -> Iterator[None]:
-        """Guard the call of a program that updates, and the assignment of its results; then do what follows an update.
+        """Context manager for the call of a program that updates, and for the assignment of its results.
+
+        It recovers the state from failures, counts the update, checks for NaNs and calls the host hook.
 
         Args:
-            counter: Lifetime env steps.
-            counts: Steps that each module is trained on.
+            counter: uint32[2], lifetime env steps.
+            counts: Steps on which each module is trained.
         """
         num_updates = self.num_updates + 1
         with self.programs.guard(num_updates - 1, self._go_on_from):
@@ -1365,13 +1421,13 @@ class Learner(Checkpointable):
             self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
 
     def _go_on_from(self, state: LearnerState) -> None:
-        """Take over an earlier state, because a failed update has lost the present one."""
-        # What the last update logged may have been lost as well.
+        """Continues from an earlier state after a failed update has lost the current one."""
+        # The metrics of the last update may have been lost as well.
         self._forget_updates()
         self.place(state)
 
     def _result(self, num_updates: int = 1) -> dict[str, Any]:
-        """The result of the last update, with counters over so many of them."""
+        """Returns the result of the last update, with counters over `num_updates` updates."""
         assert self._last is not None
         metrics, counts = self._last
         out = nest_metrics(fetched(metrics))
@@ -1380,7 +1436,7 @@ class Learner(Checkpointable):
         return ReducedMetrics(out)
 
     def _result_without_update(self) -> dict[str, Any]:
-        """The result where ``policies_to_train`` leaves all modules out: counters alone."""
+        """Returns the result if ``policies_to_train`` leaves all modules out: only counters."""
         return ReducedMetrics(self._counters_of_result({}, 0, {}))
 
     # --------------------------------------------------------------------------------------------------------- counters
@@ -1395,16 +1451,16 @@ class Learner(Checkpointable):
         steps: Mapping[ModuleID, int] = MappingProxyType({}),
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """Counters for the result of updates that were made from outside: an iteration on the device.
+        """Returns the counters for the result of updates in an iteration on the device.
 
         Args:
             plan: Plan of every update.
-            num_steps: Steps of each column of a train batch.
-            num_updates: Updates in this iteration.
-            num_columns: Columns of the modules' batches; None for one of each.
-            learned: Result of the last one: where rows are masked, the sizes of its batches.
-            steps: Results of `count_updates`, added up over the iteration; {} where no rows are masked.
-            forms: Of the items of these updates; {}: each row is drawn by itself.
+            num_steps: Number of steps of each column of a train batch.
+            num_updates: Number of updates in this iteration.
+            num_columns: Number of columns of the modules' batches; None for one column each.
+            learned: Result of the last update; if rows are masked, it contains the sizes of the batches.
+            steps: Sums of the results of `count_updates` over the iteration; {} if no rows are masked.
+            forms: Forms of the updates' items, by module; modules without one draw single rows.
 
         Returns:
             ``{module_id or "__all_modules__": {name: number}}``. Steps trained are rows used in gradient steps: 138
@@ -1422,9 +1478,11 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Steps that updates on the device, which are as in `training_counts`, have trained modules on.
+        """Counts the steps on which updates on the device have trained modules; see `training_counts` for arguments.
 
-        {} where no rows are masked: then sizes say it. Else the program says it in `learned`, and it is taken note of.
+        Returns:
+            ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:
+            then the numbers follow from the sizes.
         """
         counted = steps_trained.counted_by_program(learned)
         if not counted:
@@ -1444,12 +1502,12 @@ class Learner(Checkpointable):
         self, counts: Mapping[ModuleID, TrainedOn], num_updates: int, steps: Mapping[ModuleID, int]
     ) -> dict[str, Any]:
         numbers = self.steps_trained.results(counts, num_updates, steps, self.num_updates, self._parameter_counts())
-        # Compiled connectors are a part of the update. Those in Python log their seconds.
+        # Compiled connectors are a part of the update. Connectors in Python log their seconds.
         numbers[ALL_MODULES]["learner_connector"] = {CONNECTOR_PIPELINE_TIMER: 0.0}
         return numbers
 
     def _parameter_counts(self) -> dict[str, dict[str, int]]:
-        """Numbers of parameters of every module, and of all of them together."""
+        """Returns the numbers of parameters of every module, and of all modules together."""
         if self._num_parameters is None:
             self._num_parameters = self.pure.parameter_counts()
         return self._num_parameters
@@ -1457,26 +1515,26 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------ other settings, other modules
 
     def reset(self, config: AlgorithmConfig) -> bool:
-        """Start from the beginning, keeping the compiled programs.
+        """Restarts training from the initial state, and keeps the compiled programs.
 
         Args:
-            config: Differs from the present one in traced settings and in its seed only.
+            config: New config; it differs from the current one only in traced settings and in its seed.
 
         Returns:
-            Whether the programs serve modules of that seed, and these are the modules that it was built with;
-            otherwise nothing has changed.
+            False, without any change, if modules were added or removed, or if the programs contain constants that
+            depend on the seed.
         """
         self._check_is_built()
         if self._has_changed_modules:
-            # Even where they are the same again: with which weights they began is not known any more.
+            # Even if the modules are the same again, their initial weights are not known any more.
             return False
         before = self.config
         self._use_settings(config)
         if config.root_seed != before.root_seed and not self._take_new_weights():
             self._use_settings(before)
             return False
-        # Those that run on the host keep their state in attributes. Programs have been traced with pure ones of before,
-        # which are the same functions.
+        # New objects, since host connectors keep their state in attributes. The programs were traced with the earlier
+        # pure connectors, which are the same functions.
         self._make_connectors()
         self._forget_updates()
         self.steps_trained = StepsTrained()
@@ -1485,14 +1543,14 @@ class Learner(Checkpointable):
         return True
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Continue with other values of traced settings, keeping state and programs.
+        """Changes traced settings, and keeps state and programs.
 
         Args:
-            config: Differs from the present one in traced settings only.
+            config: New config; it differs from the current one only in traced settings.
 
         Raises:
-            ValueError: The optimizers do not read a learning rate that changes, or need another program for it;
-                nothing has changed then.
+            ValueError: If the optimizers do not read a changed learning rate, or need a different program for it;
+                nothing is changed then.
         """
         self._check_is_built()
         before, rates = self.config, self.optimizers.rates()
@@ -1511,7 +1569,7 @@ class Learner(Checkpointable):
         self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
-        """Begin with the weights of the config's seed, unless anything else depends on it: then return False."""
+        """Sets the initial weights of the config's seed; returns False if constants of programs depend on the seed."""
         if self._module_given is not None:
             return True
         fresh = PureModule(self._make_module())
@@ -1529,14 +1587,23 @@ class Learner(Checkpointable):
         config_overrides: dict[str, Any] | None = None,
         new_should_module_be_updated: Any = None,
     ) -> MultiRLModuleSpec:
-        """Add a module; the others keep their weights and optimizer states. The next update compiles anew.
+        """Adds a module; the others keep their weights and optimizer states. The next update compiles again.
+
+        Args:
+            module_id: Id of the new module.
+            module_spec: Spec of the new module.
+            config_overrides: Settings of the new module, ``{name: value}``.
+            new_should_module_be_updated: New value of `policies_to_train`; None keeps it.
 
         Returns:
-            The spec of the grown MultiRLModule.
+            The spec of the MultiRLModule with the new module.
+
+        Raises:
+            ValueError: If the module exists already.
         """
         self._check_is_built()
         if module_id in self.template:
-            raise ValueError(f"Module {module_id!r} exists already; remove_module({module_id!r}) first.")
+            raise ValueError(f"Module {module_id!r} exists already. Call remove_module({module_id!r}) first.")
         modules = dict(self._synced_module().items())
         new = module_spec.build(seed=derived_seed("module", self.config.root_seed, len(modules)))
         self._check_module(module_id, new)
@@ -1544,24 +1611,34 @@ class Learner(Checkpointable):
         return self._regroup(modules | {module_id: new}, overrides, new_should_module_be_updated)
 
     def remove_module(self, module_id: ModuleID, *, new_should_module_be_updated: Any = None) -> MultiRLModuleSpec:
-        """Remove a module with its optimizers. The next update compiles anew.
+        """Removes a module with its optimizers. The next update compiles again.
+
+        Args:
+            module_id: Id of the module.
+            new_should_module_be_updated: New value of `policies_to_train`; None keeps it.
 
         Returns:
-            The spec of what is left.
+            The spec of the remaining MultiRLModule.
+
+        Raises:
+            ValueError: If the module does not exist, or is the only one.
         """
         self._check_is_built()
         if module_id not in self.template:
-            raise ValueError(f"There is no module {module_id!r}; there are {list(self.template)}.")
+            raise ValueError(f"Module {module_id!r} does not exist. This learner has {list(self.template)}.")
         modules = {mid: module for mid, module in self._synced_module().items() if mid != module_id}
         if not modules:
-            raise ValueError(f"Module {module_id!r} is this learner's only one; add_module(...) the next one first.")
+            raise ValueError(
+                f"Module {module_id!r} is the learner's only module and cannot be removed. Call add_module(...) for "
+                f"another one first."
+            )
         overrides = {mid: own for mid, own in self._module_overrides.items() if mid != module_id}
         return self._regroup(modules, overrides, new_should_module_be_updated)
 
     def _regroup(
         self, modules: dict[ModuleID, RLModule], overrides: dict[ModuleID, dict[str, Any]], should_update: Any
     ) -> MultiRLModuleSpec:
-        """Continue with these modules. If anything raises on the way, the learner stays as it was."""
+        """Changes the set of modules. If an error occurs, the learner stays unchanged."""
         old = jax.device_get(host_view(self.state))
         before, modules_before = dict(vars(self)), dict(self.template.items())
         try:
@@ -1593,34 +1670,34 @@ class Learner(Checkpointable):
     # --------------------------------------------------------------------------------------------- weights, checkpoints
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """The state as nested dicts of NumPy arrays.
+        """Returns the state as nested dicts of NumPy arrays.
 
         Args:
-            components: Only these of `STATE_COMPONENTS`; None for all.
-            not_components: Leave these out.
-            **kwargs: None.
+            components: Components out of `STATE_COMPONENTS`; None for all.
+            not_components: Components to leave out.
+            **kwargs: Ignored.
 
         Returns:
-            ``rl_module`` is ``{module_id: RLModule.get_state()}``; ``optimizer`` is ``{module_id: {"path/to/leaf":
-            array}}``, and ``extra`` and ``connector`` are the same for their parts.
+            ``{component: state}``: ``rl_module`` is ``{module_id: RLModule.get_state()}``, ``optimizer`` is
+            ``{module_id: {"path/to/leaf": array}}``, and ``extra`` and ``connector`` have the same form.
         """
         return self._checkpoint.get_state(components, not_components=not_components)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; components that are missing stay as they are.
+        """Sets the state to a result of `get_state`; missing components keep their state.
 
         Raises:
-            ValueError: If names, shapes or dtypes do not fit this learner's modules; nothing is changed then.
+            ValueError: If names, shapes or dtypes do not match this learner's modules; nothing is changed then.
         """
         self._checkpoint.set_state(state)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """``config`` and ``module_spec``."""
+        """Returns the constructor arguments ``config`` and ``module_spec``."""
         config = self.config.for_checkpoints(self._learner_connector)
         return (), {"config": config, "module_spec": MultiRLModuleSpec.from_module(self.template)}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """The MultiRLModule, ``"rl_module"``."""
+        """Returns the MultiRLModule as component ``"rl_module"``."""
         return [(COMPONENT_RL_MODULE, self.module)]
 
     @classmethod
@@ -1632,26 +1709,26 @@ class Learner(Checkpointable):
         return learner
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        """A copy of the trained parameters, ``{ref: array}``."""
+        """Returns a copy of the trained parameters, ``{ref: array}``."""
         return jax.device_get(host_view(self.state.params))
 
     def set_weights(self, weights: dict[ModuleID, dict[str, Any]]) -> None:
-        """Replace weights of some modules.
+        """Replaces weights of some modules.
 
         Args:
-            weights: ``{module_id: {name: array}}`` as `RLModule.get_state` gives it, or ``{ref: array}`` as
-                `get_weights` gives it; what is left out stays.
+            weights: ``{module_id: {name: array}}`` in the form of `RLModule.get_state`, or ``{ref: array}`` in the form
+                of `get_weights`; missing weights keep their values.
 
         Raises:
-            KeyError: For a module that is not here.
-            ValueError: For names or shapes that a module does not have.
+            KeyError: If the learner does not have a module.
+            ValueError: If a module does not have weights of these names and shapes.
         """
         self._checkpoint.set_weights(weights)
 
     def weights_for_runners(self) -> dict[str, dict[str, np.ndarray]]:
-        """``{"params": {ref: array}, "rest": {ref: array}}``: what env runners act with.
+        """Returns the weights for env runners, ``{"params": {ref: array}, "rest": {ref: array}}``, NumPy.
 
-        Random streams are not among it: every program seeds them anew from its key. Nor are target networks.
+        They do not contain target networks, nor random streams, which every program seeds from its key.
         """
         left_out = self.pure.stream_refs | self.pure.target_refs
         params, rest = self.state.params, self.state.rest
@@ -1661,19 +1738,19 @@ class Learner(Checkpointable):
     def weights_in_place(
         self, params: Collection[str], rest: Collection[str], sharding: jax.sharding.NamedSharding
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Weights that a policy in this process acts with, parameters without a copy where they are on its device.
+        """Returns the weights for a policy in this process; parameters on the policy's device are not copied.
 
-        Nothing changes these arrays: updates make new parameters.
+        The arrays never change: updates create new parameters.
 
         Args:
             params: Refs of the parameters.
             rest: Refs of the modules' other state.
-            sharding: Place where the policy runs, one device.
+            sharding: Sharding of the policy's arguments, one device.
 
         Returns:
-            ``(params, rest)``, ``{ref: array}`` of that sharding.
+            ``(params, rest)``, each ``{ref: array}`` with that sharding.
         """
-        # The other state is donated by the next update.
+        # The next update donates the other state.
         others = {ref: self.state.rest[ref] for ref in rest}
         own = {ref: self.state.params[ref] for ref in params}
         if any(leaf.sharding != sharding for leaf in own.values()):
@@ -1683,11 +1760,11 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------------------------------ other
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``func(self, *args, **kwargs)``; for a learner that is an actor made by hand."""
+        """Calls ``func(self, *args, **kwargs)``, for a learner that a user has made an actor."""
         return func(self, *args, **kwargs)
 
     def shutdown(self) -> None:
-        """Drop compiled programs and device buffers."""
+        """Frees compiled programs and device buffers."""
         self._forget_updates()
         self._state = None
         self.programs.forget()
@@ -1695,7 +1772,7 @@ class Learner(Checkpointable):
 
 
 def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule]) -> None:
-    """Make `modules`, in their order, the modules of a MultiRLModule."""
+    """Replaces the modules of a MultiRLModule by `modules`, in this order."""
     for module_id in list(multi_module):
         multi_module.remove_module(module_id)
     for module_id, module in modules.items():
@@ -1703,8 +1780,13 @@ def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule])
 
 
 def _taken(of_devices: Sequence[Block], form: Form, rows: np.ndarray) -> dict[str, Any]:
-    """Valid rows ``[N, ...]`` of the blocks of all devices; the chunks ``[N, L, ...]`` that have any, if items are
-    chunks."""
+    """Gathers the valid rows ``[N, ...]`` of the blocks of all devices, or the chunks ``[N, L, ...]`` with a valid row.
+
+    Args:
+        of_devices: Blocks of one module, one per device.
+        form: Form of the items: rows or chunks.
+        rows: Indices of the valid rows in the flattened blocks ``[D * T * B / D]``.
+    """
     parts = [block.chunks(form.length) if isinstance(form, ChunkForm) else block.columns for block in of_devices]
     columns = jax.tree.map(lambda *each: np.stack(each), *parts)
     if isinstance(form, ChunkForm):

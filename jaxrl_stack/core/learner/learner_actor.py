@@ -1,4 +1,4 @@
-"""A Learner in a process of its own: what a `LearnerGroup` starts N of with ``num_learners=N``."""
+"""Learner in a Ray actor; a `LearnerGroup` with ``num_learners=N`` starts N of them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 UpdateData = TrainingData | Experience | Share
-"""What one learner makes an update from."""
+"""Data of an update of one learner."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What one learner's update came to.
+    """Result of an update of one learner.
 
     Attributes:
-        metrics: What the Learner returned.
-        num_updates: Updates that this learner has made.
-        state: Its state, if it was asked for.
-        weights: See `weights_for_runners`, if they were asked for.
-        rows: What `Learner.update_rows` returned; None after other updates.
+        metrics: Metrics that the Learner returned.
+        num_updates: Number of updates that this learner has made.
+        state: State of the learner; None if it was not requested.
+        weights: Result of `weights_for_runners`; None if it was not requested.
+        rows: Result of `Learner.update_rows`; None after other updates.
     """
 
     metrics: dict[str, Any]
@@ -48,11 +48,11 @@ class Answer:
 class LearnerActor:
     """Holds a Learner; `LearnerGroup` makes a Ray actor of it.
 
-    `join` and `build` come before everything else: once JAX has started its backend, processes cannot be joined.
+    Call `join`, then `build`, before all other methods: processes cannot be joined after JAX has started its backend.
 
     Args:
         config: The algorithm's config.
-        module_spec: Spec of the module(s); None takes the config's own.
+        module_spec: Spec of the module(s); None takes the config's spec.
         num_cpus: CPUs of this actor.
         num_gpus: GPUs of this actor.
     """
@@ -66,8 +66,8 @@ class LearnerActor:
         self._module_spec = module_spec
 
     def free_address(self) -> str:
-        """``"ip:port"`` of this process's node, a port that is free."""
-        # Ray is imported only where it runs, and a checkout can be checked without it.
+        """Returns ``"ip:port"`` with the address of this process's node and a free port."""
+        # Imported here, so that the package can be used and checked without Ray.
         import ray  # pyright: ignore[reportMissingImports]
 
         address = ray.util.get_node_ip_address()
@@ -78,30 +78,31 @@ class LearnerActor:
         return f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
 
     def join(self, address: str, num_learners: int, index: int) -> None:
-        """Put the devices of all learners on one axis. Returns when all of them have called it.
+        """Joins the devices of all learners to one axis. Returns after all of them have called it.
 
         Args:
-            address: From `free_address` of learner 0.
+            address: Result of `free_address` of learner 0.
             num_learners: Number of learners.
-            index: This one's number.
+            index: Index of this learner.
         """
         jax.distributed.initialize(
             address,
             num_processes=num_learners,
             process_id=index,
-            # What this process is a part of is known; an environment such as Slurm's would give other numbers.
+            # The arguments are known; detection of a cluster such as Slurm would find other numbers.
             cluster_detection_method="deactivate",
         )
 
     def leave(self) -> None:
-        """Undo `join`; all learners have to do it. No update can follow."""
+        """Reverts `join`; all learners must call it. No update is possible afterwards."""
         jax.distributed.shutdown()
 
     def build(self) -> dict[str, Any]:
-        """Build the learner.
+        """Builds the learner.
 
         Returns:
-            What the group says of it without asking again.
+            Properties of the learner that its group stores: number of devices and of updates, module ids, names of host
+            connectors and columns.
         """
         self.learner = self._make_learner()
         return {
@@ -119,27 +120,28 @@ class LearnerActor:
         return learner
 
     def ping(self) -> str:
-        """Answer, to show that the actor lives."""
+        """Returns ``"pong"``, which shows that the actor is alive."""
         return "pong"
 
     def apply(self, func: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
-        """``func(learner, **kwargs)``."""
+        """Returns ``func(learner, **kwargs)``."""
         return func(self.learner, **kwargs)
 
     def call(self, method: str, value: Any) -> Any:
-        """``learner.method(value)``; Ray puts the object in the place of a reference to it."""
+        """Returns ``learner.method(value)``; Ray replaces a reference in `value` by its object."""
         return getattr(self.learner, method)(value)
 
     def update(
         self, data: UpdateData, arguments: dict[str, Any], *, wants_state: bool = False, wants_weights: bool = False
     ) -> Answer:
-        """Make an update.
+        """Makes an update.
 
         Args:
-            data: For `Learner.update`; rows for `Learner.update_rows`; other steps for `Learner.update_block`.
+            data: `TrainingData` for `Learner.update`; rows for `Learner.update_rows`; other steps for
+                `Learner.update_block`.
             arguments: Keyword arguments of that method.
-            wants_state: Whether to return the learner's whole state after the update, too.
-            wants_weights: Whether to return what env runners need of it.
+            wants_state: Whether to return also the learner's state after the update.
+            wants_weights: Whether to return also the weights for env runners.
         """
         learner = self.learner
         metrics: dict[str, Any] = {}
@@ -159,14 +161,14 @@ class LearnerActor:
         )
 
     def weights_for_runners(self) -> tuple[None, dict[str, Any]]:
-        """Two results: one that says that all is well, and the weights, which need not be fetched to know that."""
+        """Returns None and the weights, two Ray objects: the first shows success without fetching the weights."""
         return None, weights_for_runners(self.learner)
 
     def _fetched(self, data: Experience | Share) -> Experience:
-        """This learner's steps.
+        """Returns this learner's steps.
 
         Raises:
-            LostExperienceError: In all learners, if one of them cannot get its own.
+            LostExperienceError: In all learners, if one of them cannot fetch its steps.
             ValueError: See `Share.fetched` and `_check_agreement`.
         """
         try:
@@ -179,15 +181,16 @@ class LearnerActor:
         return experience
 
     def _check_agreement(self, block: dict[str, dict[str, Any]]) -> None:
-        """Make sure that all learners have blocks of the same shape: others would make other numbers of steps, and
-        wait for each other forever.
+        """Checks that the blocks of all learners have the same shape.
+
+        Otherwise learners would make different numbers of steps, and wait for each other forever.
 
         Args:
-            block: This learner's; empty if it could not get it.
+            block: Columns of this learner's block; {} if it could not fetch them.
 
         Raises:
-            LostExperienceError: In all learners, if one has none.
-            ValueError: In all learners.
+            LostExperienceError: In all learners, if one has no block.
+            ValueError: In all learners, if shapes differ.
         """
         if self.learner.num_joined_learners == 1 or self.learner.axis_name is None:
             return
@@ -195,17 +198,17 @@ class LearnerActor:
         sizes = gathered(np.array([len(block), *shape], np.int32)).T
         smallest, largest = sizes.min(axis=1), sizes.max(axis=1)
         if not smallest[0]:
-            raise LostExperienceError("Another learner could not get its steps of this update.")
+            raise LostExperienceError("Another learner could not fetch its steps of this update.")
         if (smallest != largest).any():
             raise ValueError(
-                f"The learners' blocks differ: between [T={smallest[1]}, B={smallest[2]}] and [T={largest[1]}, "
-                f"B={largest[2]}]. All runners of one update need the same num_envs_per_env_runner and number of "
-                f"steps."
+                f"The blocks of learners differ in shape, from [T={smallest[1]}, B={smallest[2]}] to "
+                f"[T={largest[1]}, B={largest[2]}]. All runners of an update need the same num_envs_per_env_runner "
+                f"and number of steps."
             )
 
 
 def weights_for_runners(learner: Learner) -> dict[str, Any]:
-    """The part of an env runner's state that comes from the learner, as NumPy arrays.
+    """Returns the part of an env runner's state that comes from the learner, as NumPy arrays.
 
     Returns:
         ``{"rl_module": {"params": {ref: array}, "rest": {ref: array}}, "weights_seq_no": updates so far}``.
@@ -214,10 +217,15 @@ def weights_for_runners(learner: Learner) -> dict[str, Any]:
 
 
 def module_states(learner: Learner, module_ids: Collection[str] | None, inference_only: bool) -> dict[str, Any]:
-    """``{module_id: {name: array}}`` of the named modules, or of all.
+    """Returns the states of modules, ``{module_id: {name: array}}``.
+
+    Args:
+        learner: The learner.
+        module_ids: Ids of the modules; None for all.
+        inference_only: Whether to leave out weights that only training needs.
 
     Raises:
-        KeyError: For a module that is not there.
+        KeyError: If a module does not exist.
     """
     modules = learner.module
     wanted = list(modules) if module_ids is None else list(module_ids)

@@ -1,4 +1,4 @@
-"""The state of a Learner as checkpoints hold it: arrays with names."""
+"""Conversion of a Learner's state from and to named arrays, for checkpoints."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
 
 _FIELDS = {"optimizer": "optimizers", "extra": "extra", "connector": "connector"}
-"""Components of a checkpoint that are fields of `LearnerState`, a dict of pytrees each."""
+"""Components of a checkpoint and the fields of `LearnerState` that they contain, each a dict of pytrees."""
 
 
 class LearnerCheckpoint:
-    """Reads the state of a Learner by name, and replaces it.
+    """Reads and replaces the state of a Learner as named arrays.
 
     Args:
         learner: The learner.
@@ -35,7 +35,7 @@ class LearnerCheckpoint:
         self._learner = learner
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None) -> dict[str, Any]:
-        """See `Learner.get_state`."""
+        """Returns the state of the learner by component, see `Learner.get_state`."""
         learner = self._learner
         state = learner.state
         make = {
@@ -55,7 +55,7 @@ class LearnerCheckpoint:
         return {name: make[name]() for name in selected(STATE_COMPONENTS, components, not_components, "a Learner")}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what `get_state` returned, all of it or, if something does not fit, nothing.
+        """Sets the state to a result of `get_state`; if a part does not match, nothing is changed.
 
         Raises:
             ValueError: See `Learner.set_state`.
@@ -63,7 +63,7 @@ class LearnerCheckpoint:
         learner = self._learner
         unknown = [name for name in state if name not in STATE_COMPONENTS]
         if unknown:
-            raise ValueError(f"Unknown components {unknown} of a Learner; it has {list(STATE_COMPONENTS)}.")
+            raise ValueError(f"Unknown components {unknown} of a Learner. Use components of {list(STATE_COMPONENTS)}.")
         current = jax.device_get(host_view(learner.state))
         if "rl_module" in state:
             params, rest = self._with_module_states(state["rl_module"])
@@ -95,7 +95,7 @@ class LearnerCheckpoint:
         learner.place(current)
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """See `Learner.set_weights`."""
+        """Replaces weights of some modules, see `Learner.set_weights`."""
         learner = self._learner
         if weights and all(ref in learner.pure.params for ref in weights):
             nested: dict[ModuleID, dict[str, Any]] = {}
@@ -107,7 +107,7 @@ class LearnerCheckpoint:
         learner.place(jax.device_get(host_view(learner.state)).replace(params=params, rest=rest))
 
     def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
-        """``(params, rest)`` with these states of modules in place of the present ones."""
+        """Returns ``(params, rest)`` of the learner with the states of some modules replaced."""
         learner = self._learner
         unknown = [module_id for module_id in states if module_id not in learner.template]
         if unknown:
@@ -119,11 +119,11 @@ class LearnerCheckpoint:
 
 
 def _set_all(given: Sequence[tuple[Any, Any]]) -> None:
-    """Let objects take over their states; if one of them raises, those before it have again what they had."""
+    """Sets the states of objects; if one of them raises, restores the states of those before it."""
     before: list[tuple[Any, Any]] = []
     try:
         for owner, state in given:
-            # A connector without a state yet, which it says by raising, has nothing to go back to.
+            # A connector without a state raises here: it has nothing to restore.
             with contextlib.suppress(Exception):
                 before.append((owner, copy.deepcopy(owner.get_state())))
             owner.set_state(state)
@@ -132,7 +132,7 @@ def _set_all(given: Sequence[tuple[Any, Any]]) -> None:
             try:
                 owner.set_state(state)
             except Exception as refused:
-                error.add_note(f"{type(owner).__name__} has not got back the state of before: {refused!r}")
+                error.add_note(f"The earlier state of {type(owner).__name__} could not be restored: {refused!r}")
         raise
 
 
@@ -143,7 +143,7 @@ def _by_name(tree: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 def _from_names(present: Mapping[str, Any], given: Mapping[str, Mapping[str, Any]], what: str) -> dict[str, Any]:
     if set(present) != set(given):
         raise ValueError(
-            f"The state of a Learner's {what} is of {sorted(given)}; this learner has {sorted(present)}. Load it into "
-            f"a learner of the same modules, optimizers and connectors."
+            f"The state of a Learner's {what} has {sorted(given)}; this learner has {sorted(present)}. Load it into "
+            f"a learner with the same modules, optimizers and connectors."
         )
     return {n: from_named_leaves(part, given[n], f"a Learner's {what} {n!r}") for n, part in present.items()}

@@ -1,4 +1,4 @@
-"""LearnerGroup: the Learner(s) of an algorithm as one object."""
+"""Group of the Learner(s) of an algorithm."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
 
 
 class LearnerGroup(Checkpointable):
-    """The Learner in this process, or N Learners in Ray actors that update as one.
+    """The Learner of this process, or N Learners in Ray actors that update together.
 
-    With ``num_learners=0`` the Learner lives here and its update runs on all of its devices. With ``num_learners=N``
-    there are N actors with resources of their own. ``jax.distributed`` joins their devices to one axis, so that an
+    If ``num_learners=0``, the Learner is in this process and updates on all of its devices. With ``num_learners=N`` the
+    group starts N actors with resources of their own. ``jax.distributed`` joins their devices to one axis, so that an
     update of N learners is the update of one learner on N times as many devices; this process takes no part in it.
     ``train_batch_size_per_learner`` and ``minibatch_size`` are per learner.
 
-    Joined processes live and die together. When one is lost, all N start again from the last state that this process
-    has taken over, which it does every ``learner_snapshot_interval`` updates and after every change of weights, state
-    or modules through this object; the call that found out is made once more. The updates since then are lost, but
-    stay counted, so that ``weights_seq_no`` never goes back.
+    Joined processes fail together. If one is lost, all N restart from the last snapshot of their state in this process,
+    and the failed call is repeated once. A snapshot is taken every ``learner_snapshot_interval`` updates, and after
+    every change of weights, state or modules through this object. Updates after the snapshot are lost, but stay
+    counted, so that ``weights_seq_no`` never decreases.
 
     Args:
         config: The algorithm's config.
-        module_spec: Spec of the module(s); None takes the config's own.
-        learner: A built learner to hold instead of building one.
-        placement_group: Ray placement group whose last ``num_learners`` bundles are the learners'.
-        actors: Learner actors that are there already, to hold instead of starting some.
+        module_spec: Spec of the module(s); None takes the config's spec.
+        learner: A built learner to use instead of building one.
+        placement_group: Ray placement group whose last ``num_learners`` bundles are those of the learners.
+        actors: Running learner actors to use instead of starting new ones.
 
     Raises:
-        ValueError: If a placement group or a learner is given that the config has no use for.
+        ValueError: If the config's ``num_learners`` does not allow a given learner or placement group.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class LearnerGroup(Checkpointable):
         if config.num_learners:
             if learner is not None:
                 raise ValueError(
-                    f"LearnerGroup(learner=...) holds a learner of this process; num_learners={config.num_learners} "
-                    f"asks for actors. Set num_learners=0, or leave learner out."
+                    f"LearnerGroup(learner=...) is for a learner of this process, but num_learners="
+                    f"{config.num_learners} starts actors. Set num_learners=0, or leave learner out."
                 )
             self._actors = JoinedLearners(config, placement_group, module_spec=module_spec)
             return
@@ -89,27 +89,27 @@ class LearnerGroup(Checkpointable):
 
     @property
     def is_local(self) -> bool:
-        """Whether the learner lives in this process."""
+        """Whether the learner is in this process."""
         return self._actors is None
 
     @property
     def is_remote(self) -> bool:
-        """Whether learners are actors of their own."""
+        """Whether the learners are Ray actors."""
         return self._actors is not None
 
     @property
     def local_learner(self) -> Learner | None:
-        """The learner of this process; None with actors."""
+        """The learner of this process; None if learners are actors."""
         return self._learner
 
     @property
     def num_updates(self) -> int:
-        """Updates so far: the ``weights_seq_no`` of the current weights."""
+        """Number of updates so far: the ``weights_seq_no`` of the current weights."""
         return self._local.num_updates if self._actors is None else self._actors.num_updates
 
     @property
     def has_host_connectors(self) -> bool:
-        """Whether the learner pipeline has connectors that run on the host: then `update_block` cannot be used."""
+        """Whether the learner pipeline has connectors that run on the host; if so, `update_block` is not possible."""
         return bool(self.host_connector_names)
 
     @property
@@ -119,12 +119,12 @@ class LearnerGroup(Checkpointable):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether the learner pipeline reads the observations after steps that terminated an episode, too."""
+        """Whether the learner pipeline also reads the observations after steps that terminated an episode."""
         return self._local.needs_all_final_obs if self._actors is None else self._actors.info["needs_all_final_obs"]
 
     @property
     def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
-        """See `Learner.declared_columns`."""
+        """Columns that are read of every sampled step, by module; see `Learner.declared_columns`."""
         return self._local.declared_columns if self._actors is None else self._actors.info["declared_columns"]
 
     def __len__(self) -> int:
@@ -138,11 +138,11 @@ class LearnerGroup(Checkpointable):
         return self._learner
 
     def ping(self) -> list[str]:
-        """An answer of every learner, ``"pong"``."""
+        """Returns ``"pong"`` of every learner, which shows that it is alive."""
         return ["pong"] if self._actors is None else self._actors.call("ping")
 
     def get_stats(self) -> dict[str, Any]:
-        """Numbers about the group: learners, their devices, restarts, pending and dropped asynchronous updates."""
+        """Returns numbers of learners, devices, restarts, pending updates, and env steps of dropped updates."""
         actors = self._actors
         return {
             "num_learners": len(self),
@@ -172,36 +172,36 @@ class LearnerGroup(Checkpointable):
         minibatch_size: int | None = None,
         shuffle_batch_per_epoch: bool = False,
     ) -> list[dict[str, Any]]:
-        """Update the modules from exactly one of the data arguments, which is dealt out to the learners.
+        """Updates the modules from exactly one of the data arguments, which is split over the learners.
 
         Args:
             batch: ``{module_id: {column: [N, ...]}}`` (or ``{column: [N, ...]}`` for a single module), ready for the
-                loss; split by rows, like the following two.
-            batches: Several such batches, laid end to end.
+                loss; split by rows, like the next two arguments.
+            batches: Several such batches, which are concatenated.
             batch_refs: Ray references of such batches.
-            episodes: Of one agent or of several; they pass through the learner pipeline. Split into time slices of the
-                same number of steps; a slice's look-back is ``episode_lookback_horizon``.
+            episodes: Episodes of one or several agents; they pass through the learner pipeline. They are split into
+                time slices with equal numbers of steps; the look-back of a slice is ``episode_lookback_horizon``.
             episodes_refs: Ray references of lists of episodes.
             data_iterators: Iterators over batches, one per learner.
-            training_data: One of these as an object.
+            training_data: An object with one of these arguments as attribute.
             timesteps: Lifetime counters, ``{"num_env_steps_sampled_lifetime": n}`` or ``n``.
-            async_update: Do not wait: return the results of earlier such calls that are ready. With
-                ``max_requests_in_flight_per_learner`` unfinished calls the data is dropped and counted
-                (see `get_stats`). Only for learners that are actors.
-            return_state: Put what env runners need of the new weights into the first result, under
+            async_update: Whether to return the results of finished earlier calls, without waiting for this one. If
+                ``max_requests_in_flight_per_learner`` calls are unfinished, the data is dropped and counted (see
+                `get_stats`). Only for learners that are actors.
+            return_state: Whether the first result contains the new weights for env runners, under
                 ``"_rl_module_state_after_update"``.
-            num_total_minibatches: Number of gradient steps instead of what the epochs make, if above 0.
-            num_epochs: Passes over the data.
-            minibatch_size: Rows per gradient step and learner; None for all of them.
+            num_total_minibatches: Number of gradient steps if above 0, instead of the number that the epochs need.
+            num_epochs: Number of passes over the data.
+            minibatch_size: Rows per gradient step and learner; None for all rows.
             shuffle_batch_per_epoch: Whether each of several epochs has its own random order.
 
         Returns:
-            One dict of metrics per learner, as `Learner.update` returns it; metrics of the loss are means over all
-            learners. With `async_update` the dicts of all finished calls, one after the other.
+            One dict of metrics per learner, in the form of `Learner.update`; metrics of the loss are means over all
+            learners. With `async_update`, the dicts of all finished calls, one call after the other.
 
         Raises:
-            ValueError: If not exactly one data argument is given, or sizes do not fit.
-            RuntimeError: If learners are lost again as soon as they have started anew.
+            ValueError: If not exactly one data argument is given, or sizes do not match.
+            RuntimeError: If learners are lost again after a restart.
         """
         data = TrainingData.of(training_data, batch, batches, batch_refs, episodes, episodes_refs, data_iterators)
         arguments = {
@@ -218,12 +218,12 @@ class LearnerGroup(Checkpointable):
         return self._actors.update(shards, arguments, async_update, return_state)
 
     def update_from_batch(self, batch: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        """See `update`."""
+        """Deprecated: use ``update(batch=batch)``."""
         warnings.warn("update_from_batch(batch) is now update(batch=batch).", DeprecationWarning, stacklevel=2)
         return self.update(batch=batch, **kwargs)
 
     def update_from_episodes(self, episodes: Sequence[Any], **kwargs: Any) -> list[dict[str, Any]]:
-        """See `update`."""
+        """Deprecated: use ``update(episodes=episodes)``."""
         message = "update_from_episodes(episodes) is now update(episodes=episodes)."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         return self.update(episodes=episodes, **kwargs)
@@ -237,27 +237,27 @@ class LearnerGroup(Checkpointable):
         return_state: bool = False,
         **sizes: Any,
     ) -> list[dict[str, Any]]:
-        """Update from steps as they were sampled, in one compiled program; see `Learner.update_block`.
+        """Updates the modules from sampled steps, in one compiled program; see `Learner.update_block`.
 
-        Their columns (environments), side by side, are dealt out in equal runs: the first learner gets the first ones.
-        Those that are in Ray's object store are fetched by the learners that need them, and not here.
+        The columns (environments) of all parts are split into consecutive runs of equal size, one per learner. Columns
+        in Ray's object store are fetched by the learners that need them, not by this process.
 
         Args:
-            experience: Columns ``[T, B, ...]``. All parts have the same T. With several learners they have the same B,
-                too, unless they are all here.
-            timesteps, async_update, return_state: As for `update`.
-            **sizes: As for `Learner.update_block`.
+            experience: Columns ``[T, B, ...]``. All parts have the same T. With several learners they also have the
+                same B, unless all parts are in this process.
+            timesteps, async_update, return_state: See `update`.
+            **sizes: See `Learner.update_block`.
 
         Returns:
-            The result of `update`.
+            The result in the form of `update`.
 
         Raises:
-            ValueError: If it is empty, or its columns cannot be dealt out evenly.
-            TypeError: If it is no Experience of steps.
+            ValueError: If it is empty, or its columns cannot be split evenly.
+            TypeError: If it is not an Experience of steps.
             RuntimeError: See `update`.
         """
         if not Experience.check(experience, is_rows=False).parts:
-            raise ValueError("update_block(Experience()): there is nothing to learn from. Pass one that is not empty.")
+            raise ValueError("update_block(Experience()): the Experience is empty. Pass one with at least one part.")
         arguments = {"timesteps": timesteps, **sizes}
         if self._actors is None:
             self._check_is_not_async(async_update)
@@ -265,28 +265,30 @@ class LearnerGroup(Checkpointable):
         return self._actors.update(experience.deal_out(len(self)), arguments, async_update, return_state)
 
     def asynchronous_updates(self) -> AsynchronousUpdates:
-        """Updates that nobody waits for, of learners that are actors.
+        """Returns an object for non-blocking updates of learner actors.
 
         Raises:
             ValueError: If the learner is in this process.
         """
         if self._actors is None:
-            raise ValueError("The learner of this group is in this process, and updates when it is called.")
+            raise ValueError(
+                "num_learners=0: the learner is in this process, and its updates block. Set learners(num_learners=1)."
+            )
         return AsynchronousUpdates(self._actors)
 
     def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[Any, np.ndarray]:
-        """One gradient step on all rows of a batch, in one compiled program; see `Learner.update_rows`.
+        """Makes one gradient step on all rows of a batch, in one compiled program; see `Learner.update_rows`.
 
         Args:
-            experience: Rows ``[N, ...]``, NumPy; learner i of L gets the rows ``i * N/L ...``.
-            timesteps: As for `update`.
+            experience: Rows ``[N, ...]``, NumPy; learner i of L gets the rows ``i * N/L ... (i + 1) * N/L - 1``.
+            timesteps: See `update`.
 
         Returns:
-            ``{(module_id, name): float32 [N, ...]}``; metrics are asked for with `row_results`.
+            ``{(module_id, name): float32 [N, ...]}``; `row_results` returns the metrics.
 
         Raises:
-            ValueError: If the rows cannot be dealt out evenly.
-            TypeError: If it is no Experience of rows.
+            ValueError: If the rows cannot be split evenly.
+            TypeError: If it is not an Experience of rows.
             FloatingPointError: See `Learner.update_rows`.
             RuntimeError: See `update`.
         """
@@ -297,15 +299,15 @@ class LearnerGroup(Checkpointable):
     def evaluate_rows(
         self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None
     ) -> list[dict[str, Any]]:
-        """The losses of rows, without an update: one dict per learner; see `Learner.evaluate_rows`.
+        """Returns the losses and metrics of rows without an update, one dict per learner.
 
         Args:
-            experience: Rows ``[N, ...]``, NumPy; learner i of L gets the rows ``i * N/L ...``.
-            seed, timesteps: As there.
+            experience: Rows ``[N, ...]``, NumPy; learner i of L gets the rows ``i * N/L ... (i + 1) * N/L - 1``.
+            seed, timesteps: See `Learner.evaluate_rows`.
 
         Raises:
-            ValueError: If the rows cannot be dealt out evenly.
-            TypeError: If it is no Experience of rows.
+            ValueError: If the rows cannot be split evenly.
+            TypeError: If it is not an Experience of rows.
         """
         arguments = {"seed": seed, "timesteps": timesteps}
         if self._actors is None:
@@ -313,7 +315,7 @@ class LearnerGroup(Checkpointable):
         return self._actors.evaluate_rows(Experience.check(experience, is_rows=True), arguments)
 
     def row_results(self, num_updates: int = 1) -> list[dict[str, Any]]:
-        """One dict of metrics per learner, of the last `update_rows`; see `Learner.row_results`."""
+        """Returns the metrics of the last `update_rows`, one dict per learner; see `Learner.row_results`."""
         if self._actors is None:
             return [self._local.row_results(num_updates)]
         return [call.get() for call in self.foreach_learner(operator.methodcaller("row_results", num_updates))]
@@ -321,7 +323,7 @@ class LearnerGroup(Checkpointable):
     def _check_is_not_async(self, async_update: bool) -> None:
         if async_update:
             raise ValueError(
-                "update(async_update=True) needs learners that are actors, and num_learners=0 learns in this process. "
+                "update(async_update=True) needs learners that are actors, but num_learners=0 learns in this process. "
                 "Set learners(num_learners=1) or more, or leave async_update out."
             )
 
@@ -341,25 +343,25 @@ class LearnerGroup(Checkpointable):
         mark_healthy: bool = False,
         **kwargs: Any,
     ) -> RemoteCallResults:
-        """Call ``func(learner, **kwargs)`` with every learner.
+        """Calls ``func(learner, **kwargs)`` with every learner.
 
-        Its changes have to be the same in all learners. It is part of a state that lost learners
-        restart from only after the next ``learner_snapshot_interval`` updates.
+        Changes that `func` makes must be the same in all learners. They become part of the snapshot from which lost
+        learners restart only with the next one, which is taken every ``learner_snapshot_interval`` updates.
 
         Args:
-            func: The function; it and what it returns are pickled for learners that are actors.
-            healthy_only: No effect: learners are healthy together, or start again together.
-            remote_actor_ids: Numbers of the learners to call, from 0; None calls all.
-            timeout_seconds: Longest wait; learners without an answer by then are left out of the results.
-            return_obj_refs: Return Ray references to results instead of results.
-            mark_healthy: No effect, see `healthy_only`.
+            func: The function; the function and its result are pickled for learners that are actors.
+            healthy_only: Ignored: either all learners are healthy, or all restart.
+            remote_actor_ids: Indices of the learners to call, from 0; None calls all.
+            timeout_seconds: Longest wait; learners that do not answer in time are missing in the results.
+            return_obj_refs: Whether to return Ray references to the results.
+            mark_healthy: Ignored, see `healthy_only`.
             **kwargs: Further arguments of `func`.
 
         Returns:
             The results in the order of the learners: ``[call.get() for call in results]``.
 
         Raises:
-            Exception: The one that `func` raised, after all learners have answered.
+            Exception: The first error that `func` raised, after all learners have answered.
         """
         if self._actors is not None:
             return self._actors.foreach(func, kwargs, remote_actor_ids, timeout_seconds, return_obj_refs)
@@ -371,7 +373,7 @@ class LearnerGroup(Checkpointable):
     # ---------------------------------------------------------------------------------------------- modules and state
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Continue with other values of traced settings in all learners; see `Learner.change_settings`."""
+        """Changes traced settings of all learners; see `Learner.change_settings`."""
         if self._actors is None:
             self._local.change_settings(config)
         else:
@@ -379,11 +381,11 @@ class LearnerGroup(Checkpointable):
         self.config = config
 
     def add_module(self, *, module_id: str, module_spec: RLModuleSpec, **more: Any) -> MultiRLModuleSpec:
-        """See `Learner.add_module`."""
+        """Adds a module to all learners, see `Learner.add_module`."""
         return self._change_modules("add_module", module_id=module_id, module_spec=module_spec, **more)
 
     def remove_module(self, module_id: str, **more: Any) -> MultiRLModuleSpec:
-        """See `Learner.remove_module`."""
+        """Removes a module from all learners, see `Learner.remove_module`."""
         return self._change_modules("remove_module", module_id, **more)
 
     def _change_modules(self, method: str, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
@@ -391,46 +393,46 @@ class LearnerGroup(Checkpointable):
         return change(self._local) if self._actors is None else self._actors.change_modules(change)
 
     def _first(self, func: Callable[..., Any], **kwargs: Any) -> Any:
-        """``func(learner, **kwargs)`` of the first learner; all have the same state."""
+        """Returns ``func(learner, **kwargs)`` of the first learner; all have the same state."""
         return func(self._local, **kwargs) if self._actors is None else self._actors.first(func, **kwargs)
 
     def _change(self, method: str, value: Any) -> None:
-        """``learner.method(value)`` of all learners."""
+        """Calls ``learner.method(value)`` of all learners."""
         if self._actors is None:
             getattr(self._local, method)(value)
         else:
             self._actors.change(method, value)
 
     def copied_modules(self) -> dict[str, RLModule]:
-        """New modules of this process with the current weights, by id."""
+        """Builds new modules in this process with the current weights, by id."""
         modules = self._first(_spec_of_modules).build(seed=0)
         modules.set_state(self.get_weights())
         return dict(modules.items())
 
     def get_weights(self, module_ids: Collection[str] | None = None, *, inference_only: bool = False) -> dict[str, Any]:
-        """Copies of weights.
+        """Returns copies of weights.
 
         Args:
-            module_ids: The modules; None for all.
-            inference_only: Leave out what only training needs.
+            module_ids: Ids of the modules; None for all.
+            inference_only: Whether to leave out weights that only training needs.
 
         Returns:
             ``{module_id: {name: array}}``.
 
         Raises:
-            KeyError: For a module that is not there.
+            KeyError: If a module does not exist.
         """
         return self._first(module_states, module_ids=module_ids, inference_only=inference_only)
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Take over what `get_weights` returned; modules that it leaves out keep theirs."""
+        """Sets weights to a result of `get_weights`; missing modules keep their weights."""
         self._change("set_weights", weights)
 
     def get_weights_ref(self) -> Any:
-        """Ray reference of the part of an env runner's state that comes from the learners.
+        """Returns a Ray reference of the part of an env runner's state that comes from the learners.
 
-        One object, however many runners fetch it: ``runner.set_state.remote(ref)``. A learner that is an actor writes
-        it into the object store itself, so that it does not pass through this process.
+        All runners share one object: ``runner.set_state.remote(ref)``. A learner actor writes it into the object store
+        itself, so that it does not pass through this process.
 
         Returns:
             Reference of ``{"rl_module": {"params": {ref: array}, "rest": {ref: array}}, "weights_seq_no": updates}``.
@@ -438,16 +440,16 @@ class LearnerGroup(Checkpointable):
         return RAY.put(weights_for_runners(self._local)) if self._actors is None else self._actors.weights_ref()
 
     def weights_for_runners(self) -> dict[str, Any]:
-        """``{"params": {ref: array}, "rest": {ref: array}}``; see `Learner.weights_for_runners`."""
+        """Returns the weights for env runners, see `Learner.weights_for_runners`."""
         return self._first(operator.methodcaller("weights_for_runners"))
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """``{"learner": state}``; the state of all learners is the same.
+        """Returns ``{"learner": state}``; all learners have the same state.
 
         Args:
             components: ``"learner"`` or parts of it, such as ``"learner/rl_module"`` or ``"rl_module"``; None for all.
-            not_components: Leave these out.
-            **kwargs: None.
+            not_components: Components to leave out.
+            **kwargs: Ignored.
         """
         unwanted = _parts_of_learner(not_components or ())
         wanted = [part for part in _parts_of_learner(components or COMPONENT_LEARNER) if part not in unwanted]
@@ -456,17 +458,17 @@ class LearnerGroup(Checkpointable):
         return {COMPONENT_LEARNER: self._first(operator.methodcaller("get_state", wanted))}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` returned; what is left out stays."""
+        """Sets the state of all learners to a result of `get_state`; missing components keep their state."""
         if COMPONENT_LEARNER in state:
             self._change("set_state", state[COMPONENT_LEARNER])
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """``config`` and ``module_spec``."""
+        """Returns the constructor arguments ``config`` and ``module_spec``."""
         _, of_learner = self._first(operator.methodcaller("get_ctor_args_and_kwargs"))
         return (), {"config": self.config, "module_spec": of_learner["module_spec"]}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """The learner, ``"learner"``; all learners have the same state."""
+        """Returns the learner as component ``"learner"``; all learners have the same state."""
         return [(COMPONENT_LEARNER, self._first(operator.methodcaller("describe_component")))]
 
     @classmethod
@@ -476,7 +478,7 @@ class LearnerGroup(Checkpointable):
         return super()._build_from_checkpoint(args, kwargs, state)
 
     def shutdown(self) -> None:
-        """End the learners. Idempotent."""
+        """Ends the learners. Idempotent."""
         if self._actors is not None:
             self._actors.shutdown()
         elif self._learner is not None:
@@ -486,11 +488,11 @@ class LearnerGroup(Checkpointable):
     # ------------------------------------------------------------------------------------------------------ old names
 
     def async_update(self, *args: Any, **kwargs: Any) -> Any:
-        """Gone: ``update(async_update=True)``."""
+        """Removed: use ``update(async_update=True)``."""
         raise ValueError("async_update(...) is gone. Use update(..., async_update=True) instead.")
 
     def load_module_state(self, *args: Any, **kwargs: Any) -> Any:
-        """Gone: `set_weights`."""
+        """Removed: use `set_weights`."""
         raise ValueError(
             "load_module_state(...) is gone. Use set_weights({module_id: RLModule.from_checkpoint(path).get_state()}) "
             "for single modules, or Algorithm.from_checkpoint(path) for everything."
@@ -502,7 +504,7 @@ def _spec_of_modules(learner: Learner) -> MultiRLModuleSpec:
 
 
 def _parts_of_learner(components: str | Collection[str]) -> list[str]:
-    """``"learner"``, ``"learner/rl_module"`` or ``"rl_module"`` as parts of a Learner's state."""
+    """Returns the parts of a Learner's state for ``"learner"``, ``"learner/rl_module"`` or ``"rl_module"``."""
     names = [components] if isinstance(components, str) else list(components)
     parts = [name.removeprefix(f"{COMPONENT_LEARNER}/").partition("/")[0] for name in names]
     return [part for name in parts for part in (STATE_COMPONENTS if name == COMPONENT_LEARNER else (name,))]

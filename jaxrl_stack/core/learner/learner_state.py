@@ -1,4 +1,4 @@
-"""Everything of a Learner that changes during training, as one pytree of arrays."""
+"""State of a Learner: all arrays that change during training, as one pytree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from flax import struct
 
 STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "host_connector", "counters", "metrics_logger")
-"""Parts of what `Learner.get_state` returns."""
+"""Components of the result of `Learner.get_state`."""
 
 
 @struct.dataclass
@@ -18,14 +18,14 @@ class LearnerState:
 
     Attributes:
         params: Trained parameters, ``{ref: array}`` with ``ref = "module_id/path/to/leaf"``.
-        rest: State of the modules that is not trained (batch statistics, PRNG streams), same layout.
+        rest: State of the modules that is not trained (batch statistics, PRNG streams), ``{ref: array}``.
         optimizers: ``{module_id: {optimizer_name: optax state}}``.
-        extra: What an algorithm keeps beside its networks, e.g. ``{"curr_kl_coeff": {module_id: float32}}``.
+        extra: State of the algorithm besides networks, for example ``{"curr_kl_coeff": {module_id: float32}}``.
         connector: State of the learner connector pipeline.
-        timesteps: uint32[2] (hi, lo), lifetime env steps at the end of the last update; schedules are read at this
-            point, so the first update uses their values at 0.
-        num_updates: uint32, updates done so far; the ``weights_seq_no`` of the parameters.
-        key: PRNG key; shuffles and stochastic modules derive theirs from it and ``num_updates``.
+        timesteps: uint32[2] (hi, lo), lifetime env steps at the end of the last update. Schedules are evaluated there,
+            so that the first update uses their values at 0.
+        num_updates: uint32, number of updates so far; the ``weights_seq_no`` of the parameters.
+        key: PRNG key; the keys of shuffles and stochastic modules are derived from it and ``num_updates``.
     """
 
     params: dict[str, jax.Array]
@@ -40,9 +40,9 @@ class LearnerState:
 
 
 def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
-    """`fresh`, pytrees in dicts, with what is in `kept` under the same keys, of the same structure and shapes.
+    """Returns `fresh`, pytrees in dicts, with values of `kept` where keys, structure and shapes are equal.
 
-    An optimizer state from before is kept, and is fresh if there is none, or if it is for other parameters.
+    For example, an earlier optimizer state is kept, unless it is missing or belongs to other parameters.
     """
     if isinstance(fresh, dict) and isinstance(kept, dict):
         return {key: kept_where_it_fits(kept.get(key), value) for key, value in fresh.items()}

@@ -1,4 +1,4 @@
-"""The losses of a minibatch as a function to trace, and what its trace says about them."""
+"""Losses of a minibatch as a traced function, and facts from its trace."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class LossOutputs(NamedTuple):
-    """Results of the losses of rows, besides their values.
+    """Outputs of the losses of rows besides their values.
 
     Attributes:
-        rest: Other state of the modules, after the forward passes.
-        metrics: What was logged.
-        rows: What was logged row by row, ``{(module_id, name): float32 [m, ...]}``.
+        rest: Non-parameter state of the modules after the forward passes.
+        metrics: Logged metrics.
+        rows: Values that were logged per row, ``{(module_id, name): float32 [m, ...]}``.
     """
 
     rest: dict[str, jax.Array]
@@ -44,12 +44,12 @@ LossFunction = Callable[[ParamDict, dict[str, jax.Array], Batch, Any, ParamDict]
 
 @dataclasses.dataclass(frozen=True)
 class TracedLosses:
-    """Losses that were traced: a loss is the longest part of the trace of an update, and every step replays it.
+    """Traced losses. Tracing the loss takes most of the time of tracing an update, and every step replays the trace.
 
     Attributes:
-        function: Does what `Losses` does, without calling any hook for rows of these shapes.
-        columns_read: ``{module_id: names of columns}`` that the losses depend on; the others need not be carried
-            through the shuffle.
+        function: Function with the results of `Losses` for rows of these shapes; it calls no hook.
+        columns_read: ``{module_id: names of columns}`` on which the losses depend; the others need not be gathered for
+            minibatches.
     """
 
     function: LossFunction
@@ -57,7 +57,7 @@ class TracedLosses:
 
     @classmethod
     def of(cls, losses: Losses, arguments: tuple[Any, ...], program: Any, out: Any) -> TracedLosses:
-        """Losses made of the result of ``jax.make_jaxpr(losses, return_shape=True)(*arguments)``."""
+        """Builds it from the result of ``jax.make_jaxpr(losses, return_shape=True)(*arguments)``."""
         once = once_of(losses, arguments, program, out)
         columns_read = {
             mid: frozenset(name for name, own in columns.items() if any(jax.tree.leaves(own)))
@@ -67,12 +67,12 @@ class TracedLosses:
 
 
 class Losses:
-    """The losses of rows as a function of the parameters.
+    """Losses of rows as a function of the parameters.
 
     Args:
-        learner: Whose hooks it calls; they are looked up when it is traced.
-        trace_of: ``(metrics, params, optimizers) -> Trace``, the part of a trace that all steps of an update share.
-        forms: Of the items that the rows are.
+        learner: The learner, whose hooks are looked up during tracing.
+        trace_of: ``(metrics, params, optimizers) -> Trace``; fills in the parts that all steps of an update share.
+        forms: Forms of the items, by module.
     """
 
     def __init__(self, learner: Learner, trace_of: Callable[..., Trace], forms: Mapping[ModuleID, Form]):
@@ -83,17 +83,17 @@ class Losses:
     def __call__(
         self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch, row_counts: Any, trained: ParamDict
     ) -> tuple[dict[ModuleID, Any], LossOutputs]:
-        """The losses of rows, ``{module_id: {column: [m, ...]}}``, and what they leave.
+        """Returns the losses of rows, ``{module_id: loss}``, and their other outputs.
 
         Args:
             params: All parameters.
-            rest: Other state of the modules.
-            batch: The rows, or chunks ``[m, L, ...]``; of whole observations.
-            row_counts: What `gradient_step.row_counts` returned, or None.
-            trained: Those of the parameters that change.
+            rest: Non-parameter state of the modules.
+            batch: ``{module_id: {column: [m, ...]}}``, or chunks ``[m, L, ...]``; observations are whole, not frames.
+            row_counts: Result of `gradient_step.row_counts`, or None.
+            trained: The parameters that change; they replace those in `params`.
 
         Raises:
-            ValueError: If the loss looks up a column that is not there, or is no float32 scalar.
+            ValueError: If the loss looks up a column that does not exist, or is not a float32 scalar.
         """
         learner = self._learner
         trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
@@ -114,8 +114,8 @@ class Losses:
             except KeyError as error:
                 columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
                 raise ValueError(
-                    f"The loss of {type(learner).__name__}, or a forward_train(), looks up {error}, which is not "
-                    f"there: the batch has the columns {columns}, and forward_train() returned {outputs}. Add a "
+                    f"The loss of {type(learner).__name__}, or a forward_train(), looks up {error}, which does not "
+                    f"exist: the batch has the columns {columns}, and forward_train() returned {outputs}. Add a "
                     f"learner connector that makes it; or return it from forward_exploration(), or make it in an "
                     f"env-to-module connector, and declare it: columns_from_acting = ({error},) in "
                     f"{type(learner).__name__}."
@@ -125,11 +125,11 @@ class Losses:
         return losses, LossOutputs(rest, trace.metrics.collect(), trace.metrics.rows)
 
     def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
-        """Arguments to trace it for.
+        """Returns the arguments for tracing.
 
         Args:
             params: All parameters.
-            rest: Other state of the modules.
+            rest: Non-parameter state of the modules.
             batch: `jax.ShapeDtypeStruct`s of the rows, ``[m, ...]``.
         """
         trace = self._trace_of(metrics=TracedMetrics(), params=params, optimizers={})
@@ -138,7 +138,10 @@ class Losses:
 
 
 def loss_is_linear(learner: Learner) -> bool:
-    """Whether the class that says so (`loss_is_linear_in_means`) is also the last one to touch the losses."""
+    """Whether ``loss_is_linear_in_means`` is True and not set by a base class of the class that defines the loss.
+
+    False if a module is self-supervised, since its loss is not the learner's.
+    """
     if any(isinstance(module, SelfSupervisedLossAPI) for module in learner.template.values()):
         return False
     for cls in type(learner).__mro__:
@@ -150,22 +153,22 @@ def loss_is_linear(learner: Learner) -> bool:
 
 
 def _check_losses(losses: Any, learner: str) -> None:
-    """Raises a ValueError if `compute_losses` of a learner of that class returned anything but scalars by module id."""
+    """Raises a ValueError if `compute_losses` of a learner class returned anything but scalars by module id."""
     if not isinstance(losses, Mapping):
         raise ValueError(
-            f"{learner}.compute_losses() returned a {type(losses).__name__}: return a dict {{module_id: loss}}."
+            f"{learner}.compute_losses() returned a {type(losses).__name__}. Return a dict {{module_id: loss}}."
         )
     for mid, loss in losses.items():
         name = f"The loss of module {mid!r} in {learner}"
         for scalar in jax.tree.leaves(loss, is_leaf=lambda leaf: leaf is None):
             if not isinstance(scalar, jax.Array | np.ndarray | np.generic | float | int):
-                raise ValueError(f"{name} is {scalar!r}: return a float32 scalar.")
+                raise ValueError(f"{name} is {scalar!r}. Return a float32 scalar.")
             if jnp.shape(scalar):
                 raise ValueError(
-                    f"{name} has the shape {jnp.shape(scalar)}: return a scalar. Take means over the batch with "
+                    f"{name} has the shape {jnp.shape(scalar)}, but must be a scalar. Take means over the batch with "
                     f"self.masked_mean(x, batch)."
                 )
             if not jnp.issubdtype(jnp.result_type(scalar), jnp.floating):
                 raise ValueError(
-                    f"{name} has the dtype {jnp.result_type(scalar)}, which has no gradient: return a float32 scalar."
+                    f"{name} has the dtype {jnp.result_type(scalar)}, which has no gradient. Return a float32 scalar."
                 )

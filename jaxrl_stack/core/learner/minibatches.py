@@ -1,15 +1,15 @@
-"""The numbers of the rows of a minibatch, inside the compiled update; `items` gathers them.
+"""Row indices of minibatches, inside the compiled update; `items` gathers the rows.
 
 The update is one flat scan. Row ``p`` of the stream of all rows of all epochs is ``perm_{p // N}(p mod N)``, where
 ``perm_e`` is the permutation of epoch ``e``; a minibatch is the next ``m`` rows of that stream. So each epoch covers
 every row once, minibatches may straddle two epochs, and only the last one may re-use rows to be full.
 
-Shards: the rows are dealt out to ``S`` shards, each shuffled within itself, and every minibatch takes the same number
-of rows from each. With one shard per device no row ever moves between devices; one device with ``S`` shards makes the
+Shards: the rows are split into ``S`` shards, each shuffled within itself, and every minibatch takes the same number of
+rows from each shard. With one shard per device no row moves between devices; one device with ``S`` shards makes the
 same update as ``S`` devices.
 
-Blocks with masked rows have streams of the others: see `valid_rows`. Where items are chunks, or steps of the
-environment with several agents, these take the place of rows.
+The stream of a block with masked rows contains only the valid rows: see `valid_rows`. If items are chunks, or
+environment steps of several agents, read "item" for "row".
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ Batch = dict[ModuleID, dict[str, Any]]
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) -> int:
-    """Number of minibatches in ``num_epochs`` passes over ``num_rows`` rows: ``ceil(epochs * rows / size)``."""
+    """Returns the number of minibatches in ``num_epochs`` passes over ``num_rows`` rows.
+
+    It is ``ceil(num_epochs * num_rows / minibatch_size)``; `num_epochs` if ``minibatch_size`` is None.
+    """
     return num_epochs if minibatch_size is None else -(-num_epochs * num_rows // minibatch_size)
 
 
 def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array:
-    """Round keys of the permutation of every epoch and shard.
+    """Returns the round keys of the permutation of every epoch and shard.
 
     Args:
         seed: uint32 ``[NUM_ROUNDS]``, the round keys of this update.
-        num_epochs: Number of epochs that the minibatches reach into.
-        shards: uint32 ``[S_local]``, global numbers of the shards that live here.
+        num_epochs: Number of epochs from which the minibatches take rows.
+        shards: uint32 ``[S_local]``, global indices of the shards of this device.
 
     Returns:
         uint32 ``[num_epochs, S_local, NUM_ROUNDS]``.
@@ -47,10 +50,10 @@ def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array
 
 
 def minibatch_index(step: jax.Array, size: int, num_rows: int, keys: jax.Array | None) -> jax.Array:
-    """Row numbers of one minibatch in every local shard.
+    """Returns the row indices of one minibatch in every local shard.
 
     Args:
-        step: uint32 scalar, number of the minibatch in the update.
+        step: uint32 scalar, index of the minibatch in the update.
         size: Rows per minibatch and shard, ``m``.
         num_rows: Rows per shard, ``N``.
         keys: uint32 ``[num_epochs, S_local, NUM_ROUNDS]`` from `epoch_keys`; None keeps the order of the rows.
@@ -73,14 +76,14 @@ def minibatch_index(step: jax.Array, size: int, num_rows: int, keys: jax.Array |
 def minibatch_index_within(
     step: jax.Array, size: int, domain: jax.Array, seed: jax.Array | None, shards: jax.Array
 ) -> jax.Array:
-    """`minibatch_index` where the number of rows is only known when the program runs: the same row numbers.
+    """Returns the same row indices as `minibatch_index`, for a number of rows that is an argument of the program.
 
     Args:
-        step: uint32 scalar, number of the minibatch in the update.
+        step: uint32 scalar, index of the minibatch in the update.
         size: Rows per minibatch and shard, ``m``.
         domain: uint32 ``[3]``, `permutation.domain` of the rows per shard.
         seed: uint32 ``[NUM_ROUNDS]``, the round keys of this update; None keeps the order of the rows.
-        shards: uint32 ``[S_local]``, global numbers of the shards that live here.
+        shards: uint32 ``[S_local]``, global indices of the shards of this device.
 
     Returns:
         uint32 ``[S_local, m]`` (``[1, m]`` without a seed; broadcast it).
@@ -94,5 +97,5 @@ def minibatch_index_within(
 
 
 def in_parts(index: jax.Array, num_parts: int) -> jax.Array:
-    """The rows of a minibatch ``[S, m]`` as those of its equal parts, ``[num_parts, S, m / num_parts]``."""
+    """Splits the row indices of a minibatch, ``[S, m]``, into equal parts, ``[num_parts, S, m / num_parts]``."""
     return jnp.moveaxis(index.reshape(len(index), num_parts, -1), 1, 0)

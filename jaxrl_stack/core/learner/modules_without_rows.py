@@ -1,4 +1,4 @@
-"""Modules that have no valid row in a block: an update leaves them as they are."""
+"""Restoration of modules without a valid row in an update."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 
 def left_as_they_were(learner: Learner, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]) -> Carry:
-    """Undo gradient steps for modules without a valid row.
+    """Restores parameters, other state and optimizer states of modules without a valid row.
 
-    Gradients of 0 would not do: momentum and weight decay move parameters all the same. What several modules share
-    follows any of them that has rows, and so does an optimizer of what they share.
+    Zero gradients are not enough: momentum and weight decay change parameters anyway. Leaves that several modules
+    share, and optimizers of such leaves, are kept if any of these modules has rows.
 
     Args:
-        learner: Whose modules they are.
+        learner: The learner of the modules.
         before: State before the gradient steps.
-        after: After them.
-        has_rows: Of the modules of the batch: True of one without masks, else a bool scalar.
+        after: Arrays after the gradient steps.
+        has_rows: For each module of the batch, whether it has a valid row: True for a module without masks, else a bool
+            scalar.
     """
     if all(own is True for own in has_rows.values()):
         return after
@@ -52,7 +53,7 @@ def left_as_they_were(learner: Learner, before: LearnerState, after: Carry, has_
 
 
 def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: type[nnx.Variable]) -> dict[str, Any]:
-    """``{ref: whether any module of the batch that has it, alone or with others, has rows}``."""
+    """Returns for each ref whether any module of the batch that contains it has rows."""
     flags: dict[str, list[Any]] = {}
     for mid, own in has_rows.items():
         for ref in learner.pure.refs_of(learner.template[mid], kind):
@@ -61,7 +62,7 @@ def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: t
 
 
 def _any(flags: list[Any]) -> Any:
-    """Disjunction of flags: True where that is known, else a bool scalar."""
+    """Returns the disjunction of flags: True if a flag is the constant True, else a bool scalar."""
     if any(flag is True for flag in flags):
         return True
     return functools.reduce(jnp.logical_or, {id(flag): flag for flag in flags}.values())

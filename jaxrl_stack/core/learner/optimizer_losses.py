@@ -1,4 +1,4 @@
-"""Losses of a module whose parts have optimizers of their own."""
+"""Losses of a module whose parts have separate optimizers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import jax.numpy as jnp
 
 @jax.tree_util.register_pytree_node_class
 class LossesByOptimizer(dict[str, Any]):
-    """``{optimizer name: scalar}``, each differentiated for the parameters of that optimizer alone.
+    """Losses ``{optimizer name: scalar}``, each differentiated only for the parameters of its optimizer.
 
-    What is added to it (``super().compute_loss_for_module(...) + penalty``) has its gradient in all parameters, and
-    counts once in their sum, which is reported as ``total_loss``.
+    A term that is added (``super().compute_loss_for_module(...) + penalty``) is differentiated for all parameters, and
+    counts once in the sum of the losses, which is reported as ``total_loss``.
     """
 
     def __add__(self, term: Any) -> LossesByOptimizer:
         if isinstance(term, dict):
             return NotImplemented
         term = jnp.asarray(term, jnp.float32)
-        # The value is that of one loss only; the gradient is that of each optimizer's own parameters.
+        # The first loss has the term's value; all losses have its gradient, each for its optimizer's parameters.
         without_value = term - jax.lax.stop_gradient(term)
         first, *others = self
         return LossesByOptimizer({first: self[first] + term} | {name: self[name] + without_value for name in others})

@@ -1,4 +1,4 @@
-"""The optimizers of a Learner, and how gradients are clipped."""
+"""Optimizers of a Learner, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.functional import PureModule
 
 ParamDict = dict[str, jax.Array]
-"""``{ref: array}``; ``ref`` is what `Learner.get_param_ref` returns."""
+"""``{ref: array}``, with refs of `Learner.get_param_ref`."""
 
 DEFAULT_OPTIMIZER = "default_optimizer"
 ELEMENTWISE_OPTIMIZERS = (optax.adam, optax.sgd, optax.rmsprop, optax.adagrad, optax.adamax, optax.nadam, optax.radam)
-"""Factories whose steps treat every entry by itself, whatever the shapes of the parameters: one step on a vector of
-all of them is the same, and a dozen times fewer operations for a network of a dozen leaves."""
+"""Factories of elementwise optimizers: a step on one vector of all parameters has the same result, and needs a dozen
+times fewer operations for a network of a dozen leaves."""
 
 
 def is_elementwise(factory: Any) -> bool:
-    """Whether a factory is one of `ELEMENTWISE_OPTIMIZERS`, or one of them with some of its arguments bound."""
+    """Whether a factory is one of `ELEMENTWISE_OPTIMIZERS`, or a `functools.partial` of one."""
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
 
@@ -42,12 +42,12 @@ def _laid_end_to_end(params: ParamDict) -> jax.Array:
     return reductions.ravel(params)[0]
 
 
-_CHANGE_RATE = "Another learning rate for a running algorithm is algorithm.change_settings(lr=...)."
+_CHANGE_RATE = "To change the learning rate of a running algorithm, use algorithm.change_settings(lr=...)."
 
 
 @dataclasses.dataclass(eq=False)
 class RegisteredOptimizer:
-    """One optimizer of one module: how to make it, and which parameters it owns.
+    """Optimizer of a module: its factory and its parameters.
 
     Attributes:
         module_id: The module it belongs to.
@@ -55,8 +55,7 @@ class RegisteredOptimizer:
         factory: ``lr -> optax.GradientTransformation``; applied to the current learning rate inside the update.
         refs: Refs of the parameters that it updates.
         lr: A number or ``[[timestep, value], ...]``; None if `factory` ignores it.
-        is_flat: Whether it works on all its parameters laid end to end in one vector. Its state is then of that
-            shape, too.
+        is_flat: Whether it works on one vector of all its parameters; its state then has that shape, too.
     """
 
     module_id: str
@@ -76,12 +75,22 @@ class RegisteredOptimizer:
         __getattr__ = old_members({"param_groups": _CHANGE_RATE, "set_lr": _CHANGE_RATE})
 
     def init(self, params: ParamDict) -> Any:
-        """Its initial state."""
+        """Returns the initial optimizer state for `params`, ``{ref: array}``."""
         own: Any = {ref: params[ref] for ref in self.refs}
         return self.factory(jnp.float32(0.0)).init(_laid_end_to_end(own) if self.is_flat else own)
 
     def step(self, lr: Any, gradients: ParamDict, state: Any, params: ParamDict) -> tuple[ParamDict, Any]:
-        """One step: ``(new parameters, new state)``. Non-finite gradient entries count as finite numbers."""
+        """Makes one step; non-finite gradient entries are replaced by finite numbers.
+
+        Args:
+            lr: Current learning rate, float32 scalar.
+            gradients: ``{ref: gradient}``.
+            state: Optimizer state.
+            params: ``{ref: parameter}`` with the refs of `gradients`.
+
+        Returns:
+            ``(new parameters, new state)``.
+        """
         transformation = self.factory(lr)
         if not self.is_flat:
             updates, state = transformation.update(jax.tree.map(jnp.nan_to_num, gradients), state, params)
@@ -93,10 +102,7 @@ class RegisteredOptimizer:
 
 
 class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
-    """The optimizers of a Learner, ``{module_id: {name: optimizer}}``, in the order in which they were registered.
-
-    It is empty at first.
-    """
+    """Optimizers of a Learner, ``{module_id: {name: optimizer}}``, in the order of registration; empty at first."""
 
     def __init__(self) -> None:
         self._by_module: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
@@ -116,19 +122,19 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
     def register(
         self, pure: PureModule, module_id: ModuleID, name: str, optimizer: Any, params: Any, lr_or_lr_schedule: Any
     ) -> None:
-        """Add an optimizer.
+        """Adds an optimizer.
 
         Args:
             pure: The learner's modules.
             module_id, name, optimizer, params, lr_or_lr_schedule: See `Learner.register_optimizer`.
 
         Raises:
-            ValueError: If a parameter belongs to two optimizers, the module has one of that name already, or learning
-                rate and optimizer do not fit.
+            ValueError: If a parameter belongs to two optimizers, the module already has an optimizer of that name, or
+                learning rate and optimizer do not match.
         """
         if name in self.get(module_id, {}):
             raise ValueError(
-                f"Module {module_id!r} has an optimizer {name!r} already. Give the second one a name of its own: "
+                f"Module {module_id!r} already has an optimizer {name!r}. Give the second one a different name: "
                 f"register_optimizer(optimizer_name=...)."
             )
         taken = [own for by_name in self.values() for own in by_name.values()]
@@ -137,30 +143,30 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
         )
 
     def find(self, module_id: ModuleID, name: str) -> RegisteredOptimizer:
-        """The optimizer of a module by its name.
+        """Returns an optimizer of a module by its name.
 
         Raises:
-            KeyError: If there is none.
+            KeyError: If it does not exist.
         """
         if name not in self.get(module_id, {}):
             known = {m: list(names) for m, names in self.items()}
             raise KeyError(
-                f"Module {module_id!r} has no optimizer {name!r}; registered are {known}. A loss is a "
-                f"scalar, or a dict from names of optimizers to scalars; log others with self.metrics.log_value()."
+                f"Module {module_id!r} has no optimizer {name!r}; registered are {known}. A loss is a scalar, or a "
+                f"dict {{optimizer_name: scalar}}; log other values with self.metrics.log_value()."
             )
         return self[module_id][name]
 
     def of_module(self, module_id: ModuleID) -> list[tuple[str, RegisteredOptimizer]]:
-        """``[(name, optimizer)]`` of one module; of all modules for ``ALL_MODULES``."""
+        """Returns ``[(name, optimizer)]`` of one module, or of all modules for ``ALL_MODULES``."""
         ids = list(self) if module_id == ALL_MODULES else [module_id]
         return [item for mid in ids for item in self.get(mid, {}).items()]
 
     def init(self, params: ParamDict) -> dict[ModuleID, dict[str, Any]]:
-        """Their initial states, ``{module_id: {name: optax state}}``."""
+        """Returns the initial states of all optimizers, ``{module_id: {name: optax state}}``."""
         return {mid: {name: own.init(params) for name, own in by_name.items()} for mid, by_name in self.items()}
 
     def rates(self) -> dict[ModuleID, dict[str, Any]]:
-        """Their learning rates as arrays, ``{module_id: {name: schedule}}``; those without a rate are left out."""
+        """Returns the learning rates as arrays, ``{module_id: {name: schedule}}``, of optimizers with a rate."""
         return {
             mid: {name: schedules.encode(own.lr) for name, own in by_name.items() if own.lr is not None}
             for mid, by_name in self.items()
@@ -168,10 +174,10 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
 
 
 def as_vector(params: ParamDict) -> tuple[Any, Callable[[Any], ParamDict]]:
-    """Parameters or gradients as one vector if all are float32 and few (`reductions.LARGEST_VECTOR`), else as they are.
+    """Returns parameters or gradients as one vector if all are float32 and few (`reductions.LARGEST_VECTOR`).
 
     Returns:
-        ``(vector or the dict, way back)``.
+        ``(vector, or the unchanged dict; inverse function)``.
     """
     is_large = reductions.num_elements(params) > reductions.LARGEST_VECTOR
     if not params or is_large or any(leaf.dtype != jnp.float32 for leaf in params.values()):
@@ -180,21 +186,21 @@ def as_vector(params: ParamDict) -> tuple[Any, Callable[[Any], ParamDict]]:
 
 
 def check_gradients(gradients: Any, hook: str, learner: str) -> None:
-    """Raises a ValueError if a hook of a learner of that class returned anything but ``{ref: gradient}``."""
+    """Raises a ValueError if a hook of a learner class returned anything but ``{ref: gradient}``."""
     if not isinstance(gradients, Mapping):
         raise ValueError(
-            f"{learner}.{hook}() returned {type(gradients).__name__}: return the gradients, a dict {{ref: array}}."
+            f"{learner}.{hook}() returned {type(gradients).__name__}. Return the gradients, a dict {{ref: array}}."
         )
 
 
 def clip_gradients(gradients: ParamDict, grad_clip: Any, grad_clip_by: str) -> tuple[ParamDict, jax.Array]:
-    """Clip gradients as RLlib does.
+    """Clips gradients as RLlib does.
 
     Args:
         gradients: ``{ref: gradient}`` of one optimizer.
-        grad_clip: Threshold; None or the Python number 0 switch clipping off.
+        grad_clip: Threshold ``c``; None or the Python number 0 disables clipping.
         grad_clip_by: ``"value"`` clips every entry to ``[-c, c]``; ``"norm"`` scales each tensor to an L2 norm of at
-            most ``c``; ``"global_norm"`` scales all of them together.
+            most ``c``; ``"global_norm"`` scales all tensors by one factor, to a joint L2 norm of at most ``c``.
 
     Returns:
         ``(clipped gradients, global L2 norm before clipping)``.
@@ -218,11 +224,11 @@ def optimizer_factory(
     optimizer_name: str,
     module_id: str,
 ) -> Callable[[Any], optax.GradientTransformation]:
-    """``lr -> optax.GradientTransformation``, from what `Learner.register_optimizer` gets.
+    """Returns ``lr -> optax.GradientTransformation`` for arguments of `Learner.register_optimizer`.
 
     Raises:
-        ValueError: If there is no learning rate where one is needed, or one that has no effect.
-        TypeError: If it is no such function.
+        ValueError: If a learning rate is missing, or has no effect.
+        TypeError: If `optimizer` is not such a function.
     """
     if isinstance(optimizer, optax.GradientTransformation):
         if lr_or_lr_schedule is not None:
@@ -254,26 +260,26 @@ def optimizer_factory(
 
 
 def refs_to_optimize(pure: PureModule, params: Any, optimizer_name: str) -> tuple[str, ...]:
-    """The refs of `Learner.register_optimizer`'s `params`, each once.
+    """Returns the refs of the `params` of `Learner.register_optimizer`, without duplicates.
 
     Raises:
-        ValueError: If there are none, or unknown ones.
-        TypeError: For what is no parameter, submodule or ref.
+        ValueError: If there are no parameters, or unknown refs.
+        TypeError: If an entry is not a parameter, submodule or ref.
     """
-    remedy = "Give self.get_parameters(self.module[module_id]), or submodules or refs of it."
+    remedy = "Pass self.get_parameters(self.module[module_id]), or submodules or refs of that module."
     call = f"register_optimizer({optimizer_name!r}, params=...)"
     params = list(params) if isinstance(params, Iterable) and not isinstance(params, str) else params
     if not isinstance(params, list) or not params:
-        raise ValueError(f"{call}: got {params!r} where a list of parameters belongs. {remedy}")
+        raise ValueError(f"{call}: params={params!r} is not a list of parameters. {remedy}")
     refs: list[str] = []
     for param in params:
         if not isinstance(param, str | nnx.Variable | nnx.Pytree):
-            raise TypeError(f"{call}: {param!r} is no parameter, submodule or ref. {remedy}")
+            raise TypeError(f"{call}: {param!r} is not a parameter, submodule or ref. {remedy}")
         refs.extend([param] if isinstance(param, str) else pure.refs_of(param))
     unknown = [ref for ref in refs if ref not in pure.params]
     if unknown:
         close = difflib.get_close_matches(unknown[0], pure.params, n=3) or list(pure.params)[:6]
-        raise ValueError(f"{call}: there is no parameter {unknown[0]!r}, but for example {close}. {remedy}")
+        raise ValueError(f"{call}: unknown parameter {unknown[0]!r}; known are, for example, {close}. {remedy}")
     return tuple(dict.fromkeys(refs))
 
 
@@ -286,15 +292,15 @@ def registered_optimizer(
     params: Any,
     lr_or_lr_schedule: Any,
 ) -> RegisteredOptimizer:
-    """An optimizer as `Learner.register_optimizer` takes it.
+    """Builds an optimizer from arguments of `Learner.register_optimizer`.
 
     Args:
         pure: The learner's modules.
-        registered: Those that it has already.
+        registered: Optimizers that are registered already.
         module_id, name, optimizer, params, lr_or_lr_schedule: See `Learner.register_optimizer`.
 
     Raises:
-        ValueError: If a parameter belongs to one of them, or learning rate and optimizer do not fit.
+        ValueError: If a parameter belongs to a registered optimizer, or learning rate and optimizer do not match.
     """
     factory = optimizer_factory(optimizer, lr_or_lr_schedule, name, module_id)
     refs = refs_to_optimize(pure, params, name)
@@ -302,8 +308,8 @@ def registered_optimizer(
     for ref in refs:
         if ref in taken:
             raise ValueError(
-                f"Parameter {ref!r} belongs to optimizer {taken[ref].name!r} of module {taken[ref].module_id!r} "
-                f"already and cannot join {name!r} of {module_id!r}."
+                f"Parameter {ref!r} already belongs to optimizer {taken[ref].name!r} of module "
+                f"{taken[ref].module_id!r}. Leave it out of optimizer {name!r} of module {module_id!r}."
             )
     params_of = [pure.params[ref] for ref in refs]
     is_flat = is_elementwise(optimizer) and all(own.dtype == jnp.float32 for own in params_of)
@@ -318,16 +324,19 @@ def registered_optimizer(
 
 
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
-    """A sentence about the settings that no optimizer reads; "" if each is read.
+    """Returns an error message if changed learning rates need a new program or have no effect; else "".
 
     Args:
         before: Schedules of the learning rates, by module and optimizer.
-        after: The same with the changed settings.
-        names: The settings that have changed.
-        where: The method that registers optimizers, for the message.
+        after: Schedules with the changed settings.
+        names: Names of the changed settings.
+        where: Method that registers optimizers, for the message.
     """
     if jax.tree.map(np.shape, before) != jax.tree.map(np.shape, after):
-        return f"{where} registers other optimizers or schedules with these settings, which is another program."
+        return (
+            f"{where} registers different optimizers or schedules with these settings, which needs a new program. "
+            f"Build a new algorithm."
+        )
     rates = [name for name in names if name == "lr" or name.endswith("_lr")]
     if not rates or not all(map(np.array_equal, jax.tree.leaves(before), jax.tree.leaves(after))):
         return ""

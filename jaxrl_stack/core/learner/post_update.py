@@ -1,4 +1,4 @@
-"""Results of the hook `Learner.post_update`: the pair of today, and the state alone of earlier versions."""
+"""Results of the hook `Learner.post_update`: the current pair, and the single state of earlier versions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class UpdatedState(LearnerState):
 
     @classmethod
     def of(cls, state: LearnerState, metrics: Mapping[MetricKey, Any]) -> Self:
-        """The pair of a state and metrics."""
+        """Builds the pair of a state and metrics."""
         own = cls(**vars(_plain(state)))
         object.__setattr__(own, "_metrics", dict(metrics))
         return own
 
     @property
     def pair(self) -> UpdateResult | None:
-        """``(state, metrics)``; None if a hook has replaced parts of the state, so that the metrics are not known."""
+        """The pair ``(state, metrics)``; None if a hook has replaced parts of the state, which drops the metrics."""
         metrics = vars(self).get("_metrics")
         return None if metrics is None else (_plain(self), dict(metrics))
 
@@ -53,7 +53,7 @@ class UpdatedState(LearnerState):
 
 
 def _plain(state: LearnerState) -> LearnerState:
-    """A state of the class that programs take."""
+    """Returns the state as a `LearnerState`, the class that programs take."""
     if type(state) is not UpdatedState:
         return state
     return LearnerState(**{name: value for name, value in vars(state).items() if name != "_metrics"})
@@ -64,7 +64,7 @@ def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., A
 
     Args:
         hook: A class's `post_update`, in one of the forms.
-        owner: That class, for messages.
+        owner: The class, for messages.
     """
     if getattr(hook, "accepts_both_forms", False):
         return hook
@@ -74,7 +74,7 @@ def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., A
         given = dict(metrics)
         state, changed = update_result(hook(self, state, metrics=given, **kwargs), metrics, given, owner)
         if changed.keys() != metrics.keys() or any(changed[path] is not metrics[path] for path in changed):
-            # A subclass in the form of earlier versions reads, changes and keeps the dict that it has passed on.
+            # A subclass in the earlier form reads, changes and keeps the dict that it has passed.
             metrics.clear()
             metrics.update(changed)
         return UpdatedState.of(state, changed)
@@ -86,16 +86,16 @@ def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., A
 def update_result(
     result: Any, before: Mapping[MetricKey, Any], given: Mapping[MetricKey, Any], owner: type
 ) -> UpdateResult:
-    """The pair that a `post_update` has returned, in one of the forms.
+    """Returns the pair ``(state, metrics)`` for a result of `post_update` in one of the forms.
 
     Args:
-        result: Its return value.
+        result: Return value of the hook.
         before: The metrics before the call.
-        given: The copy of them that the hook got as its argument, and may have changed.
-        owner: The class that defines it, for messages.
+        given: The copy of the metrics that the hook received, and may have changed.
+        owner: The class that defines the hook, for messages.
 
     Raises:
-        ValueError: If it is neither a pair nor a state.
+        ValueError: If the result is neither a pair nor a state.
     """
     if isinstance(result, UpdatedState) and result.pair is not None:
         state, metrics = result.pair
@@ -108,8 +108,8 @@ def update_result(
             return _plain(state), dict(metrics)
     if not isinstance(result, LearnerState):
         raise ValueError(
-            f"{owner.__name__}.post_update() returned {_description(result)}: return the pair of the LearnerState and "
-            f"the metrics. Begin with {_FORM}, and end with {_RETURN}."
+            f"{owner.__name__}.post_update() returned {_description(result)}, but must return (state, metrics). "
+            f"Begin with {_FORM}, and end with {_RETURN}."
         )
     notice_once(
         f"{owner.__name__}.post_update() returns only the state, and changes its metrics in place. Return both: begin "
@@ -128,7 +128,7 @@ def _check_paths(metrics: Mapping[Any, Any], owner: str) -> None:
     for path in metrics:
         if not (isinstance(path, tuple) and path):
             raise ValueError(
-                f"{owner}.post_update() returned a metric named {path!r}: name it by a tuple, {_RETURN.split(', ')[1]}."
+                f"{owner}.post_update() returned a metric named {path!r}. Name it by a tuple, {_RETURN.split(', ')[1]}."
             )
 
 

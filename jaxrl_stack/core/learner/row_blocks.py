@@ -1,7 +1,7 @@
-"""Rows on the host as the items that a compiled update takes: padded, so that few shapes are ever compiled.
+"""Padding of rows on the host to the items of a compiled update, so that few shapes are compiled.
 
-An update's number of rows enters its program as an array. The shapes around it grow in steps of at most a quarter, and
-what fills them up is never read, or masked where a loss sees all rows at once.
+The number of rows of an update is an array argument of its program. The padded sizes grow in steps of at most a
+quarter. Padding is never read, or is masked if a loss takes all rows in one step.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 _EIGHTHS = (8, 10, 12, 15)
-"""Sizes are these eighths of a power of two: steps of 25, 20, 25 and 7 percent."""
+"""Padded sizes, in eighths of a power of two: steps of 25, 20, 25 and 7 percent."""
 
 
 class PaddedRows(NamedTuple):
-    """Rows as a compiled update takes them.
+    """Padded rows in the form of a compiled update's arguments.
 
     Attributes:
-        items: ``{module_id: Items}``, with the axis of the devices first; see `lay_out_rows`.
-        row_counts: One `RowCounts` ``[D, ...]`` where they are taken in minibatches; else none.
-        plan: Of the update.
+        items: ``{module_id: Items}``, with the device axis first; see `lay_out_rows`.
+        row_counts: One `RowCounts` ``[D, ...]`` for updates in minibatches; else empty.
+        plan: Sizes of the update.
     """
 
     items: dict[str, Items]
@@ -43,7 +43,7 @@ class PaddedRows(NamedTuple):
 
 
 def padded_size(n: int) -> int:
-    """The smallest size in use that holds `n` rows; at most a quarter above `n`."""
+    """Returns the smallest padded size of at least `n` rows; it is at most a quarter above `n`."""
     if n <= 8:
         return n
     unit = 1 << ((n - 1).bit_length() - 4)
@@ -51,25 +51,25 @@ def padded_size(n: int) -> int:
 
 
 def rows_per_shard(num_rows: int, num_shards: int) -> int:
-    """Rows of each shard: all shards hold as many as the largest one."""
+    """Returns the number of rows of each shard, ``ceil(num_rows / num_shards)``."""
     return -(-num_rows // num_shards)
 
 
 def lay_out_rows(
     columns: dict[str, Any], form: Form, *, num_devices: int, num_shards: int, size: int, mask: bool
 ) -> Items:
-    """Rows ``[N, ...]``, or chunks, as items for D devices: columns ``[D, S / D, size, ...]``.
+    """Splits rows ``[N, ...]``, or chunks, into items for D devices, with columns ``[D, S / D, size, ...]``.
 
-    Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. What fills the last
-    shards up to ``n``, and every shard up to `size`, repeats real rows, so that it harms no gradient.
+    Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. The padding of the last
+    shards up to ``n``, and of every shard up to `size`, repeats real rows, so that it causes no invalid gradients.
 
     Args:
         columns: ``{column: pytree of arrays [N, ...]}``.
-        form: Of what each row is.
+        form: Form of the rows.
         num_devices: ``D``.
         num_shards: ``S``, a multiple of D.
-        size: Rows to make room for in each shard, at least ``n``.
-        mask: Whether to add or extend the column ``LOSS_MASK`` by what fills up.
+        size: Padded number of rows of each shard, at least ``n``.
+        mask: Whether to mark padding in the column ``LOSS_MASK``, which is added if it is missing.
     """
     num_rows = jax.tree.leaves(columns)[0].shape[0]
     own = rows_per_shard(num_rows, num_shards)
@@ -95,10 +95,10 @@ def lay_out_rows(
 
 
 def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
-    """Length of all columns.
+    """Returns the common length of all columns.
 
     Raises:
-        ValueError: If they differ, or there is no row.
+        ValueError: If lengths differ, or there is no row.
     """
     lengths = {name: {np.shape(leaf)[:1] for leaf in jax.tree.leaves(column)} for name, column in columns.items()}
     found = set().union(*lengths.values())
@@ -110,19 +110,19 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
 
 
 def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: UpdatePlan) -> Block:
-    """A module's block ``[T, B, ...]``, with a layout.
+    """Checks a module's block ``[T, B, ...]``, and returns it with a layout.
 
     Args:
-        module_id: Whose block it is.
-        block: As it was sampled, or a user's.
-        modules: Those of the learner, by id.
-        plan: Of the update.
+        module_id: Id of the module.
+        block: A sampled block, or a user's.
+        modules: The learner's modules, by id.
+        plan: Sizes of the update.
 
     Raises:
-        ValueError: If its columns are not those of its layout, or cannot be dealt out to devices and shards.
+        ValueError: If columns do not match the layout, or cannot be split over devices and shards.
     """
     if module_id not in modules:
-        raise ValueError(f"The block has a module {module_id!r}; this learner has {list(modules)}.")
+        raise ValueError(f"The block has an unknown module {module_id!r}. This learner has {list(modules)}.")
     block.check_shapes(module_id, modules[module_id])
     num_columns = block.size
     if num_columns % plan.local_shards:
@@ -132,8 +132,8 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
         else:
             what = f"{plan.local_shards} shuffle shards of a learner (num_shuffle_shards={plan.num_shards})"
         raise ValueError(
-            f"A block of B={num_columns} columns, one per environment, cannot be dealt out to the {what}: their "
-            f"number must divide B. Use {more} environments, or as many as divide {num_columns} of the other."
+            f"A block of B={num_columns} columns, one per environment, cannot be split over the {what}: B must be a "
+            f"multiple of them. Use {more} environments, or a number of them that divides {num_columns}."
         )
     block = block.of_module(modules[module_id])
     block.check(module_id)
@@ -141,14 +141,14 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
 
 
 def check_columns(module_id: str, columns: dict[str, Any], module: RLModule) -> None:
-    """Raises a ValueError for columns that are no numbers, or observations and actions that do not fit the module."""
+    """Raises a ValueError for non-numeric columns, and for observations and actions outside the module's spaces."""
     for name, column in columns.items():
         for leaf in jax.tree.leaves(column, is_leaf=lambda leaf: leaf is None):
             dtype = leaf.dtype if isinstance(leaf, jax.Array) else np.asarray(leaf).dtype
             if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
                 raise ValueError(
-                    f"Column {name!r} of the batch for module {module_id!r} has the dtype {dtype}: give arrays "
-                    f"of numbers."
+                    f"Column {name!r} of the batch for module {module_id!r} has the dtype {dtype}. Pass arrays of "
+                    f"numbers."
                 )
     batch_dims = None
     for name, space in ((Columns.OBS, module.observation_space), (Columns.ACTIONS, module.action_space)):
@@ -158,7 +158,7 @@ def check_columns(module_id: str, columns: dict[str, Any], module: RLModule) -> 
 
 
 def concatenate(batches: Sequence[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Batches ``{module_id: {column: [N, ...]}}`` laid end to end, module by module."""
+    """Concatenates batches ``{module_id: {column: [N, ...]}}``, module by module."""
     if len(batches) == 1:
         return batches[0]
     return {

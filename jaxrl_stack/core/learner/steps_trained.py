@@ -1,4 +1,4 @@
-"""Numbers of steps that a Learner was trained on."""
+"""Counters of the steps on which a Learner was trained."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Timesteps = dict[str, Any] | int | None
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
-    """Rows that one update trains a module on.
+    """Numbers of rows on which one update trains a module.
 
     Attributes:
-        batch_size: Mean number of valid rows that a gradient step uses: of a minibatch, or of the whole batch.
-        num_steps: Rows that gradient steps use.
+        batch_size: Mean number of valid rows per gradient step (of a minibatch, or of the whole batch).
+        num_steps: Number of valid rows that all gradient steps use; rows of several epochs count several times.
     """
 
     batch_size: float
@@ -38,9 +38,9 @@ class Amount(NamedTuple):
     """Size of the data of one module's update.
 
     Attributes:
-        num_rows: Steps.
-        num_items: What minibatches are made of: chunks; without these, steps.
-        rows_per_item: Steps of an item.
+        num_rows: Number of steps.
+        num_items: Number of items of which minibatches consist: chunks, or single steps.
+        rows_per_item: Number of steps of an item.
     """
 
     num_rows: int
@@ -49,10 +49,10 @@ class Amount(NamedTuple):
 
 
 def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
-    """The lifetime env steps that an update is told: ``{"num_env_steps_sampled_lifetime": n}``, n, or None for 0.
+    """Returns the lifetime env steps of an argument ``{"num_env_steps_sampled_lifetime": n}``, n, or None for 0.
 
     Raises:
-        TypeError: If it is none of these.
+        TypeError: If `timesteps` has a different form.
     """
     steps = timesteps.get("num_env_steps_sampled_lifetime", 0) if isinstance(timesteps, Mapping) else timesteps
     if not (steps is None or isinstance(steps, int | np.integer)):
@@ -63,7 +63,7 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
 
 
 def amount_of_block(form: Form, num_steps: int, num_columns: int) -> Amount:
-    """Amount of a block ``[T, B, ...]`` that becomes items of a form."""
+    """Returns the amount of data in a block ``[T, B, ...]`` that becomes items of a form."""
     return Amount(num_steps * num_columns, form.num_items(num_steps, num_columns), form.rows_per_item)
 
 
@@ -74,14 +74,14 @@ def trained_on(
     masks: Mapping[str, Any],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Count the rows that one update trains each module on; for blocks with masks see `counted_by_program`.
+    """Counts the rows on which one update trains each module; for blocks with masks see `counted_by_program`.
 
     Args:
-        modules: By id.
-        plan: Of the update.
-        amounts: What it is made from.
+        modules: The learner's modules, by id.
+        plan: Sizes of the update.
+        amounts: Sizes of the data, by module.
         masks: ``LOSS_MASK`` of the modules that have one.
-        is_updated: Whether the module of an id is.
+        is_updated: Function from a module id to whether the module is updated.
     """
     steps = max(plan.num_steps(-(-own.num_items // plan.local_shards), own.rows_per_item) for own in amounts.values())
     # Connectors give modules that do not act the rows of one that does.
@@ -94,7 +94,7 @@ def trained_on(
         valid, masked = own.num_rows, mid if mid in amounts else source
         if masked in masks:
             valid = int(np.count_nonzero(masks[masked]))
-        # Epochs cover every row equally often: of the valid ones, as large a share as of all.
+        # Epochs cover every row equally often, so the share of valid rows is that of the whole batch.
         per_shard = plan.rows_per_shard_and_step(own.rows_per_item)
         items_per_step = per_shard * plan.local_shards if per_shard else own.num_items
         rows_per_step = items_per_step * valid / own.num_items
@@ -110,17 +110,17 @@ def trained_in_each(
     forms: Mapping[str, Form],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Count the rows of each of equal updates, by the sizes of its batches; see `Learner.training_counts`."""
+    """Counts the rows of one of several equal updates by the sizes of its batches; see `Learner.training_counts`."""
     columns = num_columns or dict.fromkeys(modules, 1)
     amounts = {mid: amount_of_block(forms.get(mid, RowForm()), num_steps, columns[mid]) for mid in modules}
     return trained_on(modules, plan, amounts, {}, is_updated)
 
 
 def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, TrainedOn]:
-    """Read the rows that updates have trained modules with masked blocks on: only their program knows the valid ones.
+    """Returns the counts that a program has made for modules with masked blocks, whose valid rows only it knows.
 
     Args:
-        learned: What the program returned, on the host: batch sizes of its last update, steps of all of them.
+        learned: Metrics of the program on the host: batch sizes of its last update, steps of all its updates.
     """
     module_ids = dict.fromkeys(path[0] for path in learned if path[1:] == (NUM_MODULE_STEPS_TRAINED,))
     return {
@@ -134,44 +134,44 @@ def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, Trai
 
 @dataclasses.dataclass
 class StepsTrained:
-    """Lifetime counters: rows used in gradient steps, up to some number of updates.
+    """Lifetime counters of rows used in gradient steps, up to some update.
 
-    Updates that an iteration on the device makes are all of one size and are not counted one by one: `lifetime` is
-    told that size.
+    The updates of an iteration on the device have equal sizes and are not counted one by one: `lifetime` extrapolates
+    from the size of one update.
 
     Attributes:
-        steps: ``{module id: number}``, and under ALL_MODULES that of the environment.
-        num_updates: After so many updates.
+        steps: ``{module id: number}``, and the number of environment steps under ALL_MODULES.
+        num_updates: Number of updates that are counted.
     """
 
     steps: dict[str, int] = dataclasses.field(default_factory=dict)
     num_updates: int = 0
 
     def count(self, trained_on: Mapping[str, TrainedOn], num_updates: int) -> None:
-        """Add the update that made `num_updates` of them."""
+        """Adds one update, after which the learner has made `num_updates` updates."""
         for name in (*trained_on, ALL_MODULES):
             used = trained_on[name].num_steps if name in trained_on else env_steps(trained_on)
             self.steps[name] = self.lifetime(name, used, num_updates)
         self.num_updates = num_updates
 
     def add(self, steps: Mapping[str, int], num_updates: int) -> None:
-        """Add updates that have made `num_updates` of them.
+        """Adds several updates.
 
         Args:
-            steps: What all of these have trained modules on, by module.
-            num_updates: As above.
+            steps: Numbers of steps on which these updates together have trained modules, by module.
+            num_updates: Number of updates of the learner after them.
         """
         for name, number in {**steps, ALL_MODULES: max(steps.values(), default=0)}.items():
             self.steps[name] = self.steps.get(name, 0) + number
         self.num_updates = num_updates
 
     def lifetime(self, name: str, num_steps: int, num_updates: int) -> int:
-        """Steps in `num_updates` updates: those that were counted, and `num_steps` in each one since.
+        """Returns the steps in `num_updates` updates: counted steps, and `num_steps` in each update after them.
 
         Args:
-            name: A module, or ALL_MODULES for steps of the environment.
-            num_steps: Steps of an update that was not counted.
-            num_updates: Updates so far.
+            name: Module id, or ALL_MODULES for steps of the environment.
+            num_steps: Number of steps of an update that was not counted.
+            num_updates: Number of updates so far.
         """
         return self.steps.get(name, 0) + num_steps * (num_updates - self.num_updates)
 
@@ -183,13 +183,13 @@ class StepsTrained:
         total: int,
         sizes: Mapping[str, Mapping[str, int]],
     ) -> dict[str, Any]:
-        """Counters for a result.
+        """Returns the counters for a result.
 
         Args:
-            counts: What each update is made from.
-            num_updates: Updates of the result.
-            steps: What all of them together have trained modules on, where they differ; else {}.
-            total: Updates so far.
+            counts: Rows of each update, by module.
+            num_updates: Number of updates of the result.
+            steps: Numbers of steps of all these updates together, by module, if updates differ in size; else {}.
+            total: Number of updates so far.
             sizes: Numbers of parameters, ``{module_id or ALL_MODULES: {name: number}}``.
         """
         own = {
@@ -215,7 +215,7 @@ class StepsTrained:
         }
 
     def get_state(self, module_ids: Iterable[str]) -> dict[str, Any]:
-        """The counters of the given modules, as arrays."""
+        """Returns the counters of these modules as arrays."""
         return {
             "steps": {name: counters.from_int(self.steps.get(name, 0)) for name in (*module_ids, ALL_MODULES)},
             "num_updates": np.array(self.num_updates, np.uint32),
@@ -223,11 +223,11 @@ class StepsTrained:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> StepsTrained:
-        """Make an object of what `get_state` returned."""
+        """Builds the counters from a result of `get_state`."""
         steps = {name: counters.to_int(counter) for name, counter in state["steps"].items()}
         return cls(steps, int(state["num_updates"]))
 
 
 def env_steps(trained_on: Mapping[str, TrainedOn]) -> int:
-    """Steps of the environment that the modules' rows come from: they all act in the same ones."""
+    """Returns the number of environment steps of the modules' rows: the maximum, since all act in the same steps."""
     return max((own.num_steps for own in trained_on.values()), default=0)

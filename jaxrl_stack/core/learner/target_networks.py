@@ -1,4 +1,4 @@
-"""Target networks of a Learner's modules: when and how they follow, inside the compiled update."""
+"""Updates of target networks inside a Learner's compiled update."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.metrics import LAST_TARGET_UPDATE_TS, NUM_TARGET_UPDATES
 
 LAST_TARGET_UPDATE = "last_target_update"
-"""Name in a learner's extra state: ``{module_id: uint32[2]}``, sampled env steps at the newest target update."""
+"""Name in a learner's extra state: ``{module_id: uint32[2]}``, sampled env steps at the last target update."""
 TARGET_UPDATES = "target_updates"
-"""Name in a learner's extra state: ``{module_id: uint32}``, how many there were."""
+"""Name in a learner's extra state: ``{module_id: uint32}``, number of target updates."""
 
 
 class TargetNetworkUpdates(Learner):
-    """Brings target networks to a `Learner`: derive from this class and from it, in this order.
+    """Mixin of a `Learner` with target networks: derive from this class and the Learner, in this order.
 
-    After every update, each module that implements `TargetNetworkAPI` and has rows in it has its target networks moved
-    by ``tau * main + (1 - tau) * target`` if at least ``target_network_update_freq`` env steps were sampled since the
-    last time (0: after every update). Both are settings of the config; `tau` is traced.
+    After an update, the target networks of each module that implements `TargetNetworkAPI` and has rows in the update
+    become ``tau * main + (1 - tau) * target``, if at least ``target_network_update_freq`` env steps were sampled since
+    the last target update (0: after every update). Both are settings of the config; `tau` is traced.
     """
 
     result_names: tuple[str, ...] = (NUM_TARGET_UPDATES, LAST_TARGET_UPDATE_TS)
     shared_extra: tuple[str, ...] = (LAST_TARGET_UPDATE, TARGET_UPDATES)
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Env steps at the last target update of every module that has targets, and how many there were."""
+        """Returns, for every module with targets, the env steps at the last target update and the number of updates."""
         return {
             **super().initial_extra_state(),
             LAST_TARGET_UPDATE: {mid: counters.zero() for mid in self._ids_with_targets()},
@@ -48,7 +48,7 @@ class TargetNetworkUpdates(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Move the target networks that are due. Pure; see `Learner.post_update`."""
+        """Updates the target networks that are due; pure, see `Learner.post_update`."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         last, number = dict(state.extra[LAST_TARGET_UPDATE]), dict(state.extra[TARGET_UPDATES])
         rest, metrics = dict(state.rest), dict(metrics)
@@ -67,14 +67,14 @@ class TargetNetworkUpdates(Learner):
         return dataclasses.replace(state, rest=rest, extra=extra), metrics
 
     def env_steps_between_target_updates(self, module_id: str) -> int:
-        """Sampled env steps, at least, between target updates of a module; 0 makes one after every update."""
+        """Returns the minimum number of sampled env steps between target updates of a module; 0: every update."""
         return self.config_for(module_id).target_network_update_freq
 
     def _ids_with_targets(self) -> list[str]:
         return [mid for mid, module in self.template.items() if isinstance(module, TargetNetworkAPI)]
 
     def _sources_of_targets(self, module_id: str) -> dict[str, str]:
-        """``{ref of a target network's leaf: ref of the one that it follows}``."""
+        """Returns ``{ref of a target network's leaf: ref of the main network's leaf}``."""
         sources: dict[str, str] = {}
         module = cast(TargetNetworkAPI, self.template[module_id])
         for main, target in module.get_target_network_pairs():
@@ -88,5 +88,5 @@ class TargetNetworkUpdates(Learner):
 def _moved(
     main: dict[str, jax.Array], target: dict[str, jax.Array], due: jax.Array, tau: jax.Array | float
 ) -> dict[str, jax.Array]:
-    """The targets after an update, as they were if it was not due."""
+    """Returns the targets after an update: unchanged if the target update is not due."""
     return jax.lax.cond(due, lambda: q_learning.soft_update(main, target, tau), lambda: target)

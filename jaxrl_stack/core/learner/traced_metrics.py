@@ -1,4 +1,4 @@
-"""Metrics that are logged while a program is traced: they become values that the program returns."""
+"""Metrics that are logged while a program is traced, and that the program returns."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from jaxrl_stack.utils.metrics.metrics_logger import Key
 MetricKey = tuple[str, ...]
 """``(module_id, name)``; longer for nested names."""
 How = str | Callable[[Any], Any]
-"""How a metric is reduced: one of `_REDUCTIONS`, or a function of the statistics of its rows."""
+"""Reduction of a metric: one of `_REDUCTIONS`, or a function of the statistics of its rows."""
 
 _REDUCTIONS = ("last", "mean", "sum", "min", "max")
 _AVERAGED = ("last", "mean")
-"""Reductions over minibatches of metrics that are means over the rows of one: over its parts their shares add up, over
-devices they are averaged."""
+"""Reductions over minibatches for metrics that are means over the rows of a minibatch. Shares of the minibatch's parts
+are summed, and devices are averaged."""
 NOT_FINITE = "not_finite"
-"""First part of the paths of flags that ``check_nans`` logs, ``(NOT_FINITE, module_id, tensor)``; no results."""
+"""First part of the paths of flags that ``check_nans`` logs, ``(NOT_FINITE, module_id, tensor)``; not in results."""
 TOTAL_EVAL_LOSS_KEY = "total_eval_loss"
-"""Name of a module's loss on data that is held out."""
+"""Name of a module's loss on held-out data."""
 LR_KEY = "learning_rate"
-"""Name of a metric, after the optimizer's: ``f"{optimizer_name}_{LR_KEY}"``."""
+"""Suffix of the name of a metric: ``f"{optimizer_name}_{LR_KEY}"``."""
 GLOBAL_NORM = "global_norm"
-"""Likewise: ``f"gradients_{optimizer_name}_{GLOBAL_NORM}"``."""
+"""Suffix of the name of a metric: ``f"gradients_{optimizer_name}_{GLOBAL_NORM}"``."""
 _START = {"min": jnp.inf, "max": -jnp.inf}
 
 
 class TracedMetrics:
-    """Collector with the logging calls of MetricsLogger, for values that are arrays of the running trace.
+    """Collector of traced values with the logging methods of MetricsLogger.
 
-    How a value is reduced over the minibatches of one update follows the call: ``window=1`` (and no ``reduce``) keeps
-    the last one, ``reduce="mean" | "sum" | "min" | "max"`` reduces over all.
+    Arguments of a call determine the reduction over the minibatches of an update: ``window=1`` (and no ``reduce``)
+    keeps the last value, ``reduce="mean" | "sum" | "min" | "max"`` reduces over all values.
 
-    Over the devices of all learners, ``"sum"`` adds up what each of them logged, ``"min"`` and ``"max"`` compare it,
-    and everything else averages it. So log a local count (``jnp.sum(mask)``) with ``reduce="sum"``, and what is the
-    same on all devices already, such as a ``masked_mean``, in any other way.
+    Over the devices of all learners, ``"sum"`` adds the values, ``"min"`` and ``"max"`` take the minimum and maximum,
+    and all other reductions average. So log a local count (``jnp.sum(mask)``) with ``reduce="sum"``, and a value that
+    is equal on all devices, such as a ``masked_mean``, with any other reduction.
 
-    ``reduce="item_series"`` logs one value, or array, per row of the batch: what an update that makes a single gradient
-    step hands back to its caller. Updates in minibatches leave it out.
+    ``reduce="item_series"`` logs one value, or array, per row of the batch. Updates with a single gradient step return
+    these to their caller; updates in minibatches drop them.
 
     Args:
-        collected, rows: What another collector has collected and its `rows`, to go on from.
+        collected, rows: Metrics and `rows` of another collector, to continue from.
 
     Attributes:
-        rows: ``{path: float32 [N, ...]}``, what was logged per row.
+        rows: ``{path: float32 [N, ...]}``, values that were logged per row.
     """
 
     def __init__(self, collected: Metrics | None = None, rows: Mapping[MetricKey, jax.Array] | None = None):
@@ -63,28 +63,28 @@ class TracedMetrics:
     def log_value(
         self, key: Key, value: Any, *, reduce: str | None = None, window: int | None = None, **kwargs: Any
     ) -> None:
-        """Log a scalar under a path.
+        """Logs a scalar under a path.
 
         Args:
             key: Name, or path such as ``(module_id, "my_loss")``.
             value: Scalar array or number; ``[N, ...]`` for ``"item_series"``.
             reduce: ``"mean"``, ``"sum"``, ``"min"`` or ``"max"`` over the minibatches of an update; None keeps the
-                last one; ``"item_series"`` logs a value per row.
-            window: 1 keeps the last one; other windows are taken over iterations by the host's logger.
+                last value; ``"item_series"`` logs a value per row.
+            window: 1 keeps the last value; the host's logger applies other windows over iterations.
 
         Raises:
-            ValueError: If the reduction is unknown here, or the value is not a scalar, or has no axis of rows.
-            TypeError: If the key is no name or path.
+            ValueError: If the reduction is unknown, the value is not a scalar, or a value per row has no axis of rows.
+            TypeError: If the key is not a name or path.
         """
         if not isinstance(key, str | tuple | list):
-            raise TypeError(f"log_value({key!r}, {value!r}): the key comes first: log_value(name, value).")
+            raise TypeError(f"log_value({key!r}, {value!r}): the key comes first. Use log_value(name, value).")
         path = (key,) if isinstance(key, str) else tuple(key)
         if reduce == "item_series" and not kwargs:
             value = jnp.asarray(value, jnp.float32)
             if not value.ndim:
                 raise ValueError(
-                    f"log_value({path!r}, reduce='item_series'): the value has shape {value.shape}; log one per row, "
-                    f"[N] or [N, ...]."
+                    f"log_value({path!r}, reduce='item_series'): the value has shape {value.shape}. Log one value per "
+                    f"row, [N] or [N, ...]."
                 )
             self.rows[path] = value
             return
@@ -96,16 +96,16 @@ class TracedMetrics:
             )
         if kwargs:
             raise ValueError(
-                f"log_value({path!r}): {sorted(kwargs)} cannot be used inside a compiled update; log the value here "
+                f"log_value({path!r}): {sorted(kwargs)} cannot be used inside a compiled update. Log the value here, "
                 f"and its statistics from a callback."
             )
         value = jnp.asarray(value, jnp.float32)
         if value.ndim:
-            raise ValueError(f"log_value({path!r}): the value has shape {value.shape}; log a scalar, such as its mean.")
+            raise ValueError(f"log_value({path!r}): the value has shape {value.shape}. Log a scalar, such as its mean.")
         self._values[path] = (how, value)
 
     def log_dict(self, stats_dict: Mapping[str, Any], *, key: Key | None = None, **kwargs: Any) -> None:
-        """Log every entry of a dict (nested ones become longer paths) below `key`; see `log_value`."""
+        """Logs every entry of a dict below `key`; nested dicts become longer paths. See `log_value`."""
         prefix = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         for name, value in stats_dict.items():
             if isinstance(value, Mapping):
@@ -114,14 +114,14 @@ class TracedMetrics:
                 self.log_value((*prefix, name), value, **kwargs)
 
     def peek(self, key: Key, default: Any = None) -> Any:
-        """What was logged under a path so far, of this minibatch alone: an array that gradients flow through.
+        """Returns the value of this minibatch that was logged under a path: an array through which gradients flow.
 
         Raises:
-            KeyError: If nothing was, and there is no `default`.
+            KeyError: If nothing was logged under the path and `default` is None.
         """
         path = (key,) if isinstance(key, str) else tuple(key)
         if path not in self._values and default is None:
-            raise KeyError(f"No metric {path!r} was logged in this update; there are {sorted(self._values)}.")
+            raise KeyError(f"No metric {path!r} was logged in this update. Logged are {sorted(self._values)}.")
         return self._values[path][1] if path in self._values else default
 
     def log_statistics(
@@ -130,42 +130,42 @@ class TracedMetrics:
         function: Callable[[RunningStatistics], jax.Array | dict[str, jax.Array]],
         statistics: RunningStatistics,
     ) -> None:
-        """Log a function of the statistics of the last minibatch's rows.
+        """Logs a function of the statistics of the last minibatch's rows.
 
         The statistics of all parts of a minibatch and of all devices are merged first.
 
         Args:
             key: Name or path.
-            function: Pure; gives a scalar, or ``{name: scalar}`` for paths below `key`. Must be the same object in
-                every trace.
-            statistics: Of this batch, from `Learner.masked_statistics`.
+            function: Pure function that returns a scalar, or ``{name: scalar}`` for paths below `key`. It must be the
+                same object in every trace.
+            statistics: Statistics of this minibatch, from `Learner.masked_statistics`.
         """
         path = (key,) if isinstance(key, str) else tuple(key)
         self._values[path] = (function, statistics)
 
     def collect(self) -> Metrics:
-        """What was logged, as a pytree that can leave the trace."""
+        """Returns the logged metrics as a pytree that can leave the trace."""
         return Metrics.of(self._values)
 
 
 @struct.dataclass
 class Metrics:
-    """What was logged in a part of an update, as a monoid: parts, minibatches and devices merge into one.
+    """Metrics of a part of an update, as a monoid: those of parts, minibatches and devices can be merged.
 
     ==========  ====================  =====================  ================
     reduction   parts of a minibatch  minibatches            devices
     ==========  ====================  =====================  ================
-    last        sum of shares         that of the last one   mean
+    last        sum of shares         last value             mean
     mean        sum of shares         mean                   mean
     sum         sum                   sum                    sum
     min, max    min, max              min, max               min, max
-    a function  statistics merge      those of the last one  statistics merge
+    a function  merged statistics     last statistics        merged statistics
     ==========  ====================  =====================  ================
 
     Attributes:
         numbers: ``{reduction: (float32, ...)}``, in the order of `entries`.
-        statistics: Those that functions are of, in the order of `entries`.
-        entries: ``((path, how), ...)``, in the order in which they were logged.
+        statistics: Arguments of the functions, in the order of `entries`.
+        entries: ``((path, reduction), ...)``, in the order of logging.
     """
 
     numbers: dict[str, tuple[jax.Array, ...]]
@@ -174,7 +174,7 @@ class Metrics:
 
     @classmethod
     def of(cls, logged: Mapping[MetricKey, tuple[How, Any]]) -> Metrics:
-        """From ``{path: (how, scalar or statistics)}``."""
+        """Builds metrics from ``{path: (reduction, scalar or statistics)}``."""
         by_how: dict[str, list[Any]] = {}
         for how, value in logged.values():
             if isinstance(how, str):
@@ -184,20 +184,20 @@ class Metrics:
         return cls(numbers, statistics, tuple((path, how) for path, (how, _) in logged.items()))
 
     def logged(self) -> dict[MetricKey, tuple[How, Any]]:
-        """``{path: (how, scalar or statistics)}``, in the order in which they were logged."""
+        """Returns ``{path: (reduction, scalar or statistics)}``, in the order of logging."""
         numbers = {how: iter(values) for how, values in self.numbers.items()}
         statistics = iter(self.statistics)
         return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self.entries}
 
     def _with(self, numbers: Mapping[str, Any], statistics: Any = None) -> Metrics:
-        """With some of the numbers, or all statistics, replaced."""
+        """Returns the metrics with some numbers, or all statistics, replaced."""
         statistics = self.statistics if statistics is None else statistics
         return dataclasses.replace(self, numbers={**self.numbers, **numbers}, statistics=statistics)
 
     # ----------------------------------------------------------------------------------------- parts of a minibatch
 
     def nothing(self) -> Metrics:
-        """What changes nothing when it is merged with others of this structure."""
+        """Returns the identity element of the merge, for metrics of this structure."""
         numbers = {
             how: tuple(jnp.full(x.shape, _START.get(how, 0.0), x.dtype) for x in own)
             for how, own in self.numbers.items()
@@ -205,7 +205,7 @@ class Metrics:
         return self._with(numbers, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.statistics))
 
     def with_part(self, part: Metrics) -> Metrics:
-        """Together with those of another part of the same minibatch."""
+        """Returns these metrics merged with those of another part of the same minibatch."""
         merges = {"min": jnp.minimum, "max": jnp.maximum}
         numbers = {
             how: tuple(map(merges.get(how, jnp.add), own, part.numbers[how])) for how, own in self.numbers.items()
@@ -215,14 +215,14 @@ class Metrics:
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
-        """The numbers that devices average, which can join the all-reduce of the gradients."""
+        """The numbers that are averaged over devices; they can join the all-reduce of the gradients."""
         return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
-        """The statistics, each leaf ``[D, ...]``: this device's in its slot, zeros in those of the others.
+        """Returns the statistics with leaves ``[D, ...]``: this device's values in its slot, zeros in the others.
 
-        Their sum over the devices holds what each device found, and joins an all-reduce that has to be made anyway:
-        one of its own costs tens of microseconds, whatever its size.
+        Their sum over devices contains the statistics of each device, and can join an existing all-reduce: a separate
+        one takes tens of microseconds, whatever its size.
         """
         if axis_name is None:
             return self.statistics
@@ -232,25 +232,25 @@ class Metrics:
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
-        """With `averages` and `statistics_in_slots` as they came out of the all-reduce."""
+        """Returns the metrics with `averages` and `statistics_in_slots` replaced by results of the all-reduce."""
         return self._with(averages, slots)
 
     # -------------------------------------------------------------------------------------------------- minibatches
 
     def over_minibatches(self) -> Metrics:
-        """One of a history, ``[num_minibatches, ...]``."""
+        """Reduces metrics of all minibatches, with leaves ``[num_minibatches, ...]``, to those of the update."""
         reducers = {"last": lambda x: x[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
         numbers = {how: tuple(map(reducers[how], own)) for how, own in self.numbers.items()}
         return self._with(numbers, jax.tree.map(lambda x: x[-1], self.statistics))
 
     def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
-        """Before the first of minibatches that come one by one: what is reduced, and the rounding errors of sums."""
+        """Returns the start of a reduction one minibatch at a time: metrics, and the rounding errors of sums."""
         start = self.nothing()
         return start, {how: own for how, own in start.numbers.items() if how in ("mean", "sum")}
 
     @staticmethod
     def with_minibatch(reduced: tuple[Metrics, dict[str, Any]], latest: Metrics) -> tuple[Metrics, dict[str, Any]]:
-        """With one more minibatch."""
+        """Adds one minibatch to a reduction; sums are compensated (see `reductions.compensated_add`)."""
         so_far, errors = reduced[0].numbers, dict(reduced[1])
         numbers: dict[str, Any] = dict(latest.numbers)
         for how, merge in (("min", jnp.minimum), ("max", jnp.maximum)):
@@ -263,7 +263,7 @@ class Metrics:
 
     @staticmethod
     def after_minibatches(reduced: tuple[Metrics, dict[str, Any]], num_minibatches: jax.Array) -> Metrics:
-        """After the last of `num_minibatches` (a scalar)."""
+        """Returns the metrics of a reduction after the last of `num_minibatches` (a scalar)."""
         metrics, _ = reduced
         number = num_minibatches.astype(jnp.float32)
         return metrics._with(
@@ -273,10 +273,10 @@ class Metrics:
     # ------------------------------------------------------------------------------------------------------ devices
 
     def values(self, axis_name: str | None = None, *, are_exchanged: bool = False) -> dict[MetricKey, jax.Array]:
-        """One number for each metric.
+        """Returns one number for each metric, ``{path: float32}``.
 
         Args:
-            axis_name: Device axis, to merge those of all devices; None for this one's alone.
+            axis_name: Device axis, to merge the metrics of all devices; None returns those of this device.
             are_exchanged: Whether these are `exchanged` already.
         """
         numbers, statistics = dict(self.numbers), self.statistics
@@ -286,7 +286,7 @@ class Metrics:
                 numbers |= reductions.pmean_flat(self.averages, axis_name)
             if "sum" in numbers:
                 numbers["sum"] = tuple(jax.lax.psum(jnp.stack(numbers["sum"]), axis_name))
-            # Minima as maxima: every reduction over devices costs the same, whatever its size.
+            # Minima as maxima of negated values: one reduction instead of two, since each costs the same at any size.
             extremes = [*numbers.get("max", ()), *(-x for x in numbers.get("min", ()))]
             if extremes:
                 found = list(jax.lax.pmax(jnp.stack(extremes), axis_name))
@@ -307,21 +307,21 @@ class Metrics:
 
 
 def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) -> None:
-    """Report a counter exactly, which one float32 can only up to 2**24: as two, which add up in float64.
+    """Reports a counter exactly, as two float32 whose sum in float64 is the counter; one is exact only up to 2**24.
 
     Args:
-        metrics: What leaves the program.
-        path: Of the metric.
+        metrics: Metrics that the program returns; changed in place.
+        path: Path of the metric.
         counter: ``uint32[2]``; see `counters`.
     """
     metrics[path] = jnp.stack(counters.as_floats(counter))
 
 
 def sum_of_counters(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Two counters as `put_counter` reports them, float32 ``[2]``, as one, exactly.
+    """Adds two counters in the form of `put_counter`, float32 ``[2]``, without rounding.
 
-    What the sum of the first numbers has lost to rounding is known exactly (Knuth, The Art of Computer Programming,
-    volume 2, 4.2.2), and joins the second ones, which are small.
+    The rounding error of the sum of the first numbers is computed exactly (Knuth, The Art of Computer Programming,
+    volume 2, 4.2.2), and added to the second numbers, which are small.
     """
     rounded = one[0] + other[0]
     of_other = rounded - one[0]
@@ -330,45 +330,45 @@ def sum_of_counters(one: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array) -> None:
-    """Report a setting, which reads as it was set: 0.0003 is the shortest number that is this float32.
+    """Reports a setting so that results show its decimal value: 0.0003, the shortest decimal of this float32.
 
     Args:
-        metrics: What leaves the program.
-        path: Of the metric.
+        metrics: Metrics that the program returns; changed in place.
+        path: Path of the metric.
         value: float32 scalar.
     """
     metrics[path] = value[None]
 
 
 def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) -> None:
-    """Raise for the first tensor that was not finite, if ``check_nans`` is on.
+    """Raises an error for the first tensor that was not finite; ``check_nans`` logs the flags.
 
     Args:
-        metrics: What an update returned, on the host.
-        iteration: Of the message.
+        metrics: Metrics of an update, on the host.
+        iteration: Iteration for the message.
 
     Raises:
-        FloatingPointError: Naming the iteration, the module and the tensor.
+        FloatingPointError: If a loss or gradient was not finite; it names iteration, module and tensor.
     """
     found = [path for path, flag in metrics.items() if path[0] == NOT_FINITE and flag > 0]
     if not found:
         return
-    # A loss that is not finite spoils every gradient: it comes first.
+    # A non-finite loss makes every gradient non-finite: report it first.
     _, module_id, tensor = min(found, key=lambda path: path[-1] != "loss")
     raise FloatingPointError(
-        f"Non-finite {tensor} in module {module_id!r}, iteration {iteration}. Look at the rewards and observations of "
-        f"the env, lower lr, or set grad_clip; debugging(disable_jit=True) runs the same code step by step."
+        f"Non-finite {tensor} in module {module_id!r}, iteration {iteration}. Check rewards and observations of the "
+        f"env, lower lr, or set grad_clip; debugging(disable_jit=True) runs the same code step by step."
     )
 
 
 def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """``{(module_id, name): value}`` as ``{module_id: {name: float}}``, without the flags of ``check_nans``."""
+    """Returns ``{(module_id, name): value}`` as ``{module_id: {name: float}}``, without the flags of ``check_nans``."""
     readings = {(): float, (1,): _setting, (2,): _counter}
     return _nested({path: readings[np.shape(value)](value) for path, value in flat.items() if path[0] != NOT_FINITE})
 
 
 def nest_metrics_of_members(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """`nest_metrics` of the values ``[..., M]`` of M members: ``{module_id: {name: float64[M]}}``."""
+    """Returns `nest_metrics` for values ``[..., M]`` of M members: ``{module_id: {name: float64[M]}}``."""
     readings = {(): np.float64, (1,): _settings, (2,): _counters}
     values = {path: value for path, value in flat.items() if path[0] != NOT_FINITE}
     return _nested({path: readings[np.shape(value)[:-1]](value) for path, value in values.items()})
@@ -385,20 +385,20 @@ def _nested(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
 
 
 def _setting(value: np.ndarray) -> float:
-    """What `put_setting` has reported."""
+    """Returns the value of a setting that `put_setting` reported, float32 ``[1]``."""
     return float(str(value[0]))
 
 
 def _counter(value: np.ndarray) -> float:
-    """What `put_counter` has reported."""
+    """Returns the value of a counter that `put_counter` reported, float32 ``[2]``."""
     return float(value[0]) + float(value[1])
 
 
 def _settings(values: np.ndarray) -> np.ndarray:
-    """`_setting` of several members: float32 ``[1, M]`` to float64 ``[M]``."""
+    """Returns `_setting` of several members: float32 ``[1, M]`` to float64 ``[M]``."""
     return np.array([_setting(value[None]) for value in values[0]], np.float64)
 
 
 def _counters(values: np.ndarray) -> np.ndarray:
-    """`_counter` of several members: float32 ``[2, M]`` to float64 ``[M]``."""
+    """Returns `_counter` of several members: float32 ``[2, M]`` to float64 ``[M]``."""
     return values[0].astype(np.float64) + values[1].astype(np.float64)

@@ -1,4 +1,4 @@
-"""The trace of an update: what hooks of a learner see while they are traced."""
+"""Trace of an update: values for a learner's hooks while they are traced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,25 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Trace:
-    """Everything that hooks may touch while one minibatch step is traced."""
+    """Values that hooks may read and change while one gradient step is traced.
+
+    Attributes:
+        module: The modules, with traced parameters.
+        configs: Configs by module, with current values of traced settings.
+        learning_rates: ``{module_id: {optimizer: float32}}``, current values.
+        extra: State of the algorithm besides networks, see `Learner.initial_extra_state`.
+        metrics: Collector of metrics.
+        axis_name: Name of the device axis; None without one.
+        params: All parameters, ``{ref: array}``.
+        optimizers: States of the optimizers, ``{module_id: {name: state}}``.
+        trained_refs: Refs of the parameters that the update changes.
+        full_masks: ``LOSS_MASK`` arrays whose rows are all valid.
+        row_counts: Result of `gradient_step.row_counts`; None if gradients are not summed over microbatches.
+        masks: ``LOSS_MASK`` of each module's minibatch.
+        linearized: Linearization of the losses.
+        losses: Result of `Learner.compute_losses`; None before.
+        gradients: Reduced gradients, if they are known with the losses; else None.
+    """
 
     module: MultiRLModule
     configs: dict[ModuleID, TracedConfigView]
@@ -42,24 +60,25 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class LinearizedLosses:
-    """Change of the losses of a minibatch with the parameters: one trace, from which every gradient follows.
+    """Linearization of the losses of a minibatch in the parameters: one trace for all gradients.
 
     Attributes:
         function: ``{ref: tangent} -> {module_id: tangent of the loss, or {optimizer: tangent}}``; linear.
-        params: The parameters that the losses were differentiated for.
+        params: The parameters of the linearization, ``{ref: array}``.
     """
 
     function: Callable[[ParamDict], dict[ModuleID, Any]]
     params: ParamDict
 
     def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
-        """Gradients of one number made of the losses, for some parameters alone.
+        """Returns the gradients of one number that depends on the losses, for some parameters.
 
-        What leads to other losses is not computed; nor is, in a compiled program, what leads to other parameters.
+        Computations that lead only to other losses are skipped, and, in a compiled program, also those that lead only
+        to other parameters.
 
         Args:
-            of: Picks (or adds up) from the losses; linear.
-            refs: Those parameters.
+            of: Linear function from the losses to the number; it selects or adds losses.
+            refs: Refs of the parameters.
         """
         transposed = jax.linear_transpose(lambda tangents: of(self.function(tangents)), self.params)
         (gradients,) = transposed(jnp.float32(1.0))
@@ -67,12 +86,12 @@ class LinearizedLosses:
 
 
 class Tracing(threading.local):
-    """The update that is traced in this thread; other threads may use the learner meanwhile.
+    """Trace of the update that is being traced in this thread; other threads may use the learner meanwhile.
 
     Attributes:
-        trace: The trace; None outside of one.
-        pure_hook: Name of the hook that runs and must not read the learner; None without one.
-        has_rows: Result of `Learner.has_rows` in it, by module; None: all modules have rows.
+        trace: The trace; None outside of tracing.
+        pure_hook: Name of the running hook that must not read the learner; None without one.
+        has_rows: Results of `Learner.has_rows` in the hook, by module; None: all modules have rows.
     """
 
     trace: Trace | None = None
@@ -80,5 +99,5 @@ class Tracing(threading.local):
     has_rows: Mapping[str, Any] | None = None
 
     def __reduce__(self) -> tuple[type[Tracing], tuple[()]]:
-        """Copies of a learner are not being traced."""
+        """Pickles as a new object, because a copy of a learner is not being traced."""
         return Tracing, ()

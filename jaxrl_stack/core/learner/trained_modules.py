@@ -1,4 +1,4 @@
-"""Which modules ``policies_to_train`` says are trained."""
+"""Trained modules according to the setting ``policies_to_train``."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 _NUM_CALLS = 8
-"""How often a function is asked: one that draws, or counts its calls, hardly gives so many equal answers."""
+"""Number of calls of a function: one that draws, or counts its calls, is unlikely to return so many equal answers."""
 
 
 def is_trained(policies_to_train: Any, module_id: str) -> bool:
     """Whether a module is trained.
 
-    Updates are compiled, so that this is fixed before there is a batch.
+    Updates are compiled, so that the answer is fixed before a batch exists.
 
     Args:
-        policies_to_train: Ids of modules, None for all, or a function, which is called with the id and None in place
-            of a batch.
-        module_id: The module.
+        policies_to_train: Ids of modules, None for all, or a function ``(module_id, batch) -> bool``, which is called
+            with None as the batch.
+        module_id: Id of the module.
 
     Raises:
-        ValueError: The function needs the batch, or its answers differ.
+        ValueError: If the function needs the batch, or its answers differ.
     """
     if policies_to_train is None:
         return True
@@ -28,7 +28,7 @@ def is_trained(policies_to_train: Any, module_id: str) -> bool:
 
 
 def trains_nothing(policies_to_train: Any, trained: Collection[str]) -> bool:
-    """Whether a learner makes no updates at all, which ``policies_to_train=[]`` asks for.
+    """Whether a learner makes no updates, as with ``policies_to_train=[]``.
 
     Args:
         policies_to_train: The setting.
@@ -39,7 +39,7 @@ def trains_nothing(policies_to_train: Any, trained: Collection[str]) -> bool:
 
 
 def check_any_is_trained(policies_to_train: Any, trained: Collection[str], batch: Collection[str]) -> None:
-    """Refuse a batch without rows of the modules that are trained.
+    """Raises a ValueError for a batch without rows of trained modules.
 
     Args:
         policies_to_train: The setting.
@@ -51,26 +51,26 @@ def check_any_is_trained(policies_to_train: Any, trained: Collection[str], batch
     """
     if not trained:
         raise ValueError(
-            f"multi_agent(policies_to_train={policies_to_train!r}) leaves no module of this batch to update, which has "
-            f"rows of {sorted(batch)}. Train one of these, or leave this update out."
+            f"multi_agent(policies_to_train={policies_to_train!r}) trains no module of this batch, which has rows of "
+            f"{sorted(batch)}. Train one of these, or skip this update."
         )
 
 
 def _answer(function: Callable[..., Any], module_id: str) -> bool:
     name = getattr(function, "__qualname__", repr(function))
     fixed = (
-        "Updates are compiled, and what is trained is fixed before there is a batch: let it follow from the module's "
-        "id alone, or name the modules in a list."
+        "Updates are compiled, so that the trained modules are fixed before a batch exists: let the answer depend only "
+        "on the module id, or pass a list of ids."
     )
     try:
         answers = {bool(function(module_id, None)) for _ in range(_NUM_CALLS)}
     except Exception as error:
         raise ValueError(
-            f"multi_agent(policies_to_train={name}) raises {type(error).__name__} when it is called with "
+            f"multi_agent(policies_to_train={name}) raises {type(error).__name__} if it is called with "
             f"({module_id!r}, None). {fixed}"
         ) from error
     if len(answers) > 1:
         raise ValueError(
-            f"multi_agent(policies_to_train={name}) says both True and False of the module {module_id!r}. {fixed}"
+            f"multi_agent(policies_to_train={name}) returns both True and False for module {module_id!r}. {fixed}"
         )
     return answers.pop()

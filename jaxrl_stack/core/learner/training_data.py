@@ -1,4 +1,4 @@
-"""The data of one update, and how it is dealt out to several learners."""
+"""Data of one update, and its split over several learners."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class TrainingData:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments that are not None, by name."""
+        """Arguments that are not None, by name."""
         pairs = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
         return {name: value for name, value in pairs if value is not None}
 
     @property
     def num_steps(self) -> int | None:
-        """Steps of the episodes, or rows of the batches (of the module with most of them); None for references."""
+        """Number of steps of episodes, or of rows of batches (of the module with most rows); None for references."""
         if self.episodes is not None:
             return sum(len(episode) for episode in self.episodes)
         batches = [self.batch] if self.batch is not None else self.batches
@@ -55,11 +55,11 @@ class TrainingData:
 
     @classmethod
     def of(cls, training_data: Any, *data: Any) -> TrainingData:
-        """The data of one update.
+        """Builds the data of one update.
 
         Args:
-            training_data: An object with (some of) the attributes above, or None.
-            *data: These attributes in their order, where there is no such object.
+            training_data: An object with (some of) the attributes of this class, or None.
+            *data: The attributes in their order, if `training_data` is None.
 
         Raises:
             TypeError: If `training_data` is a dict.
@@ -67,8 +67,8 @@ class TrainingData:
         """
         if isinstance(training_data, Mapping):
             raise TypeError(
-                "update(training_data=...) takes an object, TrainingData(batch=...) for example, and got a dict. A "
-                "batch is update(batch=...)."
+                "update(training_data=...) takes an object such as TrainingData(batch=...), got a dict. For a batch "
+                "use update(batch=...)."
             )
         found = cls(*data)
         if training_data is not None:
@@ -81,15 +81,15 @@ class TrainingData:
         return found
 
     def _split_agents(self) -> None:
-        """Take episodes of several agents as those of each agent."""
+        """Splits episodes of several agents into episodes of each agent."""
         if self.episodes is not None:
             self.episodes = episodes_of_agents(self.episodes)
 
     def validate(self) -> None:
-        """Check that there is one kind of data.
+        """Checks that exactly one attribute is set.
 
         Raises:
-            ValueError: If there is none, or several; if `batches` is no list of batches.
+            ValueError: If none or several are set, or `batches` is not a list of at least one batch.
         """
         if len(self.given) != 1:
             names = [field.name for field in dataclasses.fields(self)]
@@ -100,11 +100,11 @@ class TrainingData:
         if self.batches is not None and (not isinstance(self.batches, Sequence) or not self.batches):
             raise ValueError(
                 f"update(batches=...) takes a list of at least one batch, got a {type(self.batches).__name__} of "
-                f"{len(self.batches)}. One batch is update(batch=...)."
+                f"{len(self.batches)}. For one batch use update(batch=...)."
             )
 
     def solve_refs(self) -> None:
-        """Replace Ray references by their objects, lists among these laid end to end.
+        """Replaces Ray references by their objects; referenced lists are concatenated.
 
         Raises:
             ImportError: If Ray is not installed.
@@ -116,17 +116,17 @@ class TrainingData:
             self._split_agents()
 
     def shard(self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any) -> list[TrainingData]:
-        """Deal the data out to learners, as evenly as it goes.
+        """Splits the data over learners, as evenly as possible.
 
-        Batches are split by rows, module by module; episodes into time slices of the same number of steps each, so
-        that at most ``num_shards - 1`` of them are cut. References of batches are handed on whole where their number
-        divides, iterators one to each learner; other references are fetched.
+        Batches are split by rows, module by module; episodes into time slices with equal numbers of steps, so that at
+        most ``num_shards - 1`` episodes are cut. References of batches are passed on if their number is a multiple of
+        `num_shards`; other references are fetched. Each learner gets one iterator.
 
         Args:
             num_shards: Number of learners.
-            len_lookback_buffer: Steps that the part of a cut episode after the cut keeps as look-back; None for as
-                many as the episode has.
-            **kwargs: RLlib's other arguments, which nothing depends on.
+            len_lookback_buffer: Steps before the cut that the second part of a cut episode keeps as look-back; None:
+                as many as the episode has.
+            **kwargs: Other arguments of RLlib, which are ignored.
 
         Returns:
             One `TrainingData` per learner.
@@ -140,7 +140,7 @@ class TrainingData:
         if self.data_iterators is not None:
             if len(self.data_iterators) != num_shards:
                 raise ValueError(
-                    f"{len(self.data_iterators)} data_iterators for {num_shards} learners: pass one for each."
+                    f"{len(self.data_iterators)} data_iterators do not match {num_shards} learners. Pass one for each."
                 )
             return [TrainingData(data_iterators=[iterator]) for iterator in self.data_iterators]
         if self.batch_refs is not None and len(self.batch_refs) % num_shards == 0:
@@ -158,11 +158,11 @@ class TrainingData:
 
 def _fetched(refs: Sequence[Any], name: str) -> list[Any]:
     try:
-        # Ray is imported only where it runs, and a checkout can be checked without it.
+        # Imported here, so that the package can be used and checked without Ray.
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError(
-            f"update({name}_refs=...) takes references to objects in Ray's object store, and Ray is not installed. "
+            f"update({name}_refs=...) takes references to objects in Ray's object store, but Ray is not installed. "
             f"Install it (pip install 'ray[tune]'), or pass the objects themselves: "
             f"update({'batches' if name == 'batch' else name}=...)."
         ) from error
@@ -170,7 +170,7 @@ def _fetched(refs: Sequence[Any], name: str) -> list[Any]:
 
 
 def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
-    """``(start, stop)`` of each shard: consecutive runs of items, the first ones longer by one where needed."""
+    """Returns ``(start, stop)`` of each shard, consecutive runs of items; the first runs may be longer by one."""
     size, more = divmod(num_items, num_shards)
     stops = [size * i + min(i, more) for i in range(num_shards + 1)]
     return list(itertools.pairwise(stops))
@@ -179,10 +179,10 @@ def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
 def slice_episodes(
     episodes: Sequence[SingleAgentEpisode], num_shards: int, len_lookback_buffer: int | None = None
 ) -> list[list[SingleAgentEpisode]]:
-    """Episodes in time slices: every shard gets the same number of steps, or one less.
+    """Splits episodes into time slices: every shard gets the same number of steps, or one less.
 
     Args:
-        episodes: They are laid end to end in this order, and cut where a shard is full.
+        episodes: Episodes, which are concatenated in this order and cut where a shard is full.
         num_shards: Number of shards.
         len_lookback_buffer: See `TrainingData.shard`.
 
@@ -208,21 +208,21 @@ def slice_episodes(
 
 
 def split_rows(batches: Sequence[Mapping[str, Any]], num_shards: int) -> list[list[dict[str, Any]]]:
-    """Batches, laid end to end, by rows; modules may have different numbers of them.
+    """Splits concatenated batches by rows; modules may have different numbers of rows.
 
     Args:
         batches: ``{module_id: {column: [N, ...]}}`` or ``{column: [N, ...]}``.
         num_shards: Number of shards.
 
     Returns:
-        Per shard the parts of batches that it has rows of, as views.
+        For each shard the parts of batches with its rows, as views.
 
     Raises:
         ValueError: If there are fewer rows than shards.
     """
     shards: list[list[dict[str, Any]]] = [[{} for _ in batches] for _ in range(num_shards)]
     for key in dict.fromkeys(key for batch in batches for key in batch):
-        # All leaves below a key, which is a module or a column, have the same rows.
+        # All leaves below a key, which is a module or a column, have the same number of rows.
         sizes = [len(jax.tree.leaves(batch[key])[0]) if key in batch else 0 for batch in batches]
         _check_enough(sum(sizes), num_shards, f"rows of {key!r}")
         firsts = np.cumsum([0, *sizes])
@@ -237,6 +237,6 @@ def split_rows(batches: Sequence[Mapping[str, Any]], num_shards: int) -> list[li
 def _check_enough(num_items: int, num_shards: int, what: str) -> None:
     if num_items < num_shards:
         raise ValueError(
-            f"{num_items} {what} cannot be dealt out to {num_shards} learners: raise train_batch_size_per_learner, or "
+            f"{num_items} {what} cannot be split over {num_shards} learners. Raise train_batch_size_per_learner, or "
             f"lower num_learners."
         )

@@ -56,8 +56,8 @@ class _Started:
     """Inputs of the gradient steps of an update.
 
     Attributes:
-        state: After `pre_update`.
-        rest: Other state of the modules, with streams of this update's own.
+        state: State after `pre_update`.
+        rest: Non-parameter state of the modules, with random streams of this update.
         batch: Columns of the modules that are updated.
         values: Current values of the traced settings.
         trace_of: See `GradientStep`.
@@ -74,9 +74,9 @@ class RowsUpdate(NamedTuple):
     """Result of `Update.step`.
 
     Attributes:
-        state: After the update.
+        state: State after the update.
         metrics: ``{(module_id, name): float32}``.
-        rows: ``{(module_id, name): float32 [N, ...]}``, what the loss logged with ``reduce="item_series"``.
+        rows: ``{(module_id, name): float32 [N, ...]}``, values that the loss logged with ``reduce="item_series"``.
     """
 
     state: LearnerState
@@ -85,10 +85,10 @@ class RowsUpdate(NamedTuple):
 
 
 class Update:
-    """Functions that a `Learner` runs inside its compiled programs, and drivers inside of theirs.
+    """Functions of an update that a `Learner` and drivers trace into their compiled programs.
 
-    All methods are pure functions of a `LearnerState`. They call the learner's hooks, which are looked up when they are
-    traced. Calling the object makes a whole update.
+    All methods are pure functions of a `LearnerState`. They call the learner's hooks, which are looked up during
+    tracing. A call of the object makes a whole update.
 
     Args:
         learner: The learner, built.
@@ -108,15 +108,15 @@ class Update:
         plan: UpdatePlan,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
-        """One whole update: clipped rewards and connector pipeline, then the loop over minibatches.
+        """Makes a whole update: reward clipping and connector pipeline, then the loop over minibatches.
 
         Args:
             state: State before the update.
-            data: This device's part of what was sampled, by module: blocks. Or items of a batch that is ready for the
-                loss, which connectors do not see.
+            data: This device's part of the data, by module: sampled blocks, or items of a batch that is ready for the
+                loss, which do not pass through connectors.
             settings: `Learner.settings`, as arrays.
             timesteps: uint32[2], lifetime env steps including this data.
-            row_counts: How many items there really are, where they are padded. None: all of them are real.
+            row_counts: Numbers of real items, if items are padded; None: all items are real.
             plan: Epochs, minibatches and shards.
             axis_name: Name of the device axis, or None.
 
@@ -124,7 +124,7 @@ class Update:
             ``(new state, {(module_id, name): float32})``.
 
         Raises:
-            ValueError: If columns are not those of their layouts.
+            ValueError: If columns do not match their layouts.
         """
         learner = self._learner
         blocks = {mid: own for mid, own in data.items() if isinstance(own, Block)}
@@ -147,13 +147,13 @@ class Update:
 
     @property
     def trains_nothing(self) -> bool:
-        """Whether ``policies_to_train`` leaves all modules out: then updates change nothing."""
+        """Whether ``policies_to_train`` leaves all modules out, so that updates change nothing."""
         learner = self._learner
         trained = [mid for mid in learner.template if learner.should_module_be_updated(mid)]
         return trains_nothing(learner.policies_to_train, trained)
 
     def _items(self, module_id: ModuleID, data: Block | Items, plan: UpdatePlan) -> Items:
-        """Make the items of a module from its block, unless they are there."""
+        """Returns the items of a module's block; items pass unchanged."""
         if isinstance(data, Items):
             return data
         data.check(module_id)  # connectors may have made other columns
@@ -163,11 +163,12 @@ class Update:
         )
 
     def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
-        """Blocks with whole observations in place of frames; frames stay where all that reads them takes them:
-        connectors, and minibatches of rows.
+        """Returns blocks with whole observations instead of frames.
+
+        Frames are kept if all their readers take them: the connectors, and minibatches of rows.
 
         Raises:
-            ValueError: If columns are not those of their layouts.
+            ValueError: If columns do not match their layouts.
         """
         learner = self._learner
         blocks = {mid: own.of_module(learner.template[mid]) for mid, own in blocks.items()}
@@ -180,9 +181,9 @@ class Update:
         }
 
     def with_clipped_rewards(self, blocks: Mapping[ModuleID, Block]) -> Mapping[ModuleID, Block]:
-        """Sampled blocks with the rewards that ``clip_rewards`` leaves of the environment's.
+        """Returns sampled blocks with rewards clipped by the setting ``clip_rewards``.
 
-        Rows that were drawn from replay have sums of rewards: each of these was clipped when they were drawn.
+        Rows from replay contain sums of rewards; these rewards were clipped when the rows were drawn.
         """
         bound = self._learner.config.clip_rewards
         if bound is None or bound is False:
@@ -203,7 +204,7 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[ModuleID, Block]]:
-        """Send sampled blocks through the learner connector pipeline; gives those of modules that it adds, too.
+        """Passes sampled blocks through the learner connector pipeline, which may add blocks of further modules.
 
         Args:
             state, blocks, settings, timesteps, axis_name: See `__call__`.
@@ -231,15 +232,15 @@ class Update:
         axis_name: str | None,
         layouts: Layouts | None = None,
     ) -> tuple[LearnerState, Batch]:
-        """Send a sampled batch through the learner connector pipeline (advantages, custom connectors).
+        """Passes a sampled batch through the learner connector pipeline (advantages, custom connectors).
 
         Args:
             state, settings, timesteps, axis_name: See `__call__`.
             batch: ``{module_id: {column: [T, B, ...]}}``.
-            layouts: Those of the columns; None: they are what the columns say.
+            layouts: Layouts of the columns; None infers them from the columns.
 
         Raises:
-            ValueError: If connectors return entries that are no modules.
+            ValueError: If connectors return entries that are not modules.
         """
         learner, pipeline, rest = self._learner, self._learner.pure_connector, state.rest
         if learner.pure.stream_refs:
@@ -260,21 +261,21 @@ class Update:
         unknown = [mid for mid in batch if mid not in learner.template]
         if unknown:
             raise ValueError(
-                f"The learner connectors returned {unknown}, which are no modules of this learner; it has "
-                f"{list(learner.template)}. Connectors return {{module_id: columns}} and nothing else: put other data "
-                f"into a column of a module."
+                f"The learner connectors returned {unknown}, which are not modules of this learner "
+                f"({list(learner.template)}). Return only {{module_id: columns}}, and put other data into a column of "
+                f"a module."
             )
         return dataclasses.replace(state, connector=pipeline.merge(connector, axis_name)), batch
 
     def step(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
     ) -> RowsUpdate:
-        """An update that is a single gradient step on all rows: what off-policy algorithms make of a drawn batch.
+        """Makes an update with a single gradient step on all rows, as off-policy algorithms do with a drawn batch.
 
         Args:
             state: State before the update.
-            batch: ``{module_id: {column: [N, ...]}}``, this device's part. The learner connector pipeline sees it as
-                one time step of N environments, ``[1, N, ...]``.
+            batch: ``{module_id: {column: [N, ...]}}``, this device's part. The learner connector pipeline receives it
+                as one time step of N environments, ``[1, N, ...]``.
             settings: `Learner.settings`, as arrays.
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
@@ -300,14 +301,14 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[Flat]:
-        """The losses of rows and what these log, as in a `step`, without gradients; the state is only read.
+        """Returns the losses and logged metrics of rows as in a `step`, without gradients; the state is only read.
 
         Args:
             state, batch, settings, timesteps, axis_name: See `step`.
-            seed: uint32 scalar: random layers and connectors draw from it, and from no stream of training.
+            seed: uint32 scalar, seed of random layers and connectors, which use no stream of training.
 
         Returns:
-            ``{(module_id, name): float32}`` as one vector, alone in a tuple; each module's loss is named
+            Tuple with one entry: ``{(module_id, name): float32}`` as one vector. Each module's loss is named
             `TOTAL_EVAL_LOSS_KEY`.
         """
         learner, state = self._learner, dataclasses.replace(state, key=jax.random.key(seed))
@@ -323,7 +324,7 @@ class Update:
     def _connected_rows(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, axis_name: str | None
     ) -> tuple[LearnerState, Batch, dict[ModuleID, Form]]:
-        """Rows as a loss sees them, behind the learner connector pipeline, and their forms; the state after it."""
+        """Passes rows through the learner connector pipeline; returns state, rows and forms of the rows."""
         template, needs_time = self._learner.template, self._learner.loss_needs_time
         forms = forms_of_batch(template, batch, needs_time=needs_time)
         if len(self._learner.pure_connector):
@@ -331,7 +332,7 @@ class Update:
             rows = jax.tree.map(lambda x: x[None], batch)
             state, rows = self.connect(state, rows, settings, timesteps, axis_name=axis_name, layouts=layouts)
             batch = jax.tree.map(lambda x: x[0], rows)
-            # What connectors add may have any shape: the rows of a module keep their form.
+            # Columns that connectors add may have any shape: the rows of a module keep their form.
             added = {mid: own for mid, own in batch.items() if mid not in forms}
             forms = {
                 mid: dataclasses.replace(own, is_masked=Columns.LOSS_MASK in batch[mid])
@@ -342,15 +343,15 @@ class Update:
         return state, batch, forms
 
     def _started(self, state: LearnerState, batch: Batch, settings: dict[str, Any], axis_name: str | None) -> _Started:
-        """Prepare the gradient steps of an update."""
+        """Prepares the gradient steps of an update."""
         learner = self._learner
         values = _with_lr_factors(learner, state, learner.current_values(settings, state.timesteps))
         with learner.in_pure_hook("pre_update"):
             state = learner.pre_update(state, batch)
         if not isinstance(state, LearnerState):
             raise ValueError(
-                f"{type(learner).__name__}.pre_update() returned {type(state).__name__}: return the LearnerState to "
-                f"start from, e.g. state.replace(extra=...)."
+                f"{type(learner).__name__}.pre_update() returned {type(state).__name__}. Return the LearnerState to "
+                f"start from, for example state.replace(extra=...)."
             )
         trained = {mid for mid in learner.template if learner.should_module_be_updated(mid, batch)}
         check_any_is_trained(learner.policies_to_train, trained & batch.keys(), batch)
@@ -368,7 +369,7 @@ class Update:
             axis_name=axis_name,
             trained_refs=_trained_refs(learner, trained, batch),
         )
-        # Stochastic layers draw other numbers on every device and in every update; their streams in `state` stay.
+        # Stochastic layers draw different numbers on every device and in every update; their streams in `state` stay.
         rest = learner.pure.reseed(state.rest, _device_key(state, 2, axis_name))
         return _Started(state, rest, batch, values, trace_of)
 
@@ -382,16 +383,16 @@ class Update:
         has_rows: Mapping[ModuleID, Any],
         counted: Mapping[ModuleID, CountedRows] = MappingProxyType({}),
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
-        """The state after an update, and its metrics.
+        """Returns the state after an update, and its metrics.
 
         Args:
-            started: What `_started` returned.
-            carry: After the last gradient step.
-            metrics: Of all of them, on this device.
+            started: Result of `_started`.
+            carry: Arrays after the last gradient step.
+            metrics: Metrics of all gradient steps, on this device.
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
-            has_rows: bool scalars, whether any device has a valid row of modules; others of the batch have.
-            counted: Rows of the modules, if any of them has masks.
+            has_rows: bool scalars by module, whether any device has a valid row; modules without an entry have rows.
+            counted: Counted rows of the modules, if any of them has masks; else {}.
         """
         learner, before = self._learner, started.state
         has_rows = {mid: has_rows.get(mid, True) for mid in started.batch}
@@ -399,7 +400,7 @@ class Update:
         values = metrics.values(axis_name, are_exchanged=loss_is_linear(learner))
         rates = {(mid, f"{name}_{LR_KEY}"): lr for mid, own in started.values["lr"].items() for name, lr in own.items()}
         values |= rates
-        # What follows the parameters alone is the same on all devices.
+        # Target networks depend only on the parameters, and are equal on all devices.
         streams = learner.pure.stream_refs
         kept = streams | learner.pure.target_refs
         floats = {
@@ -427,10 +428,10 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """Blocks with the groups of rows that minibatches can draw.
+    """Returns blocks whose rows are grouped as minibatches can draw them.
 
-    If a minibatch cannot hold whole steps of all agents in some module, or rows of some module are masked, each row is
-    drawn by itself in all modules. Otherwise blocks stay as they are: some may draw agents together, others rows.
+    If a minibatch is too small for whole steps of all agents in some module, or rows of some module are masked, rows
+    are drawn one by one in all modules. Otherwise blocks stay unchanged: some may draw agents together, others rows.
     """
     per_shard = plan.rows_per_shard_and_step() or 0
     if all(own.fits_minibatches(per_shard) and own.mask is None for own in blocks.values()):
@@ -439,7 +440,7 @@ def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> 
 
 
 def _with_lr_factors(learner: Learner, state: LearnerState, values: dict[str, Any]) -> dict[str, Any]:
-    """Current values with learning rates times what the config's optax schedules make of the updates so far."""
+    """Returns `values` with learning rates multiplied by the config's optax schedules at the number of updates."""
     factors = learner.config._torch_lr_scheduler_classes
     if not factors:
         return values
@@ -452,9 +453,12 @@ def _with_lr_factors(learner: Learner, state: LearnerState, values: dict[str, An
 
 
 def _trained_refs(learner: Learner, trained: set[ModuleID], batch: Batch) -> tuple[str, ...]:
-    """The parameters that an update from this batch changes: those of every optimizer that a module of the batch has or
-    shares, without modules that ``policies_to_train`` leaves out. A gradient of 0 would not do for the others: momentum
-    and weight decay move them all the same."""
+    """Returns the refs of the parameters that an update from this batch changes.
+
+    These are the parameters of every optimizer that a module of the batch has or shares, without modules that
+    ``policies_to_train`` leaves out. Zero gradients for the others are not enough: momentum and weight decay change
+    parameters anyway.
+    """
     reached = {ref for mid in batch for ref in learner.pure.refs_of(learner.template[mid])}
     return tuple(
         ref
@@ -467,32 +471,32 @@ def _trained_refs(learner: Learner, trained: set[ModuleID], batch: Batch) -> tup
 
 
 def _update_key(state: LearnerState, purpose: int) -> jax.Array:
-    """Key of one purpose within one update, the same on all devices."""
+    """Returns the key of one purpose within one update, equal on all devices."""
     return jax.random.fold_in(state.key, state.num_updates * jnp.uint32(4) + jnp.uint32(purpose))
 
 
 def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
-    """Key of one purpose within one update on one device; without an axis that of the first one."""
+    """Returns the key of one purpose within one update on one device; without an axis the first device's key."""
     device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
     return jax.random.fold_in(_update_key(state, purpose), device)
 
 
 def _has_valid_rows(items: Mapping[ModuleID, WholeItems], axis_name: str | None) -> dict[ModuleID, jax.Array]:
-    """Bool scalars, whether any device has a valid row of a module; of modules with masks."""
+    """Returns whether any device has a valid row of a module, a bool scalar for each module with masks."""
     numbers = {mid: jnp.sum(own.mask, dtype=jnp.uint32) for mid, own in items.items() if own.mask is not None}
     return {mid: own > 0 for mid, own in (reductions.psum(numbers, axis_name) if numbers else {}).items()}
 
 
 class _Minibatches:
-    """The minibatches of an update: how many there are, and which items each of them has.
+    """Minibatches of an update: their number, and the indices of their items.
 
     Args:
-        learner: Whose update it is.
-        items: Those of its modules.
+        learner: The learner.
+        items: Items by module.
         plan, axis_name, row_counts: See `Update.__call__`.
 
     Attributes:
-        forms: Of the items.
+        forms: Forms of the items, by module.
     """
 
     def __init__(
@@ -505,20 +509,20 @@ class _Minibatches:
     ):
         self._items, self._plan, self._axis_name, self._row_counts = items, plan, axis_name, row_counts
         self.forms = {mid: own.form for mid, own in items.items()}
-        # Items per minibatch and shard, and parts that a minibatch is learned from in.
+        # Items per minibatch and shard, and parts of a minibatch over which gradients are summed.
         self._sizes = {
             mid: plan.rows_per_shard_and_step(own.form.rows_per_item) or own.num_items for mid, own in items.items()
         }
         self._num_parts = microbatches_per_minibatch(learner, self._sizes, plan.shards_per_device, self.forms)
 
     def shapes(self) -> dict[ModuleID, Any]:
-        """`jax.ShapeDtypeStruct`s of what losses see at a time."""
+        """Returns the `jax.ShapeDtypeStruct`s of the columns that losses receive in one call."""
         shards = self._plan.shards_per_device
         return {mid: own.shapes(shards * self._sizes[mid] // self._num_parts) for mid, own in self._items.items()}
 
     @functools.cached_property
     def number(self) -> int | jax.Array:
-        """Number of minibatches: a uint32 scalar where only the program knows it."""
+        """Number of minibatches: an int, or a uint32 scalar if only the program knows it."""
         items, plan = self._items, self._plan
         if self._row_counts is not None:
             return self._row_counts.num_steps
@@ -531,10 +535,12 @@ class _Minibatches:
         return num_valid_minibatches(valid, self._sizes, plan.num_epochs, max(of_others, default=1), self._axis_name)
 
     def indices(self, state: LearnerState) -> Callable[[jax.Array], dict[ModuleID, jax.Array]]:
-        """The function from the number of a minibatch to its items, ``{module_id: uint32 [parts, S, m / parts]}``.
+        """Returns the function from the index of a minibatch to the indices of its items.
+
+        The results are ``{module_id: uint32 [parts, S, m / parts]}``.
 
         Args:
-            state: Before the first one.
+            state: State before the first minibatch, whose key seeds the shuffle.
         """
         number, items, plan, axis_name = self.number, self._items, self._plan, self._axis_name
         seed: Any = None
@@ -565,9 +571,9 @@ class _Minibatches:
         return lambda step: {mid: of_module(mid, step) for mid in items}
 
     def counted(self) -> dict[ModuleID, CountedRows]:
-        """The valid rows of the batch, and of all minibatches; ``{}`` if no module has a masked block.
+        """Counts the valid rows of the batch and of all minibatches; ``{}`` if no module has a masked block.
 
-        The host knows the numbers then; of a batch that is ready for the loss it also counts masked rows.
+        In that case the host knows the numbers; it also counts the masked rows of a batch that is ready for the loss.
         """
         items, plan = self._items, self._plan
         if all(own.valid is None for own in items.values()):
@@ -583,19 +589,19 @@ class _Minibatches:
 def _over_minibatches(
     step: GradientStep, started: _Started, packed: Mapping[ModuleID, PackedItems], minibatches: _Minibatches
 ) -> tuple[Carry, Metrics]:
-    """Make a gradient step on each minibatch.
+    """Makes a gradient step on each minibatch.
 
     Args:
-        step: The step.
-        started: What the first one starts from.
-        packed: The items.
-        minibatches: Which of them each step takes.
+        step: The gradient step.
+        started: Inputs of the first step.
+        packed: The items, by module.
+        minibatches: Indices of the items of each minibatch.
 
     Returns:
-        ``(what the last one left, metrics of all of them)``.
+        ``(arrays after the last step, metrics of all steps)``.
     """
     number, index_of = minibatches.number, minibatches.indices(started.state)
-    # A few parameters go through the loop as one vector: XLA then works on it as a whole.
+    # A few parameters are carried through the loop as one vector, on which XLA works as a whole.
     vector, unpack = as_vector(started.state.params)
 
     def body(carry: Carry, number: jax.Array) -> tuple[Carry, Metrics]:
@@ -609,12 +615,12 @@ def _over_minibatches(
 
 
 def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int) -> tuple[Any, Metrics]:
-    """Run the minibatches of an update.
+    """Runs the minibatches of an update.
 
     Args:
-        body: ``(carry, number of the minibatch) -> (carry, its metrics)``.
-        carry: Before the first minibatch.
-        num_steps: How many there are.
+        body: ``(carry, index of the minibatch) -> (carry, metrics)``.
+        carry: Arrays before the first minibatch.
+        num_steps: Number of minibatches.
 
     Returns:
         ``(carry, metrics of all minibatches)``.
@@ -631,7 +637,7 @@ def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num
 def _scan_while(
     body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: jax.Array
 ) -> tuple[Any, Metrics]:
-    """`_scan` where the number of minibatches, uint32 of at least 1, is only known when the program runs."""
+    """Runs the minibatches like `_scan`, with a number that only the running program knows, uint32 of at least 1."""
     once = traced_once(body, carry, jnp.uint32(0))
 
     def one_step(state):

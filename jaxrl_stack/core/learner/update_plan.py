@@ -1,4 +1,4 @@
-"""The sizes of an update: those that its program is made for, and those that are its arguments."""
+"""Sizes of an update: static ones, and ones that are arguments of its program."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jaxrl_stack.core.learner.minibatches import num_minibatches
 
 @dataclasses.dataclass(frozen=True)
 class UpdatePlan:
-    """The static numbers of an update: each combination is a program of its own.
+    """Static sizes of an update; each combination needs a separate program.
 
     Attributes:
-        num_epochs: Passes over the batch.
+        num_epochs: Number of passes over the batch.
         minibatch_size: Rows per gradient step over all devices of a learner, or None for the whole batch.
         shuffle: Whether each of several epochs has its own random order.
-        num_total_minibatches: Number of gradient steps; 0 for as many as the epochs make.
+        num_total_minibatches: Number of gradient steps; 0 for the number that the epochs need.
         num_shards: Shuffle shards over all devices of all learners.
-        num_devices: Devices of all learners.
-        num_learners: Learners that share the update, each with as many devices and shards.
+        num_devices: Number of devices of all learners.
+        num_learners: Number of learners that share the update; all have the same number of devices and shards.
     """
 
     num_epochs: int
@@ -34,33 +34,33 @@ class UpdatePlan:
 
     @property
     def local_shards(self) -> int:
-        """Shuffle shards of one learner."""
+        """Number of shuffle shards of one learner."""
         return self.num_shards // self.num_learners
 
     @property
     def local_devices(self) -> int:
-        """Devices of one learner."""
+        """Number of devices of one learner."""
         return self.num_devices // self.num_learners
 
     @property
     def shards_per_device(self) -> int:
-        """Shuffle shards of one device."""
+        """Number of shuffle shards of one device."""
         return self.num_shards // self.num_devices
 
     def rows_per_shard_and_step(self, length: int = 1) -> int | None:
-        """Rows of a minibatch that come from each shard; None for all of them.
+        """Returns the number of rows of a minibatch from each shard; None for all rows.
 
         Args:
-            length: Steps of a chunk: then chunks, as many as there is room for, or one.
+            length: Number of steps of a chunk. If above 1, the result counts chunks: those that fit, but at least one.
         """
         return None if self.minibatch_size is None else max(self.minibatch_size // self.local_shards // length, 1)
 
     def num_steps(self, num_rows: int, length: int = 1) -> int:
-        """Gradient steps of an update.
+        """Returns the number of gradient steps of an update.
 
         Args:
-            num_rows: Rows per shard; chunks of ``length`` steps, if that is above 1.
-            length: Steps of a chunk.
+            num_rows: Number of rows per shard, or of chunks of ``length`` steps if `length` is above 1.
+            length: Number of steps of a chunk.
         """
         size = self.rows_per_shard_and_step(length)
         return self.num_total_minibatches or num_minibatches(num_rows, size, self.num_epochs)
@@ -68,11 +68,11 @@ class UpdatePlan:
 
 @struct.dataclass
 class RowCounts:
-    """How many rows a padded batch really has: arrays, so that another number is the same program.
+    """Numbers of real rows of a padded batch, as arrays, so that the program serves all numbers.
 
     Attributes:
         domains: ``{module_id: uint32 [3]}``, `permutation.domain` of the rows per shard.
-        num_steps: uint32 scalar, gradient steps to make; the same on all devices.
+        num_steps: uint32 scalar, number of gradient steps; equal on all devices.
     """
 
     domains: dict[str, Any]

@@ -1,4 +1,4 @@
-"""An update as a compiled program over the devices of a Learner."""
+"""Compiled program of an update on the devices of a Learner."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ AXIS_NAME = "devices"
 
 
 class UpdateProgram:
-    """One update of a learner, compiled for every shape of its arguments.
+    """Program of one update of a learner, compiled for every shape of its arguments.
 
-    It donates all of the state but the parameters: these become new arrays, so that a policy in this process acts with
-    the old ones without a copy. Metrics leave it as one vector, because fetching a dozen scalars takes longer than a
-    small update, and stay on the devices until they are asked for.
+    It donates the whole state except the parameters: these become new arrays, so that a policy in this process can act
+    with the old ones without a copy. Metrics are returned as one vector, because fetching a dozen scalars takes longer
+    than a small update, and stay on the devices until they are fetched.
 
     Args:
-        function: Pure, ``(state, batch, settings, counter, *mapped) -> (state, metrics)``, or with metrics per row as
-            a third.
-        of_devices: The devices to run on.
-        axis_name: Name of their axis; None for an eager run.
+        function: Pure, ``(state, batch, settings, counter, *mapped) -> (state, metrics)``, or ``(state, metrics,
+            metrics per row)``.
+        of_devices: Devices of the program.
+        axis_name: Name of the device axis; None for an eager run.
         key_refs: Refs of the PRNG keys in the modules' other state.
-        num_mapped: Further arguments after the counter, ``[D, ...]`` as the batch.
+        num_mapped: Number of further arguments after the counter, with leaves ``[D, ...]`` like the batch.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class UpdateProgram:
 
         self._num_devices = len(of_devices)
         self._is_eager = axis_name is None
-        # Without an axis, reductions over it are not there at all: they are half of a small update on one device.
+        # Without an axis no reductions are compiled: they take half of the time of a small update on one device.
         self._is_mapped = self._is_eager or len(devices.joined_devices(of_devices)) > 1
         self._key_refs = key_refs
         self._bits: tuple[Any, Any] = (None, None)
@@ -73,18 +73,18 @@ class UpdateProgram:
     def __call__(
         self, state: LearnerState, batch: Any, settings: Any, counter: np.ndarray, *mapped: Any, is_dealt: bool = True
     ) -> tuple[LearnerState, Flat, dict[MetricKey, np.ndarray]]:
-        """One update. Waits for it: afterwards nothing reads the caller's arrays any more, on any device.
+        """Makes one update and waits until it is finished; no device reads the caller's arrays afterwards.
 
         Args:
-            state: Of the learner; all of it but the parameters is gone afterwards.
+            state: State of the learner; everything except the parameters is donated.
             batch: NumPy leaves ``[D, ...]``.
-            settings: On the devices.
+            settings: Settings on the devices.
             counter: uint32[2], lifetime env steps.
             *mapped: Further arguments like the batch.
-            is_dealt: False for a batch of rows ``[N, ...]``; N divides by D.
+            is_dealt: False for a batch of rows ``[N, ...]``, where N is a multiple of D.
 
         Returns:
-            ``(state, metrics, what was logged per row, float32 [N, ...])``.
+            ``(state, metrics, values that were logged per row, float32 [N, ...])``.
         """
         if is_dealt and not self._is_mapped:
             batch, mapped = jax.tree.map(lambda x: x[0], (batch, mapped))
@@ -93,7 +93,7 @@ class UpdateProgram:
         others, keys = self._split(state)
         if self._bits[0] is not keys["key"]:
             self._bits = (keys["key"], jax.tree.map(jax.random.key_data, keys))
-        # NumPy arrays go to the devices in the call itself, in less time than it takes to place them one by one.
+        # The call itself transfers NumPy arrays to the devices, which is faster than placing them one by one.
         params, others, bits, metrics, rows = self._call(
             state.params, others, self._bits[1], as_arrays(batch, self._is_eager), settings, counter, *mapped
         )
@@ -105,17 +105,17 @@ class UpdateProgram:
         return _joined(params, others, keys), metrics, rows
 
     def _fetched_row(self, row: jax.Array) -> np.ndarray:
-        """Fetch values that were logged per row, ``[N, ...]``, from all devices."""
+        """Fetches values that were logged per row, ``[N, ...]``, from all devices."""
         if not self._is_mapped:
             return np.asarray(row)
         shards = np.asarray(row) if self._is_eager else devices.own_shards(row)
         return shards.reshape(-1, *shards.shape[2:])
 
     def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
-        """A state without its parameters and PRNG keys, and these keys.
+        """Splits a state into a state without parameters and PRNG keys, and the keys.
 
-        Each key that a program takes and returns costs as much as several arrays, and they hardly ever change: programs
-        derive their random numbers from them and from the number of updates.
+        A key that a program takes and returns costs as much time as several arrays. Keys rarely change: programs derive
+        their random numbers from them and from the number of updates.
         """
         rest = dict(state.rest)
         keys = {"key": state.key, "rest": {ref: rest.pop(ref) for ref in self._key_refs}}
@@ -123,21 +123,21 @@ class UpdateProgram:
 
 
 def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> LearnerState:
-    """The inverse of `UpdateProgram._split`."""
+    """Inverts `UpdateProgram._split`."""
     return dataclasses.replace(others, params=params, rest={**others.rest, **keys["rest"]}, key=keys["key"])
 
 
 def fetched(metrics: Flat | None) -> dict[MetricKey, Any]:
-    """Fetch the metrics that a program returned; {} of a program that makes no update."""
+    """Fetches the metrics that a program returned; {} without metrics."""
     return {} if metrics is None else metrics.unravel(np.asarray(devices.host_view(metrics.vector)))
 
 
 def as_arrays(batch: Any, is_eager: bool) -> Any:
-    """NumPy leaves as JAX arrays where no compiled program makes them such: in an eager run."""
+    """Converts NumPy leaves to JAX arrays in an eager run, where no compiled program does it."""
     return jax.tree.map(jnp.asarray, batch) if is_eager else batch
 
 
 def signature(tree: Any) -> tuple[Hashable, ...]:
-    """Structure, shapes and dtypes of a pytree: what a program is compiled for."""
+    """Returns structure, shapes and dtypes of a pytree, for which a program is compiled."""
     leaves, treedef = jax.tree.flatten(tree)
     return treedef, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves)

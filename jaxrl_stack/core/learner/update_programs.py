@@ -1,4 +1,4 @@
-"""Compiled programs that a Learner calls with data from the host, and recovery from a call that fails."""
+"""Compiled programs that a Learner calls with data from the host, and recovery from failed calls."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 
 class UpdatePrograms:
-    """The programs that a Learner calls with data from the host.
+    """Compiled programs that a Learner calls with data from the host.
 
-    A program is compiled when data of its shapes comes for the first time, and kept; connectors that are added to the
-    learner pipeline, or removed, make others. All programs that update donate the learner's state: copies of it are
-    kept, see `guard`.
+    A program is compiled at the first call with data of its shapes, and kept. After a change of the learner pipeline's
+    connectors, programs are compiled again. Programs that update donate the learner's state, of which copies are kept:
+    see `guard`.
 
     Args:
         learner: The learner.
@@ -51,15 +51,15 @@ class UpdatePrograms:
     # ---------------------------------------------------------------------------------------------------------- updates
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> UpdateProgram:
-        """The update from sampled blocks of these shapes, with columns ``[D, T, B / D, ...]``."""
+        """Returns the update from sampled blocks of these shapes, with columns ``[D, T, B / D, ...]``."""
         return self._of_shapes("blocks", plan, lambda own: own.columns, blocks)
 
     def of_batch(self, batch: PaddedRows) -> UpdateProgram:
-        """The update from rows of these shapes."""
+        """Returns the update from padded rows of these shapes."""
         return self._of_shapes("items", batch.plan, lambda own: own.batch_of_devices, batch.items, *batch.row_counts)
 
     def of_rows(self) -> UpdateProgram:
-        """The update that is one gradient step on rows from replay, of any shapes."""
+        """Returns the update with one gradient step on rows from replay, for all shapes."""
         key = ("rows", self._learner.num_connector_changes)
         if key not in self._compiled:
             learner = self._learner
@@ -71,12 +71,12 @@ class UpdatePrograms:
     def _of_shapes(
         self, name: str, plan: UpdatePlan, shown: Callable[[Any], dict[str, Any]], *mapped: Any
     ) -> UpdateProgram:
-        """The program of an update, for a batch and further arguments of these shapes.
+        """Returns the program of an update, for a batch and further arguments of these shapes.
 
         Args:
-            name: Of what the batch is.
-            plan: Of the update.
-            shown: Makes what a module has in the batch the columns that hooks see.
+            name: Kind of the batch.
+            plan: Sizes of the update.
+            shown: Function from a module's part of the batch to the columns that hooks receive.
             mapped: The batch, and the further arguments.
         """
         key = (name, plan, self._learner.num_connector_changes, *signature(mapped))
@@ -95,14 +95,14 @@ class UpdatePrograms:
     # ------------------------------------------------------------------------------------------ programs that only read
 
     def connect(self, blocks: Mapping[ModuleID, Block], counter: np.ndarray) -> tuple[Any, dict[ModuleID, Block]]:
-        """Send blocks of episodes through the compiled connectors.
+        """Passes blocks of episodes through the compiled connectors.
 
         Args:
-            blocks: With columns ``[D, T, B / D, ...]``.
+            blocks: Blocks with columns ``[D, T, B / D, ...]``.
             counter: uint32[2], lifetime env steps.
 
         Returns:
-            ``(state of the pipeline after it, blocks of all modules on the host, likewise)``.
+            ``(state of the pipeline, blocks of all modules)``; the blocks have the same form and are on the host.
         """
         learner = self._learner
         key = ("connect", learner.num_connector_changes, *signature(blocks))
@@ -115,7 +115,7 @@ class UpdatePrograms:
                 out_axes=(None, 0),
                 donate_argnums=(),
             )
-        # Optimizers have no part in it.
+        # Connectors do not read optimizer states.
         state = dataclasses.replace(learner.state, optimizers={})
         blocks = as_arrays(blocks, learner.axis_name is None)
         connector, blocks = self._compiled[key](state, blocks, learner.placed_settings(), counter)
@@ -129,7 +129,7 @@ class UpdatePrograms:
         return state.connector, blocks
 
     def evaluate(self, rows: Batch, counter: np.ndarray, seed: int) -> dict[MetricKey, Any]:
-        """The losses of rows ``[N, ...]``, and the metrics that they log, on the host; see `Update.evaluate`."""
+        """Returns the losses of rows ``[N, ...]`` and their metrics, on the host; see `Update.evaluate`."""
         learner = self._learner
         key = ("evaluation", learner.num_connector_changes)
         if key not in self._compiled:
@@ -150,13 +150,13 @@ class UpdatePrograms:
     def padded(
         self, rows: Batch, forms: Mapping[ModuleID, Form], per_shard: Mapping[ModuleID, int], plan: UpdatePlan
     ) -> PaddedRows:
-        """Rows in the shapes that programs are compiled for.
+        """Pads rows to the shapes for which programs are compiled.
 
         Args:
             rows: ``{module_id: {column: [N, ...]}}``.
-            forms: Of what each row of a module is.
-            per_shard: Rows of each shard.
-            plan: Of the update.
+            forms: Forms of the rows, by module.
+            per_shard: Number of rows of each shard, by module.
+            plan: Sizes of the update.
 
         Raises:
             ValueError: If none of the modules is trained; see `sizes_of_all_learners`.
@@ -164,8 +164,8 @@ class UpdatePrograms:
         learner = self._learner
         of_all_learners = self.sizes_of_all_learners(per_shard, rows)
         in_minibatches = plan.minibatch_size is not None
-        # What fills up is never in a minibatch of one shard. Where a batch is taken whole, the loss leaves it out; a
-        # module that looks across rows cannot, so that every number of rows is a program of its own.
+        # Padding is never in a minibatch of one shard. In a step on the whole batch, the loss masks it. A module whose
+        # outputs depend on several rows cannot do that, so that every number of rows needs a separate program.
         is_padded = in_minibatches or all(rows_are_independent(learner.template[mid]) for mid in rows)
         shows_padding = is_padded and not in_minibatches
         is_masked = shows_padding or plan.num_shards > 1 or learner.has_pre_update
@@ -182,32 +182,32 @@ class UpdatePrograms:
             )
         if not in_minibatches:
             return PaddedRows(items, (), plan)
-        # All learners make as many steps as if the rows were dealt out evenly.
+        # All learners make the number of steps for evenly split rows.
         trained = {mid: n for mid, n in of_all_learners.items() if learner.should_module_be_updated(mid, rows)}
         check_any_is_trained(learner.policies_to_train, trained, rows)
         steps = max(plan.num_steps(-(-int(n.sum()) // len(n)), forms[mid].rows_per_item) for mid, n in trained.items())
-        # Other learners may have other numbers of rows: one entry per device.
+        # Learners may have different numbers of rows: one entry per device.
         domains = {mid: np.array(permutation.domain(n), np.uint32) for mid, n in per_shard.items()}
         own = RowCounts(domains, np.array(steps, np.uint32))
         row_counts = jax.tree.map(lambda x: np.repeat(x[None], plan.local_devices, axis=0), own)
-        # The number of gradient steps is an argument: another one is the same program.
+        # The number of gradient steps is an argument of the program, which serves all numbers.
         plan = dataclasses.replace(plan, num_total_minibatches=int(plan.num_total_minibatches > 0))
         return PaddedRows(items, (row_counts,), plan)
 
     def largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
-        """The largest of each size: joined learners run one program, and so need the same shapes."""
+        """Returns the maximum of each size over joined learners, which run one program and need the same shapes."""
         return {name: int(everyone.max()) for name, everyone in self.sizes_of_all_learners(sizes).items()}
 
     def sizes_of_all_learners(self, sizes: Mapping[str, int], batch: Any = None) -> dict[str, np.ndarray]:
-        """Each size in every joined learner; all of them call this with the same names.
+        """Returns each size in every joined learner; all learners must call it with the same names.
 
         Args:
-            sizes: Of this learner.
-            batch: If it is given, the learners have to agree on the modules that they update from it, too.
+            sizes: Sizes of this learner, by name.
+            batch: A batch; if given, the learners must also agree on the modules that they update from it.
 
         Raises:
-            ValueError: In all learners, if they do not: they would run different programs, and wait for each other
-                forever.
+            ValueError: In all learners, if they do not agree: they would run different programs, and wait for each
+                other forever.
         """
         learner = self._learner
         if learner.num_joined_learners == 1:
@@ -219,9 +219,8 @@ class UpdatePrograms:
             if of_all.min() != of_all.max():
                 raise ValueError(
                     f"should_module_be_updated({mid!r}) is True in {int(of_all.sum())} of {len(of_all)} learners, "
-                    f"which make one update together: it has to be the same in all of them. Let "
-                    f"multi_agent(policies_to_train=...), or what overrides that method, depend on nothing that "
-                    f"differs between the learners, such as the rows of their batches."
+                    f"but must be equal in all of them. Let multi_agent(policies_to_train=...), or an override of "
+                    f"that method, not depend on values that differ between learners, such as batches."
                 )
         return dict(zip(sizes, everyone[: len(sizes)], strict=True))
 
@@ -229,23 +228,22 @@ class UpdatePrograms:
 
     @contextlib.contextmanager
     def guard(self, num_updates: int, go_on_from: Callable[[LearnerState], None]) -> Iterator[None]:
-        """Protect the call of a program that updates, and the assignment of the state that it returns.
+        """Context manager for the call of a program that updates, and for the assignment of its state.
 
-        Ctrl-C waits until both are done. If the program fails while it runs, and has taken the state along, the
-        learner continues from the last copy. Updates that are lost stay counted, so that ``weights_seq_no`` never goes
-        back.
+        Ctrl-C is deferred until both are done. If the program fails while it runs, and the donated state is lost, the
+        learner continues from the last copy. Lost updates stay counted, so that ``weights_seq_no`` never decreases.
 
         Args:
-            num_updates: Updates so far.
-            go_on_from: Makes a state the learner's.
+            num_updates: Number of updates so far.
+            go_on_from: Function that sets the learner's state.
 
         Raises:
-            RuntimeError: In place of the program's error, if the state was lost.
+            RuntimeError: Instead of the program's error, if the state was lost.
         """
         learner = self._learner
         with deferred_interrupt():
             try:
-                # Eager runs donate nothing, and actors start again from what their group has copied.
+                # Eager runs donate nothing, and actors restart from the snapshot of their group.
                 if learner.axis_name is not None and not learner.config.num_learners:
                     self._snapshots.before_call(learner.state)
                 yield
@@ -258,16 +256,16 @@ class UpdatePrograms:
                 go_on_from(dataclasses.replace(state, num_updates=np.uint32(num_updates)))
                 reraise(
                     error,
-                    f"An update failed while it ran, and took the learner's state with it. The learner goes on from "
-                    f"its last snapshot; lost: this update and {lost} before it "
+                    f"An update failed while it ran, and the learner's state was lost. The learner continues from its "
+                    f"last snapshot; lost: this update and {lost} before it "
                     f"(learner_snapshot_interval={learner.config.learner_snapshot_interval}).",
                 )
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
-        """Treat `new` as the `old` state: no copy is due because of what differs."""
+        """Treats `new` as the `old` state, so that the replacement requires no new copy."""
         self._snapshots.renamed(old, new)
 
     def forget(self) -> None:
-        """Drop all programs and copies."""
+        """Frees all programs and copies."""
         self._compiled.clear()
         self._snapshots.forget()

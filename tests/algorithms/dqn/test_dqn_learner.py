@@ -266,5 +266,5 @@ def test_modules_with_a_recurrent_state_need_a_learner_that_takes_sequences():
         learns_from_sequences = False
 
     config = config_of().learners(learner_class=OfRows).rl_module(model_config={"use_lstm": True})
-    with pytest.raises(NotImplementedError, match="recurrent state.*OfRows does not say that"):
+    with pytest.raises(NotImplementedError, match="recurrent state.*OfRows has learns_from_sequences = False"):
         config.build_learner()
