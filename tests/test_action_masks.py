@@ -505,10 +505,10 @@ def test_learner_connectors_keep_masks():
 @pytest.mark.parametrize(
     ("config_class", "action_space", "mask", "message"),
     [
-        (PPOConfig, gym.spaces.Box(-1, 1, (2,)), (2,), "goes with Discrete and MultiDiscrete actions"),
-        (TQCConfig, gym.spaces.Box(-1, 1, (2,)), (2,), "goes with Discrete and MultiDiscrete actions"),
-        (PPOConfig, gym.spaces.Discrete(3), (4,), r"shape \(4,\); with 3 actions it must be \(3,\)"),
-        (PPOConfig, gym.spaces.MultiDiscrete(NVEC), (2,), r"shape \(2,\); with 5 actions it must be \(5,\)"),
+        (PPOConfig, gym.spaces.Box(-1, 1, (2,)), (2,), "need Discrete or MultiDiscrete actions"),
+        (TQCConfig, gym.spaces.Box(-1, 1, (2,)), (2,), "need Discrete or MultiDiscrete actions"),
+        (PPOConfig, gym.spaces.Discrete(3), (4,), r"shape \(4,\), but 3 actions need \(3,\)"),
+        (PPOConfig, gym.spaces.MultiDiscrete(NVEC), (2,), r"shape \(2,\), but 5 actions need \(5,\)"),
     ],
 )
 def test_masks_that_do_not_fit_the_actions_are_refused(config_class, action_space, mask, message):

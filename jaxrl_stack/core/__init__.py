@@ -1,6 +1,6 @@
-"""Columns, distributions, models, RLModules and Learners: what an algorithm is made of.
+"""Parts of an algorithm: columns, distributions, models, RLModules and Learners.
 
-The names of agents, modules and components that every layer above uses. Values are RLlib's.
+Names of agents, modules and components for all layers above; their values are RLlib's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Recorded steps of one module: a `Block`, as it is sampled, and `DrawnRows`, which have no order in time.
+"""Recorded steps of one module: sampled steps in order (`Block`), or rows without an order in time (`DrawnRows`).
 
-All that is done with the columns of a block, whatever its layout, are methods of it: recorders make blocks, an
-`Experience` runs and joins them, and `core.learner.items.Items` are what minibatches are drawn from.
+All operations on the columns of a block, of any layout, are methods of the block. Recorders make blocks, an
+`Experience` slices and joins them, and minibatches are drawn from `core.learner.items.Items`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Recorded(Protocol):
-    """Recorded steps of one module that can be cut into runs and joined: a `Block`, or `DrawnRows`.
+    """Recorded steps of one module that can be sliced and joined: a `Block`, or `DrawnRows`.
 
     Attributes:
         columns: ``{column: pytree}``.
@@ -36,31 +36,31 @@ class Recorded(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Leading axes that all columns with an entry for each step have."""
+        """Leading axes of the columns with an entry for each step."""
         ...
 
     @property
     def size(self) -> int:
-        """Number of columns ``B``, or of rows."""
+        """Number of columns ``B``, or of rows ``N``."""
         ...
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """The same with other columns."""
+        """Returns the object with these columns."""
         ...
 
     def run(self, start: int, stop: int) -> Self:
-        """The columns, or rows, from ``start`` to ``stop``; views."""
+        """Returns the columns, or rows, from ``start`` to ``stop``; views."""
         ...
 
     @classmethod
     def beside(cls, several: Sequence[Self]) -> Self:
-        """Several with the same columns as one, side by side."""
+        """Concatenates several objects with the same columns."""
         ...
 
 
 @struct.dataclass
 class DrawnRows:
-    """Rows of one module, one for each step, without an order in time: drawn from replay, or from a data set.
+    """Rows of one module, one per step, without an order in time: drawn from replay or from a data set.
 
     Attributes:
         columns: ``{column: pytree [N, ...]}``.
@@ -70,34 +70,34 @@ class DrawnRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``[N, ...]`` of the first column: its first two axes."""
+        """First two axes of the first column, ``(N, ...)``."""
         return _leading_axes(self.columns)
 
     @property
     def size(self) -> int:
-        """``N``."""
+        """Number of rows, ``N``."""
         return self.shape[0]
 
     def with_columns(self, columns: dict[str, Any]) -> DrawnRows:
-        """Rows with these columns."""
+        """Returns rows with these columns."""
         return DrawnRows(columns)
 
     def run(self, start: int, stop: int) -> DrawnRows:
-        """The rows from ``start`` to ``stop``; views."""
+        """Returns the rows from ``start`` to ``stop``; views."""
         return DrawnRows(jax.tree.map(lambda x: x[start:stop], self.columns))
 
     @classmethod
     def beside(cls, several: Sequence[DrawnRows]) -> DrawnRows:
-        """The rows of several, laid end to end."""
+        """Concatenates the rows of several objects."""
         return cls(_concatenated(several, axis=0))
 
 
 @struct.dataclass
 class Block:
-    """Steps of one module as they were sampled: each column B is the steps of one agent, in their order.
+    """Sampled steps of one module: each of the B columns contains the steps of one agent, in order.
 
     Attributes:
-        columns: ``{column: pytree [T, B, ...]}``. Recurrent states and the frames before the first step have other
+        columns: ``{column: pytree [T, B, ...]}``. Recurrent states and the frames before the first step have different
             numbers of rows: see `Layout`.
         layout: Static layout of the columns. None for a user's block, until `of_module` derives it.
     """
@@ -109,12 +109,12 @@ class Block:
 
     @classmethod
     def of_recording(cls, columns: dict[str, Any], layout: Layout, resets: Any = None) -> Self:
-        """A block from recorded columns: whole observations, and the recurrent states of all steps.
+        """Builds a block from recorded columns, with whole observations and the recurrent states of all steps.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``.
-            layout: Layout of the block; it becomes masked if there is a mask.
-            resets: bool ``[T, B]``, where episodes begin; needed to make frames.
+            layout: Layout of the block; it becomes masked if ``LOSS_MASK`` is a column.
+            resets: bool ``[T, B]``, whether an episode begins; required to make frames.
         """
         columns = _at_chunk_starts(columns, layout)
         if layout.num_frames > 1:
@@ -123,14 +123,14 @@ class Block:
 
     @classmethod
     def of_rollout(cls, columns: dict[str, Any], layout: Layout, num_fragments: int, earlier: Any = None) -> Self:
-        """A block from one rollout of the device, as fragments with a cut at the end of each.
+        """Builds a block from one rollout on the device, split into fragments that are cut at their ends.
 
         Args:
             columns: ``{column: pytree [R * T, B, ...]}``, with the recurrent states of all steps.
             layout: Layout of the block.
             num_fragments: ``R``.
-            earlier: The frames before the first step, side by side, ``[B, ..., (n - 1) * C]``, where observations
-                are single frames; else None.
+            earlier: Concatenated frames before the first step, ``[B, ..., (n - 1) * C]``, if observations are single
+                frames; else None.
 
         Returns:
             Columns ``[T, R * B, ...]``.
@@ -147,13 +147,13 @@ class Block:
 
     @classmethod
     def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
-        """A block from chunks of a batch: each chunk becomes a column, with whole observations.
+        """Builds a block from chunks of a batch with whole observations; each chunk becomes a column.
 
         Args:
             module: Module of the chunks.
-            batch: ``{column: pytree [N, L, ...]}``, with a recurrent state ``STATE_IN`` ``[N, ...]``.
-            names: The columns to take, beside those that the layout asks for.
-            is_masked: Whether there is ``LOSS_MASK``.
+            batch: ``{column: pytree [N, L, ...]}``, and ``STATE_IN`` ``[N, ...]`` if the module has a recurrent state.
+            names: Names of the columns to take, in addition to those that the layout requires.
+            is_masked: Whether ``LOSS_MASK`` is a column.
         """
         num_steps = jax.tree.leaves(batch[names[0]])[0].shape[1]
         layout = Layout(num_steps if module.is_stateful() else None, is_masked=is_masked)
@@ -164,11 +164,11 @@ class Block:
         return cls(columns, layout)
 
     def as_planned(self, layout: Layout | None) -> Self:
-        """The block with this layout, if it has none."""
+        """Returns the block, with this layout if it has none."""
         return self if self.layout is not None else dataclasses.replace(self, layout=layout)
 
     def of_module(self, module: RLModule) -> Self:
-        """The block with a layout; that of a block that was not planned follows from its module and its columns."""
+        """Returns the block with a layout, which follows from module and columns if the block has none."""
         if self.layout is not None:
             return self
         return dataclasses.replace(self, layout=layout_of_block(module, self.columns, self.shape[0]))
@@ -176,29 +176,29 @@ class Block:
     # ---------------------------------------------------------------------------------------------------------- checks
 
     def check(self, module_id: str) -> None:
-        """Compare the columns with the layout.
+        """Checks the columns against the layout.
 
         Raises:
-            ValueError: If a column of the layout is missing, or there is a mask that is not in it.
+            ValueError: If a column of the layout is missing, or a mask exists that the layout does not have.
         """
         layout = self.known_layout
         missing = [name for name in layout.columns if name not in self.columns]
         if missing:
             raise ValueError(
-                f"Module {module_id!r} is planned as {layout}, and its columns {sorted(self.columns)} lack {missing}: "
-                f"pass what was sampled with this layout."
+                f"Module {module_id!r} has the layout {layout}, but its columns {sorted(self.columns)} lack {missing}. "
+                f"Pass an experience that was sampled with this layout."
             )
         if Columns.LOSS_MASK in self.columns and not layout.is_masked:
             raise ValueError(
-                f"Module {module_id!r} has the column {Columns.LOSS_MASK!r}, and is planned without masks: plan them, "
+                f"Module {module_id!r} has the column {Columns.LOSS_MASK!r}, but its layout has no masks. Use "
                 f"Layout(is_masked=True), or leave the column out."
             )
 
     def check_shapes(self, module_id: str, module: RLModule) -> None:
-        """Compare the shapes of the columns with each other, and recurrent states with a module's.
+        """Checks that columns have the same leading axes, and that recurrent states match the module.
 
         Raises:
-            ValueError: If they do not fit.
+            ValueError: If shapes do not match.
         """
         shapes = {np.shape(leaf)[:2] for leaf in jax.tree.leaves(self._steps)}
         if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
@@ -217,15 +217,15 @@ class Block:
             needed = f"state_in {[*leading, '...']}" if has_states else "no state_in"
             raise ValueError(
                 f"A block of [T={num_steps}, B={num_columns}] needs {needed} for module {module_id!r}, a "
-                f"{type(module).__name__}, and has {[np.shape(leaf) for leaf in states] or 'none'}: use the experience "
+                f"{type(module).__name__}, but has {[np.shape(leaf) for leaf in states] or 'none'}. Use the experience "
                 f"of sample_block()."
             )
 
-    # ------------------------------------------------------------------------------------------------------ what it is
+    # ------------------------------------------------------------------------------------------------------ properties
 
     @property
     def known_layout(self) -> Layout:
-        """The layout; a user's block has one from `of_module` on."""
+        """The layout; a user's block has one only after `of_module`."""
         assert self.layout is not None, "the layout of a block that was not planned is known with its module"
         return self.layout
 
@@ -248,54 +248,54 @@ class Block:
 
     @property
     def chunk_length(self) -> int | None:
-        """Steps from one recurrent state to the next; None of a module without."""
+        """Number of steps from one recurrent state to the next; None for a module without a recurrent state."""
         return self.known_layout.chunk_length
 
     @property
     def mask(self) -> Any:
-        """``LOSS_MASK``, bool ``[T, B]``; None where no row is masked."""
+        """Column ``LOSS_MASK``, bool ``[T, B]``; None without masked rows."""
         return self.columns[Columns.LOSS_MASK] if self.known_layout.is_masked else None
 
     @property
     def batch(self) -> dict[str, Any]:
-        """The columns, as hooks see them."""
+        """The columns, in the form that hooks receive."""
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Whether rows that are drawn together divide minibatches of so many rows."""
+        """Whether minibatches of `num_rows` rows hold whole groups of rows that are drawn together."""
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """A function of whole observations as one of rows of the block; see `frames.rows_of_block`."""
+        """Returns a function of whole observations as a function of rows of the block; see `frames.rows_of_block`."""
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
     # ----------------------------------------------------------------------------------------------------- conversions
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """The block with other columns that lie in the same way."""
+        """Returns a block of the same layout with these columns."""
         return dataclasses.replace(self, columns=columns)
 
     def whole_observations(self) -> Self:
-        """The block with whole observations in place of frames; one that was not planned as it is."""
+        """Returns the block with whole observations instead of frames; a block without a layout is unchanged."""
         layout = self.layout
         if layout is None or layout.num_frames == 1:
             return self
         return dataclasses.replace(self, columns=frames.stacked(self.columns), layout=layout.with_whole_observations())
 
     def with_rows_apart(self) -> Self:
-        """The block with minibatches that draw each row by itself."""
+        """Returns the block with a layout whose rows are drawn one by one."""
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
-        """Cut a block of whole observations into chunks, at fixed steps.
+        """Cuts a block of whole observations into chunks at fixed steps.
 
         Args:
-            length: ``L``; of a block with recurrent states its chunk length.
+            length: ``L``; for a block with recurrent states its chunk length.
 
         Returns:
-            ``{column: pytree [G, B, L, ...]}``, ``G = ceil(T / L)``, with a recurrent state ``STATE_IN``
-            ``[G, B, ...]``. Where L does not divide T, the last chunks are filled up with zeros, of which
-            ``LOSS_MASK`` is False.
+            ``{column: pytree [G, B, L, ...]}`` with ``G = ceil(T / L)``; recurrent states ``STATE_IN`` are
+            ``[G, B, ...]``. If T is not a multiple of L, the last chunks are padded with zeros, and ``LOSS_MASK`` is
+            False for the padding.
         """
         layout, columns = self.known_layout, self.columns
         num_steps, num_columns = self.shape
@@ -316,13 +316,13 @@ class Block:
     # --------------------------------------------------------------------------------------------------- runs and joins
 
     def run(self, start: int, stop: int) -> Self:
-        """The columns from ``start`` to ``stop``; views."""
+        """Returns the columns from ``start`` to ``stop``; views."""
         return self.with_columns(jax.tree.map(lambda x: x[:, start:stop], self.columns))
 
     def deal_out(self, num_devices: int) -> Self:
-        """The block as ``[D, T, B / D, ...]``: device ``d`` owns the columns ``d * B/D ... (d+1) * B/D - 1``.
+        """Returns the block as ``[D, T, B / D, ...]``: device ``d`` has the columns ``d * B/D ... (d+1) * B/D - 1``.
 
-        Views, as far as NumPy has one.
+        The arrays are views where NumPy can make one.
         """
 
         def one(x: Any) -> np.ndarray:
@@ -332,12 +332,12 @@ class Block:
         return self.with_columns(jax.tree.map(one, self.columns))
 
     def of_devices(self) -> list[Self]:
-        """The blocks ``[T, B / D, ...]`` of a block that was dealt out."""
+        """Returns the blocks ``[T, B / D, ...]`` of the devices; inverts `deal_out`."""
         num_devices = len(jax.tree.leaves(self.columns)[0])
         return [self.with_columns(jax.tree.map(lambda x, d=d: x[d], self.columns)) for d in range(num_devices)]
 
     def with_mask(self) -> Self:
-        """The block with ``LOSS_MASK``, True in all rows if it has none."""
+        """Returns the block with ``LOSS_MASK``, which is True in all rows if it is added."""
         columns = self.columns
         if Columns.LOSS_MASK not in columns:
             columns = {Columns.LOSS_MASK: np.ones(self.shape, bool), **columns}
@@ -346,7 +346,9 @@ class Block:
 
     @classmethod
     def beside(cls, several: Sequence[Self]) -> Self:
-        """The columns of several blocks of NumPy arrays. Where one has masks, rows of the others all count.
+        """Concatenates the columns of several blocks of NumPy arrays.
+
+        If one of them has masks, all rows of blocks without masks are valid.
 
         Raises:
             ValueError: If they differ in their number of steps.
@@ -362,11 +364,11 @@ class Block:
 
 
 _NOT_STEPS = (Columns.STATE_IN, frames.FRAMES_BEFORE)
-"""Columns of a block that was not planned which have no entry for each step."""
+"""Columns without an entry for each step, in a block without a layout."""
 
 
 def listed(shapes: Any) -> str:
-    """Shapes ``(T, B)`` for messages."""
+    """Formats shapes ``(T, B)`` for messages."""
     return ", ".join(f"[T={t}, B={b}]" for t, b in sorted(shapes))
 
 
@@ -379,10 +381,10 @@ def _concatenated(several: Sequence[Recorded], axis: int) -> Any:
 
 
 def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    """Recorded columns with recurrent states only where chunks start, and without ``STATE_OUT``.
+    """Returns recorded columns with recurrent states only at the starts of chunks, and without ``STATE_OUT``.
 
-    Chunks are cut at fixed steps, wherever episodes end: a chunk's states follow from its first one, its observations,
-    and the steps that ended an episode.
+    Chunks are cut at fixed steps, independent of episodes: all states of a chunk follow from its first state, its
+    observations, and the ends of episodes.
     """
     if layout.chunk_length is None:
         return columns
@@ -391,7 +393,7 @@ def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
 
 
 def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
-    """``[R * T, B, ...]`` as ``[T, R * B, ...]``; those of each agent lie together (`Layout.num_agents`)."""
+    """Returns ``[R * T, B, ...]`` as ``[T, R * B, ...]``; columns of an agent are adjacent (`Layout.num_agents`)."""
     x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
     num_steps, rest = x.shape[0], x.shape[3:]
     if num_agents > 1:

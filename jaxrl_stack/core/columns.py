@@ -1,4 +1,4 @@
-"""The column names of batches, shared by connectors, modules and losses."""
+"""Column names of batches, shared by connectors, modules and losses."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 class Columns:
     """Names of the columns in a batch `{module_id: {column: pytree}}`; the values are RLlib's.
 
-    `TERMINATEDS` and `TRUNCATEDS` are always two columns. `FINAL_OBS` has no counterpart in RLlib: it holds
-    the module's input made from the observation before an auto-reset, from which a truncated step bootstraps. Nor has
-    `RESETS`, which stands beside `STATE_IN`: bool, whether a step is the first of its episode. Nor have `DISCOUNT`,
-    float32, a factor of a step by which ``gamma`` is multiplied, and `N_STEP_DISCOUNT`, the product of the factors
-    of a transition.
+    `TERMINATEDS` and `TRUNCATEDS` are always two columns. Some columns have no counterpart in RLlib:
+
+    * `FINAL_OBS` is the module's input for the observation before an auto-reset, from which a truncated step
+      bootstraps.
+    * `RESETS`, bool, comes with `STATE_IN`: whether a step is the first of its episode.
+    * `DISCOUNT`, float32, is the factor of a step by which ``gamma`` is multiplied.
+    * `N_STEP_DISCOUNT`, float32, is the product of the factors of a transition.
     """
 
-    # What the environment says.
+    # Values of the environment.
     OBS = "obs"
     INFOS = "infos"
     NEXT_OBS = "new_obs"
@@ -25,14 +27,14 @@ class Columns:
     TRUNCATEDS = "truncateds"
     DISCOUNT = "discount"
 
-    # What is done in it: as the module computed it, and as the environment received it.
+    # Actions, as the module computed them and as the environment received them.
     ACTIONS = "actions"
     ACTIONS_FOR_ENV = "actions_for_env"
     ACTION_DIST_INPUTS = "action_dist_inputs"
     ACTION_PROB = "action_prob"
     ACTION_LOGP = "action_logp"
 
-    # Where a row comes from.
+    # Origin of a row.
     EPS_ID = "eps_id"
     AGENT_ID = "agent_id"
     MODULE_ID = "module_id"
@@ -47,7 +49,7 @@ class Columns:
     RESETS = "resets"
     EMBEDDINGS = "embeddings"
 
-    # Values and what is learned from them.
+    # Values and targets of learning.
     VF_PREDS = "vf_preds"
     VALUES_BOOTSTRAPPED = "values_bootstrapped"
     ADVANTAGES = "advantages"
@@ -57,19 +59,19 @@ class Columns:
     RETURNS_SO_FAR = "returns_so_far"
     N_STEP_DISCOUNT = "n_step_discount"
 
-    # False in rows that losses, statistics and counters must not see.
+    # False in rows that losses, statistics and counters ignore.
     LOSS_MASK = "loss_mask"
 
 
 STEP_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATEDS, Columns.TRUNCATEDS)
-"""What every step of a rollout has, whatever the module puts out."""
+"""Columns of every step of a rollout, for all modules."""
 
 NOT_MODEL_OUTPUTS = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS, Columns.LOSS_MASK, Columns.RESETS})
 """Columns of a rollout; all others are outputs of the module."""
 
 
 def declared_columns(owner: Any) -> tuple[str, ...]:
-    """Columns that an object reads of every recorded step: the names in `columns_from_acting` of its classes.
+    """Returns the columns that an object reads of every recorded step: the names in `columns_from_acting`.
 
     Names of base classes are added. If a class defines the attribute as a property, its result includes them.
 
@@ -77,7 +79,7 @@ def declared_columns(owner: Any) -> tuple[str, ...]:
         owner: A Learner, an RLModule or a ConnectorV2.
 
     Raises:
-        ValueError: If a class names anything but a tuple of names.
+        ValueError: If the attribute of a class is not a tuple of names.
     """
     names: list[str] = []
     for cls in type(owner).__mro__:

@@ -1,4 +1,4 @@
-"""What default modules see of observations: vectors, images as they are, and beside them a mask of actions."""
+"""Observations of default modules: vectors, unchanged images, and action masks."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ MASKED_LOGIT = -1e9
 """Logit of an action that is not valid. Its probability is 0 in float32, and finite multiples of it stay finite."""
 
 LOOKUP_FROM = 1024
-"""From this many values on, a Discrete observation stays a number: encoders look its row of their first kernel up."""
+"""Number of values from which a Discrete observation stays an int: encoders look up its row of their first kernel."""
 
 Nested = gym.spaces.Dict | gym.spaces.Tuple
 
 
 def has_action_mask(space: gym.Space | None, key: str = ACTION_MASK) -> bool:
-    """Whether observations of a space have a mask in them.
+    """Whether observations of a space contain an action mask.
 
     Args:
-        space: Of one observation.
-        key: Name of the mask.
+        space: Space of one observation.
+        key: Key of the mask.
 
     Raises:
-        ValueError: If they have one beside keys of other names, so that it is not clear what the network sees.
+        ValueError: If the space has the mask and unexpected other keys, so that the network's input is not clear.
     """
     if not isinstance(space, gym.spaces.Dict) or key not in space.spaces:
         return False
     if set(space.spaces) != {key, OBSERVATIONS}:
         others = sorted(set(space.spaces) - {key})
         raise ValueError(
-            f"The observation space {space} has the key {key!r} beside {others}: put everything but the mask "
-            f"below {OBSERVATIONS!r}, as {{{key!r}: ..., {OBSERVATIONS!r}: ...}}, or, if it is an observation like the "
-            "others, give it another name or set environment(action_mask_key=...) to one that does not occur."
+            f"The observation space {space} has the key {key!r} and also {others}. Put everything except the mask "
+            f"under {OBSERVATIONS!r}, {{{key!r}: ..., {OBSERVATIONS!r}: ...}}; if it is not a mask, rename it or set "
+            "environment(action_mask_key=...) to an unused key."
         )
     return True
 
 
 def observations_space(space: gym.Space | None) -> gym.Space | None:
-    """The space of what encoders see of the module's observations: without the mask."""
+    """Returns the space of the encoders' inputs: the module's observation space without the mask."""
     if not has_action_mask(space):
         return space
     assert isinstance(space, gym.spaces.Dict)
@@ -61,7 +61,7 @@ def observations_space(space: gym.Space | None) -> gym.Space | None:
 
 
 def split_action_mask(batch: dict[str, Any]) -> tuple[dict[str, Any], jax.Array | None]:
-    """A module's batch without the mask in its observations, and the mask.
+    """Splits a module's batch into a batch without the mask in its observations, and the mask.
 
     Args:
         batch: Columns with `OBS`.
@@ -75,30 +75,30 @@ def split_action_mask(batch: dict[str, Any]) -> tuple[dict[str, Any], jax.Array 
 
 
 def mask_of(observations: Any) -> jax.Array | None:
-    """The mask in a batch of observations, bool ``[..., A]``; None if there is none."""
+    """Returns the mask in a batch of observations, bool ``[..., A]``; None without one."""
     if isinstance(observations, Mapping) and ACTION_MASK in observations:
         return jnp.asarray(observations[ACTION_MASK]) > 0
     return None
 
 
 def valid_actions(observations: Any, action_space: gym.Space | None) -> jax.Array | None:
-    """`mask_of` a batch of observations, if it has an entry for every action of the space; else None."""
+    """Returns `mask_of` a batch of observations if it has an entry for every action of the space, else None."""
     mask = mask_of(observations)
     return mask if mask is not None and mask.shape[-1:] == (mask_length(action_space),) else None
 
 
 def masked_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Logits under which actions that are not valid have probability 0, and no gradient.
+    """Returns logits for which invalid actions have probability 0 and no gradient.
 
     Args:
-        logits: Float ``[..., A]``; of several Categoricals side by side.
-        mask: bool ``[..., A]``; None: all are valid. Where none is, all are equally likely.
+        logits: Float ``[..., A]``; for several Categoricals their concatenated logits.
+        mask: bool ``[..., A]``; None: all actions are valid. If no action is valid, all are equally likely.
     """
     return logits if mask is None else jnp.where(mask, logits, MASKED_LOGIT)
 
 
 def rows_without_valid_action(action_space: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-    """``{NO_VALID_ACTION_SHARE: float32 [...], 1 where the mask of `OBS` allows nothing}``; empty without a mask."""
+    """Returns ``{NO_VALID_ACTION_SHARE: float32 [...]}``, 1 where the mask of `OBS` allows nothing; {} without one."""
     mask = mask_of(batch[Columns.OBS])
     if mask is None:
         return {}
@@ -106,23 +106,23 @@ def rows_without_valid_action(action_space: Any, batch: dict[str, Any]) -> dict[
 
 
 def sample_valid(key: jax.Array, action_space: gym.Space, mask: jax.Array) -> jax.Array:
-    """Actions drawn from the valid ones, all equally likely.
+    """Draws actions uniformly from the valid ones.
 
     Args:
         key: PRNG key.
         action_space: Discrete or MultiDiscrete.
-        mask: bool ``[..., A]``, as of `check_action_mask`.
+        mask: bool ``[..., A]``, in the form of `check_action_mask`.
     """
     dist_cls = get_action_dist_cls_for_space(action_space)
     return dist_cls.from_logits(masked_logits(jnp.zeros(mask.shape, jnp.float32), mask)).sample(key=key)
 
 
 def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -> None:
-    """Raise a ValueError unless the mask of a space, if it has one, has an entry for every action.
+    """Raises a ValueError if a space has an action mask without an entry for every action.
 
     Args:
-        space: Of a module's observations.
-        action_space: Discrete: the mask is ``[n]``; MultiDiscrete: ``[sum(nvec)]``, component after component.
+        space: Space of a module's observations.
+        action_space: For Discrete the mask is ``[n]``; for MultiDiscrete ``[sum(nvec)]``, component after component.
     """
     if not has_action_mask(space):
         return
@@ -130,25 +130,25 @@ def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -
     num_actions = mask_length(action_space)
     if num_actions is None:
         raise ValueError(
-            f"The observation space has an {ACTION_MASK!r}, and the actions are those of {action_space}: a mask goes "
-            "with Discrete and MultiDiscrete actions. Leave it out, or, if it is an observation like the others, set "
-            "environment(action_mask_key=...) to a key that does not occur."
+            f"The observation space has an {ACTION_MASK!r}, but masks need Discrete or MultiDiscrete actions, not "
+            f"{action_space}. Leave it out, or, if it is not a mask, set environment(action_mask_key=...) to an unused "
+            "key."
         )
     shape = space[ACTION_MASK].shape
     if shape != (num_actions,):
         raise ValueError(
-            f"The {ACTION_MASK!r} of the observation space has the shape {shape}; with {num_actions} actions it must "
-            f"be ({num_actions},): 1 where an action is valid, else 0."
+            f"The {ACTION_MASK!r} of the observation space has the shape {shape}, but {num_actions} actions need "
+            f"({num_actions},). Set 1 for valid actions, else 0."
         )
 
 
 def check_has_masks(batch: Mapping[str, Any], modules: Any, *, connectors: Sequence[str]) -> None:
-    """Raise a ValueError if steps of modules that honour action masks are without them.
+    """Raises a ValueError if steps of modules that honour action masks have no masks.
 
     Args:
         batch: ``{module_id: {column: arrays}}``.
         modules: RLModules by id.
-        connectors: Names of the host connectors that the steps have passed.
+        connectors: Names of the host connectors that have processed the steps.
     """
     for mid, columns in batch.items():
         module = modules[mid]
@@ -158,45 +158,45 @@ def check_has_masks(batch: Mapping[str, Any], modules: Any, *, connectors: Seque
             if name in columns and mask_of(columns[name]) is None:
                 source = f"after the learner connectors {list(connectors)}" if connectors else "of the given episodes"
                 raise ValueError(
-                    f"Column {name!r} {source} has no {ACTION_MASK!r}, and module {mid!r} honours it: the loss would "
+                    f"Column {name!r} {source} has no {ACTION_MASK!r}, which module {mid!r} needs: the loss would "
                     f"count forbidden actions. Keep observations {{{ACTION_MASK!r}: mask, {OBSERVATIONS!r}: ...}}."
                 )
 
 
 def is_image(space: gym.Space | None) -> bool:
-    """Whether observations of a space are ``[height, width, channels]``."""
+    """Whether observations of a space are images ``[height, width, channels]``."""
     return isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary) and len(space.shape) == 3
 
 
 def has_images(space: gym.Space | None) -> bool:
-    """Whether observations of a space are images, or have some in them."""
+    """Whether observations of a space are images, or contain images."""
     return any(map(has_images, _parts(space).values())) if isinstance(space, Nested) else is_image(space)
 
 
 def is_vector(space: gym.Space | None) -> bool:
-    """Whether observations of a space are floats ``[d]``."""
+    """Whether observations of a space are vectors of floats ``[d]``."""
     return isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
 
 
 def is_looked_up(space: gym.Space | None) -> TypeGuard[gym.spaces.Discrete]:
-    """Whether observations of a space are numbers of so many values that one-hot vectors would be a waste.
+    """Whether observations are ints with at least `LOOKUP_FROM` values, for which one-hot vectors would be too large.
 
-    A vector of 4,000 zeros but for a one takes 16 kB in every step that is kept, and its product with a kernel is one
-    row of that.
+    A one-hot vector of 4,000 entries takes 16 kB in every stored step, and its product with a kernel is one row of the
+    kernel.
     """
     return isinstance(space, gym.spaces.Discrete) and bool(space.n >= LOOKUP_FROM)
 
 
 def flatten_space_beside_images(space: gym.Space) -> gym.Space:
-    """The space of what `flatten_beside_images` makes of observations.
+    """Returns the space of the results of `flatten_beside_images`.
 
     Returns:
-        A rank-1 float32 Box for what has no images in it; the space itself for an image; for what has images among
-        other things a Dict of both, keyed by names, in a Tuple by numbers. A large Discrete, see `is_looked_up`, that
-        is alone, or alone under a key beside images, is a Discrete that starts at 0.
+        For a space without images, a rank-1 float32 Box; for an image, the space itself; for a space with images and
+        other parts, a Dict of both, keyed by names, or by indices for a Tuple. A large Discrete (see `is_looked_up`)
+        that is the whole space, or a key's whole space next to images, becomes a Discrete that starts at 0.
 
     Raises:
-        ValueError: For images without an axis of channels.
+        ValueError: If an image has no axis of channels.
     """
     if is_image(space):
         return space
@@ -209,14 +209,14 @@ def flatten_space_beside_images(space: gym.Space) -> gym.Space:
 
 
 def flatten_beside_images(space: gym.Space, observation: Any, batch_dims: int) -> Any:
-    """Observations with one float32 vector, ``[*batch, d]``, in the place of all that is no image.
+    """Returns observations in which parts without images are replaced by a float32 vector, ``[*batch, d]``.
 
-    A large Discrete that is looked up is int32 ``[*batch]`` instead, counted from 0.
+    A large Discrete (see `is_looked_up`) becomes int32 ``[*batch]`` instead, counted from 0.
 
     Args:
-        space: Of one observation.
-        observation: Pytree that mirrors it, leaves ``[*batch, ...]``.
-        batch_dims: Number of leading axes.
+        space: Space of one observation.
+        observation: Pytree of the same structure, leaves ``[*batch, ...]``.
+        batch_dims: Number of batch axes.
     """
     if is_image(space):
         return observation
@@ -241,7 +241,7 @@ def _check_no_gray_image(space: gym.Space) -> None:
             _check_no_gray_image(part)
     elif isinstance(space, gym.spaces.Box) and len(space.shape) == 2 and space.dtype == np.uint8:
         raise ValueError(
-            f"The observation space {space} is one of gray images without an axis of channels: add it, "
-            f"gymnasium.wrappers.ReshapeObservation(env, {(*space.shape, 1)}), or, if they are no images, flatten them "
+            f"The observation space {space} has gray images without an axis of channels. Add the axis with "
+            f"gymnasium.wrappers.ReshapeObservation(env, {(*space.shape, 1)}); if they are not images, flatten them "
             "with the env-to-module connector FlattenObservations."
         )

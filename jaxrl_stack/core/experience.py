@@ -1,4 +1,4 @@
-"""Steps of modules on their way from sampling to learning: one record, on every place."""
+"""Record of modules' steps between sampling and learning, on hosts and devices."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 
 
 class LostExperienceError(RuntimeError):
-    """Steps of an update are gone from Ray's object store, with the node that held them. Nothing was learned."""
+    """Steps of an update were lost in Ray's object store, with the node that stored them; no update was made."""
 
 
 class RecordingId(NamedTuple):
-    """The EnvRunner that steps come from, and the number of the recording among all of its recordings.
+    """Identifier of a recording: the EnvRunner, and the index of the recording.
 
     Attributes:
-        worker_index: The runner; 0 is the one in the algorithm's process. A name for steps that no runner sampled.
-        num_restarts: How often it had been restarted.
-        serial: Number of the recording among all that it has made since its last restart: where one is missing, the
+        worker_index: Index of the runner; 0 is the runner in the algorithm's process. A name for steps that no runner
+            sampled.
+        num_restarts: Number of restarts of the runner.
+        serial: Index of the recording among all recordings since the runner's last restart. If an index is missing, the
             steps in between were not sampled as a block.
     """
 
@@ -42,36 +43,37 @@ class RecordingId(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """Which weights acted: how many updates they had seen, at least and at most. On the device, uint32 arrays."""
+    """Range of the versions of the acting weights, as numbers of updates; uint32 arrays on the device."""
 
     lowest: Any = 0
     highest: Any = 0
 
     def with_others(self, other: Versions) -> Versions:
-        """Of both."""
+        """Returns the range that contains both ranges."""
         if isinstance(self.lowest, int) and isinstance(other.lowest, int):
             return Versions(min(self.lowest, other.lowest), max(self.highest, other.highest))
         return Versions(jnp.minimum(self.lowest, other.lowest), jnp.maximum(self.highest, other.highest))
 
 
 class AgentTimes(NamedTuple):
-    """Times of the steps of several agents in their environments, NumPy; a vector step is one of all environments.
+    """Times of the steps of several agents in their environments, NumPy; a vector step is a step of all environments.
 
-    Row ``s * B + i`` is agent s of the module in environment i. If the part continues the one before (see
-    `RecordingId.serial`), the running episode of environment i does, too, unless ``ends[-1, i]`` there or not
-    ``counts[0, i]`` here.
+    Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
+    `RecordingId.serial`), the running episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
+    part before, or ``counts[0, i]`` is False in this one.
 
     Attributes:
-        begins: int32 ``[T, R]`` by module: the vector step of this part in which each complete step began, that is, its
-            agent acted. Negative for a step that was not complete before this part: -1 is the last vector step before,
-            and steps may be older than one part. Entries behind the complete steps of a row mean nothing.
+        begins: int32 ``[T, R]`` by module: the vector step of this part in which each complete step began (its agent
+            acted). Negative for a step that began before this part: -1 is the last vector step before it, and steps
+            may be older than one part. Entries after the complete steps of a row are meaningless.
         seen: int32 ``[T, R]`` by module: the number of vector steps, 1 to T, after which each complete step was
-            complete: its next observation, or its end, came with vector step ``seen - 1``. Likewise.
-        counts: bool ``[T, B]``: whether a vector step of an environment is an env step. Steps of an episode that was
-            dropped because its environment failed are none.
-        ends: bool ``[T, B]``: whether an episode of the environment ended with that vector step. Dropped episodes have
+            complete: its next observation, or its end, came with vector step ``seen - 1``. Entries after the complete
+            steps of a row are meaningless.
+        counts: bool ``[T, B]``: whether a vector step of an environment is a valid env step. It is False for steps of
+            an episode that was dropped because its environment failed.
+        ends: bool ``[T, B]``: whether an episode of the environment ended with the vector step. Dropped episodes have
             no end.
-        agents: The agents of each module, in the order of its slots.
+        agents: Agents of each module, in the order of its slots.
     """
 
     begins: dict[str, np.ndarray]
@@ -83,23 +85,24 @@ class AgentTimes(NamedTuple):
 
 @struct.dataclass
 class Part:
-    """Steps that one runner sampled in one go, or rows.
+    """Steps of one sample of a runner, or rows.
 
     Attributes:
         blocks: ``{module_id: Block}``, or ``{module_id: DrawnRows}``; modules may have different B or N. Rows with
-            ``LOSS_MASK`` False count nowhere. Without columns, where these stay in Ray's object store; {} of episodes.
-        num_agent_steps: Steps of agents: one of an environment is one of every agent in it.
-        versions: Of the weights that acted.
-        starts: ``{module_id: bool [B]}``, whether the first row of each column is the first of an episode; None where
-            the columns say so themselves. Of several agents on the host: whether the first complete step of a row is
-            the first one of its agent's episode, and does not continue the row's last complete step of parts before;
-            without meaning for a row without complete steps.
-        episodes: Whole episodes, of a runner that only gives these; else None.
-        num_env_steps: Steps of environments, an int.
-        source: Where they come from.
-        times: When agents' steps began and were complete; None where the plan does not ask for it
-            (`SamplePlan.has_agent_times`), in runs of columns (`run`), and after parts were joined.
-        reference: Ray reference of the columns, ``{module_id: {column: pytree}}``, if they stay in the object store.
+            ``LOSS_MASK`` False are ignored everywhere. Blocks have no columns if these are in Ray's object store. {}
+            for episodes.
+        num_agent_steps: Number of agents' steps: an environment step is one step of every agent in it.
+        versions: Versions of the acting weights.
+        starts: ``{module_id: bool [B]}``, whether the first row of each column is the first of an episode; None if
+            this follows from the columns. For several agents on the host: whether the first complete step of a row is
+            the first one of its agent's episode, and does not continue the row's last complete step of earlier parts;
+            meaningless for a row without complete steps.
+        episodes: Whole episodes, from a runner that only returns episodes; else None.
+        num_env_steps: Number of environment steps, an int.
+        source: Identifier of the recording.
+        times: Times at which agents' steps began and were complete. None if the plan does not need them
+            (`SamplePlan.has_agent_times`), in slices of columns (`run`), and after parts were joined.
+        reference: Ray reference of the columns, ``{module_id: {column: pytree}}``, if they are in the object store.
     """
 
     blocks: Mapping[str, Recorded]
@@ -114,7 +117,7 @@ class Part:
 
     @property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """The columns, ``{module_id: {column: pytree}}``."""
+        """Columns of the modules, ``{module_id: {column: pytree}}``."""
         return {mid: own.columns for mid, own in self.blocks.items()}
 
     @property
@@ -123,35 +126,39 @@ class Part:
         return self.reference is not None
 
     def kept_at(self, reference: Any) -> Part:
-        """Without the columns, which stay in Ray's object store; how they lie is known."""
+        """Returns the part without its columns, which stay in Ray's object store; layouts are kept."""
         blocks = {mid: own.with_columns({}) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=reference)
 
     def fetched(self) -> Part:
-        """With the columns here.
+        """Returns the part with its columns in this process.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
         """
         if not self.is_remote:
             return self
-        # Ray is imported only where it runs, and a checkout can be checked without it.
+        # Imported here, so that the package can be used and checked without Ray.
         from ray.exceptions import ObjectLostError  # pyright: ignore[reportMissingImports]
 
         try:
             modules = RAY.get(self.reference)
         except ObjectLostError as error:
-            raise LostExperienceError(f"Steps that were sampled are lost: {error}") from error
+            raise LostExperienceError(f"Sampled steps are lost: {error}") from error
         blocks = {mid: own.with_columns(modules[mid]) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=None)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """``(T, B)`` of the block of each module, which may have different B."""
+        """Shape ``(T, B)`` of each module's block; B may differ."""
         return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
-        """The columns (or rows) from ``start`` to ``stop`` of every module; views. `times` is dropped."""
+        """Returns the columns (or rows) from ``start`` to ``stop`` of every module; views. `times` is dropped.
+
+        Args:
+            bounds: ``{module_id: (start, stop)}``.
+        """
         blocks = {mid: own.run(*bounds[mid]) for mid, own in self.blocks.items()}
         mid, (start, stop) = next(iter(bounds.items()))
         size = self.blocks[mid].size
@@ -170,39 +177,39 @@ class Part:
 
 @struct.dataclass
 class Experience:
-    """What was sampled, or drawn from what is kept: parts, which are put together when columns are read.
+    """Sampled or drawn steps, in parts that are joined when columns are read.
 
-    A pytree: inside of a compiled program it has one part of arrays; on the host as many as shares were sampled, which
-    need not be in this process. It may be empty.
+    It is a pytree: inside of a compiled program it has one part of arrays; on the host it has one part per sample, and
+    parts need not be in this process. It may be empty.
 
     Attributes:
-        parts: Each from one source.
+        parts: Parts, each from one source.
     """
 
     parts: tuple[Part, ...] = ()
 
     @classmethod
     def of_steps(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Of columns ``[T, B, ...]``, every row of which is a step of one agent; they are not looked at."""
+        """Builds an experience from columns ``[T, B, ...]`` of steps, ``{module_id: {column: pytree}}``, unchecked."""
         num_steps = [math.prod(np.shape(jax.tree.leaves(columns)[0])[:2]) for columns in modules.values()]
         blocks = {mid: Block(columns) for mid, columns in modules.items()}
         return cls((Part(blocks, sum(num_steps), num_env_steps=max(num_steps)),))
 
     @classmethod
     def of_rows(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Of rows ``[N, ...]``, one for each step; they are not looked at."""
+        """Builds an experience from rows ``[N, ...]``, ``{module_id: {column: pytree}}``, unchecked."""
         num_rows = [num_rows_of(columns) for columns in modules.values()]
         rows = {mid: DrawnRows(columns) for mid, columns in modules.items()}
         return cls((Part(rows, sum(num_rows), num_env_steps=max(num_rows)),))
 
     @classmethod
     def merged(cls, experiences: Iterable[Experience]) -> Self:
-        """The parts of several, side by side."""
+        """Builds an experience with the parts of several experiences."""
         return cls(tuple(part for experience in experiences for part in experience.parts))
 
     @classmethod
     def check(cls, given: Any, *, is_rows: bool) -> Experience:
-        """`given`, if it is one of steps, or one of rows.
+        """Returns `given` if it is an Experience of steps, or of rows if `is_rows`.
 
         Raises:
             TypeError: If it is not.
@@ -213,15 +220,14 @@ class Experience:
                 if is_rows
                 else "of_steps({module_id: {column: [T, B, ...]}})"
             )
-            raise TypeError(f"Got {type(given).__name__} where an Experience belongs: pass Experience.{needed}.")
+            raise TypeError(f"Expected an Experience, got {type(given).__name__}. Pass Experience.{needed}.")
         return given
 
     @property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """The columns of all parts side by side, ``{module_id: {column: pytree}}``; {} of none.
+        """Concatenated columns of all parts, ``{module_id: {column: pytree}}``; {} without parts.
 
-        They are fetched and put together when they are asked for first; those of a single part that is here are its
-        own.
+        They are fetched and joined at the first access; the columns of a single part in this process are not copied.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -231,7 +237,7 @@ class Experience:
 
     @property
     def blocks(self) -> Mapping[str, Any]:
-        """The blocks of all parts side by side, or rows, ``{module_id: Block}``; see `modules`."""
+        """Concatenated blocks of all parts, or rows, ``{module_id: Block or DrawnRows}``; see `modules`."""
         if len(self.parts) == 1 and not self.parts[0].is_remote and self.parts[0].episodes is None:
             return self.parts[0].blocks
         return self._joined_blocks
@@ -240,34 +246,34 @@ class Experience:
     def _joined_blocks(self) -> Mapping[str, Any]:
         if self.has_episodes:
             raise ValueError(
-                "This experience is whole episodes (batch_mode='complete_episodes', or an EnvRunner with a sample() of "
-                "its own), which have no columns yet: read them from Experience.episodes."
+                "This experience has whole episodes without columns (batch_mode='complete_episodes', or an EnvRunner "
+                "with a custom sample()). Read Experience.episodes."
             )
         return _blocks_beside([part.fetched() for part in self.parts])
 
     @property
     def has_episodes(self) -> bool:
-        """Whether it is whole episodes."""
+        """Whether the experience consists of whole episodes."""
         return any(part.episodes is not None for part in self.parts)
 
     @property
     def episodes(self) -> list[SingleAgentEpisode]:
-        """The episodes of all parts."""
+        """Episodes of all parts."""
         return [episode for part in self.parts for episode in part.episodes or ()]
 
     @property
     def num_env_steps(self) -> int:
-        """Steps of environments, as counted by those who sampled."""
+        """Number of environment steps, as counted by the runners."""
         return sum(part.num_env_steps for part in self.parts)
 
     @property
     def num_agent_steps(self) -> Any:
-        """Steps of agents, likewise; on the device an array."""
+        """Number of agents' steps, as counted by the runners; an array on the device."""
         return sum(part.num_agent_steps for part in self.parts)
 
     @property
     def versions(self) -> Versions:
-        """Of the weights that acted; (0, 0) of nothing."""
+        """Versions of the acting weights; (0, 0) without parts."""
         versions = [part.versions for part in self.parts]
         return functools.reduce(Versions.with_others, versions) if versions else Versions()
 
@@ -278,11 +284,11 @@ class Experience:
 
     @property
     def is_remote(self) -> bool:
-        """Whether columns of some part are in Ray's object store."""
+        """Whether columns of any part are in Ray's object store."""
         return any(part.is_remote for part in self.parts)
 
     def fetched(self) -> Experience:
-        """With the columns here.
+        """Returns the experience with its columns in this process.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -290,17 +296,17 @@ class Experience:
         return Experience(tuple(part.fetched() for part in self.parts)) if self.is_remote else self
 
     def split(self, num_parts: int) -> list[Experience]:
-        """Equal runs of the columns B, or of the rows, of every module; views, as far as it has one part.
+        """Splits the columns B, or the rows, of every module into equal runs; views if there is one part.
 
         Raises:
-            ValueError: If they do not divide, or see `joined`.
+            ValueError: If their number is not a multiple of `num_parts`; see also `joined`.
         """
         part = joined(self.parts)
         sizes = {mid: own.size for mid, own in part.blocks.items()}
         if any(size % num_parts for size in sizes.values()):
             what = "rows" if self.is_rows else "columns (one per environment)"
             raise ValueError(
-                f"A batch of {sizes} {what} cannot be dealt out to {num_parts} learners evenly: make their number a "
+                f"A batch of {sizes} {what} cannot be split over {num_parts} learners evenly. Make their number a "
                 f"multiple of num_learners."
             )
         return [
@@ -309,9 +315,9 @@ class Experience:
         ]
 
     def deal_out(self, num_learners: int) -> list[Experience | Share]:
-        """Deal the columns, side by side, out to learners in equal runs.
+        """Splits the concatenated columns over learners in equal runs.
 
-        Where columns stay in Ray's object store, all parts must have the same number of them.
+        If columns are in Ray's object store, all parts must have the same number of columns.
 
         Raises:
             ValueError: See `joined` and `split`.
@@ -330,12 +336,12 @@ class Experience:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """One of several equal runs of the columns of parts that lie side by side and need not be here.
+    """One learner's run of the concatenated columns of parts, which need not be in this process.
 
     Attributes:
-        parts: Those that it has columns of; all have the same B.
-        start: Where its columns begin, in parts after the start of the first one.
-        length: How many columns it has, in parts.
+        parts: Parts with columns of this share; all have the same B.
+        start: Offset of the share's first column from the start of the first part, in units of parts.
+        length: Number of the share's columns, in units of parts.
     """
 
     parts: Sequence[Part]
@@ -344,11 +350,11 @@ class Share:
 
     @property
     def num_env_steps(self) -> int:
-        """Steps of environments, as many in each column."""
+        """Number of environment steps; all columns have the same number."""
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
     def fetched(self) -> Experience:
-        """The columns.
+        """Fetches the share's columns.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -360,21 +366,21 @@ class Share:
         if any(part.shapes != parts[0].shapes for part in parts):
             shapes = listed({next(iter(part.shapes.values())) for part in parts})
             raise ValueError(
-                f"Steps of which learners take parts must have the same shape; these have {shapes}. Make the number of "
-                f"runners' samples a multiple of num_learners."
+                f"Samples that are split over learners must have the same shape; these have {shapes}. Make the number "
+                f"of samples a multiple of num_learners."
             )
         of_modules = {mid: self._bounds(num_columns) for mid, (_, num_columns) in parts[0].shapes.items()}
         runs = [part.run({mid: own[i] for mid, own in of_modules.items()}) for i, part in enumerate(parts)]
         return Experience((joined(runs),))
 
     def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
-        """Where its columns begin and end in each part, of a module with so many columns in a part."""
+        """Returns ``(start, stop)`` of the share's columns in each part, for a module with `num_columns` per part."""
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
             raise ValueError(
-                f"Samples of {num_columns} columns cannot be dealt out to learners that get {self.length} of them "
-                f"each: make num_envs_per_env_runner a multiple of {self.length.denominator}, or the number of env "
-                f"runners one of num_learners."
+                f"Samples of {num_columns} columns cannot be split over learners that need {self.length} samples each. "
+                f"Make num_envs_per_env_runner a multiple of {self.length.denominator}, or the number of env runners a "
+                f"multiple of num_learners."
             )
         return [
             (max(int(start) - i * num_columns, 0), min(int(stop) - i * num_columns, num_columns))
@@ -383,15 +389,15 @@ class Share:
 
 
 def num_rows_of(columns: Mapping[str, Any]) -> int:
-    """N of the columns ``[N, ...]`` of a module: of the first one, which may be nested, as all have the same."""
+    """Returns N of a module's columns ``[N, ...]``, read from the first column, which may be nested."""
     return np.shape(jax.tree.leaves(next(iter(columns.values())))[0])[0]
 
 
 def _blocks_beside(parts: Sequence[Part]) -> Mapping[str, Recorded]:
-    """The blocks of several parts, which are here, as one of each module; {} of none.
+    """Concatenates the blocks of several parts in this process, module by module; {} without parts.
 
     Raises:
-        ValueError: If they differ in columns other than masks, or see `Block.beside`.
+        ValueError: If they differ in columns other than masks; see also `Block.beside`.
     """
     if len(parts) <= 1:
         return parts[0].blocks if parts else {}
@@ -403,18 +409,18 @@ def _blocks_beside(parts: Sequence[Part]) -> Mapping[str, Recorded]:
 
 
 def _names_of(columns: Mapping[str, Any]) -> list[str]:
-    """Names of columns other than the mask, with the keys of nested ones, such as ``obs['image']``."""
+    """Returns the names of columns except the mask, with the keys of nested ones, such as ``obs['image']``."""
     leaves = jax.tree_util.tree_leaves_with_path({name: columns[name] for name in columns if name != Columns.LOSS_MASK})
     return [f"{path[0].key}{jax.tree_util.keystr(path[1:])}" for path, _ in leaves]
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Several parts as one: their columns side by side, or all of their episodes, and the counts of all.
+    """Joins several parts: concatenates columns or episodes, and adds counts.
 
-    `Part.starts` and `Part.times` of several are dropped.
+    `Part.starts` and `Part.times` of several parts are dropped.
 
     Raises:
-        ValueError: If they differ in columns, or see `Block.beside`.
+        ValueError: If parts differ in columns; see also `Block.beside`.
     """
     if len(parts) == 1:
         return parts[0]

@@ -1,8 +1,8 @@
-"""Observations that are n frames side by side, on their way from sampling to the loss: one frame per step.
+"""Storage of stacked observations of n frames as one frame per step, between sampling and the loss.
 
-A block of steps has the newest frame of each in ``OBS`` and ``FINAL_OBS``, in ``FRAMES_BEFORE`` those before its first
-row, and in ``NUM_BEFORE`` of how many before its own a row's episode knows; the others are zeros. Whole observations
-are made where they are looked at: of the rows of a minibatch, say.
+A block has the newest frame of each step in ``OBS`` and ``FINAL_OBS``, the frames before its first row in
+``FRAMES_BEFORE``, and in ``NUM_BEFORE`` the number of earlier frames that belong to a row's episode; the other frames
+are zeros. Whole observations are made where they are read, for example for the rows of a minibatch.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ FRAMES_BEFORE = "frames_before"
 NUM_BEFORE = "num_before"
 """Column of a block of frames: int32 ``[T, B]``, from 0 to n - 1."""
 OF_ROWS = (Columns.OBS, FRAMES_BEFORE, NUM_BEFORE)
-"""The columns that `FrameRows` are made of."""
+"""Columns from which `FrameRows` are built."""
 _OF_STEPS = (Columns.OBS, Columns.FINAL_OBS)
 
 
 def newest(columns: dict[str, Any], num_frames: int) -> dict[str, Any]:
-    """Steps with the newest frame of their observations, which are `num_frames` side by side, ``[..., n * C]``."""
+    """Returns steps with the newest frame of their observations, ``[..., n * C]`` with `num_frames` frames."""
     return columns | {name: columns[name][..., -(columns[name].shape[-1] // num_frames) :] for name in _OF_STEPS}
 
 
 def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> dict[str, Any]:
-    """A block of whole observations as one of frames; `stacked` is its inverse.
+    """Converts a block of whole observations to a block of frames; `stacked` is its inverse.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, NumPy, with ``OBS`` and ``FINAL_OBS`` ``[T, B, ..., n * C]``.
-        resets: bool ``[T, B]``, where episodes begin.
+        resets: bool ``[T, B]``, whether an episode begins.
         num_frames: ``n``.
 
     Returns:
-        ``OBS`` and ``FINAL_OBS`` are ``[T, B, ..., C]``, copies. ``FINAL_OBS`` is meant to follow on the row's own.
+        Columns in which ``OBS`` and ``FINAL_OBS`` are copies ``[T, B, ..., C]``. ``FINAL_OBS`` is the frame after the
+        frames of the row's observation.
     """
     before = _apart(columns[Columns.OBS][0], num_frames)[:, :-1]
     kept = newest(columns, num_frames)
@@ -52,16 +53,17 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was sampled in one go and will lie side by side as fragments, as blocks of frames.
+    """Adds the columns of frames to a rollout that is split into fragments later.
 
     Args:
-        columns: ``{column: pytree [R * T, B, ...]}``, what `newest` gives, and ``RESETS``.
-        earlier: The frames before the first row, side by side, ``[B, ..., (n - 1) * C]``.
+        columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.
+        earlier: Concatenated frames before the first row, ``[B, ..., (n - 1) * C]``.
         num_fragments: ``R``.
-        keeps_resets: Whether ``RESETS`` is read by others than this function: modules with a recurrent state do.
+        keeps_resets: Whether to keep ``RESETS``, which modules with a recurrent state read.
 
     Returns:
-        ``(columns [R * T, B, ...], {FRAMES_BEFORE: those of the fragments side by side [1, R * B, n - 1, ..., C]})``.
+        ``(columns [R * T, B, ...], {FRAMES_BEFORE: [1, R * B, n - 1, ..., C]})``; the latter has the frames before each
+        fragment.
     """
     obs = columns[Columns.OBS]
     num_before = earlier.shape[-1] // obs.shape[-1]
@@ -75,7 +77,7 @@ def of_rollout(
 
 
 def stacked(columns: dict[str, Any]) -> dict[str, Any]:
-    """A block of frames as one of whole observations.
+    """Converts a block of frames to a block of whole observations.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, NumPy or JAX; ``FINAL_OBS`` may be missing.
@@ -92,10 +94,10 @@ def stacked(columns: dict[str, Any]) -> dict[str, Any]:
 
 @struct.dataclass
 class FrameRows:
-    """Rows of a block ``[T, B, ...]``, row ``t * B + b``, of which whole observations are made when they are taken.
+    """Rows ``t * B + b`` of a block ``[T, B, ...]`` of frames; whole observations are made when rows are gathered.
 
     Attributes:
-        frames: ``[(n - 1 + T) * B, ..., C]``.
+        frames: Frames before the block and of its rows, ``[(n - 1 + T) * B, ..., C]``.
         counts: int32 ``[T * B]``, ``NUM_BEFORE``.
         num_frames: ``n``.
         num_columns: ``B``.
@@ -108,35 +110,36 @@ class FrameRows:
 
     @classmethod
     def of(cls, columns: dict[str, Any]) -> FrameRows:
-        """Of columns ``[T * B, ...]``, and ``FRAMES_BEFORE`` ``[B, n - 1, ..., C]``."""
+        """Builds it from columns ``[T * B, ...]``, and ``FRAMES_BEFORE`` ``[B, n - 1, ..., C]``."""
         before, obs = jnp.swapaxes(columns[FRAMES_BEFORE], 0, 1), columns[Columns.OBS]
         frames = jnp.concatenate([before.reshape(-1, *obs.shape[1:]), obs])
         return cls(frames, columns[NUM_BEFORE], len(before) + 1, before.shape[1])
 
     def take(self, rows: jax.Array) -> jax.Array:
-        """Observations ``[m, ..., n * C]`` of the rows of these numbers, ``[m]``."""
+        """Gathers the observations ``[m, ..., n * C]`` of rows, indices ``[m]``."""
         rows = rows.astype(jnp.int32)
         places = [rows + k * self.num_columns for k in range(self.num_frames)]
         frames = [self.frames.at[place].get(mode="promise_in_bounds") for place in places]
         return _side_by_side(frames, self.counts.at[rows].get(mode="promise_in_bounds"))
 
     def take_after(self, rows: jax.Array, final: jax.Array) -> jax.Array:
-        """Those that follow on the rows with the frames `final`, ``[m, ..., C]``."""
+        """Gathers the observations after rows, whose newest frames are `final`, ``[m, ..., C]``."""
         return _followed_by(self.take(rows), final)
 
 
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """A function of whole observations as one of rows of a block, which may be one of frames.
+    """Converts a function of whole observations to a function of rows of a block, with or without frames.
 
     Args:
-        columns: ``{column: pytree [T, B, ...]}``, ``OBS`` and ``FINAL_OBS`` among them.
+        columns: ``{column: pytree [T, B, ...]}`` with ``OBS`` and ``FINAL_OBS``.
         num_frames: ``n``; 1: the block has whole observations.
-        function: Of observations ``[m, ...]``.
+        function: Function of observations ``[m, ...]``.
 
     Returns:
-        ``(rows [T * B, ...], function of some of them)``; and the same for the observations after them.
+        Two pairs ``(rows [T * B, ...], function of some of these rows)``: for the observations before the steps, and
+        for those after them.
     """
     names = (Columns.OBS, Columns.FINAL_OBS, *([NUM_BEFORE] if num_frames > 1 else []))
     flat = {name: jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns[name]) for name in names}
@@ -151,26 +154,32 @@ def rows_of_block(
 
 
 def _apart(obs: Any, num_frames: int) -> Any:
-    """Observations ``[B, ..., n * C]`` as frames ``[B, n, ..., C]``."""
+    """Splits observations ``[B, ..., n * C]`` into frames ``[B, n, ..., C]``."""
     xp: Any = np if isinstance(obs, np.ndarray) else jnp
     return xp.moveaxis(obs.reshape(*obs.shape[:-1], num_frames, -1), -2, 1)
 
 
 def _side_by_side(frames: Sequence[Any], counts: Any) -> Any:
-    """Frames ``[..., C]``, oldest first, as observations ``[..., n * C]``; zeros for those that no episode knows."""
+    """Concatenates frames ``[..., C]``, oldest first, to observations ``[..., n * C]``.
+
+    Frames of other episodes become zeros: of the frames before the newest one, the last `counts` are kept.
+    """
     xp: Any = np if isinstance(counts, np.ndarray) else jnp
     known = [expand(counts >= len(frames) - 1 - k, frame) for k, frame in enumerate(frames)]
     return xp.concatenate([xp.where(k, x, xp.zeros_like(x)) for k, x in zip(known, frames, strict=True)], axis=-1)
 
 
 def _followed_by(obs: Any, frame: Any) -> Any:
-    """The observations that have one frame more, and their oldest one no more."""
+    """Returns observations with one more frame, and without their oldest one."""
     xp: Any = np if isinstance(obs, np.ndarray) else jnp
     return xp.concatenate([obs[..., frame.shape[-1] :], frame], axis=-1)
 
 
 def _counts(resets: Any, num_frames: int) -> Any:
-    """``NUM_BEFORE``, int32 ``[T, B]``: at most n - 1, and as many before the first row if that begins no episode."""
+    """Returns ``NUM_BEFORE``, int32 ``[T, B]``, the number of steps since the episode's start, at most n - 1.
+
+    Until the first reset of a column it is n - 1: the frames in ``FRAMES_BEFORE`` are used unchanged.
+    """
     xp, latest = (np, np.maximum.accumulate) if isinstance(resets, np.ndarray) else (jnp, jax.lax.cummax)
     times = np.arange(len(resets), dtype=np.int32)[:, None]
     begins: Any = xp.where(resets, times, np.int32(1 - num_frames))

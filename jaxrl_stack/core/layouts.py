@@ -1,7 +1,7 @@
 """Static layout of a module's columns, fixed when the algorithm is built.
 
-The layout determines the columns of a block: no code asks whether a column exists. Only for a user's block the layout
-follows from the columns (`layout_of_block`).
+The layout determines the columns of a block, so that no code checks whether a column exists. Only for a user's block
+the layout follows from the columns (`layout_of_block`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The static part of a `Block`.
+    """Static part of a `Block`.
 
     Attributes:
-        chunk_length: ``L``, steps of a chunk: then ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the recurrent state
-            before the first step of every chunk, and ``RESETS`` says where episodes begin. None: the module has no
-            recurrent state.
-        num_frames: How many frames an observation is of which the block has one per step (`core.frames`). 1: the block
-            has whole observations.
-        is_masked: Whether rows may be masked: then there is ``LOSS_MASK``. Without, no program looks for one.
-        num_agents: ``A``, how many rows of a step of the environment are always in the same minibatch: those of the
-            module's agents, of which agent ``a`` has the columns from ``a * B / A`` on. 1: each row is drawn by itself.
+        chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the
+            recurrent state before the first step of every chunk, and ``RESETS`` marks the beginnings of episodes. None:
+            the module has no recurrent state.
+        num_frames: Number of stacked frames of an observation, of which the block stores one per step (`core.frames`).
+            1: the block has whole observations.
+        is_masked: Whether rows may be masked by ``LOSS_MASK``. If False, programs do not look for the column.
+        num_agents: ``A``, number of rows of an environment step that are always in the same minibatch: those of the
+            module's agents. Agent ``a`` has the columns from ``a * B / A`` on. 1: rows are drawn one by one.
     """
 
     chunk_length: int | None = None
@@ -50,43 +50,43 @@ class Layout:
         return tuple(name for name, is_there in own.items() if is_there)
 
     def num_rows(self, column: str, num_steps: int) -> int:
-        """Rows that a column of a block of so many steps has: one per step, per chunk, or one in all."""
+        """Returns the number of rows of a column in a block of `num_steps` steps: one per step, per chunk, or one."""
         if column == Columns.STATE_IN and self.chunk_length is not None:
             return -(-num_steps // self.chunk_length)
         return 1 if column == frames.FRAMES_BEFORE and self.num_frames > 1 else num_steps
 
     def steps(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns that have an entry for every step."""
+        """Returns the columns with an entry for every step."""
         others = {Columns.STATE_IN: self.chunk_length is not None, frames.FRAMES_BEFORE: self.num_frames > 1}
         return {name: own for name, own in columns.items() if not others.get(name, False)}
 
     def with_states_of_all_steps(self) -> Layout:
-        """The layout with chunks of one step, which have the state before every step."""
+        """Returns the layout with chunks of one step, which store the state before every step."""
         return self if self.chunk_length is None else dataclasses.replace(self, chunk_length=1)
 
     def without_states(self) -> Layout:
-        """The layout of a module without a recurrent state."""
+        """Returns the layout without recurrent states."""
         return dataclasses.replace(self, chunk_length=None)
 
     def with_whole_observations(self) -> Layout:
-        """The layout with whole observations in place of frames."""
+        """Returns the layout with whole observations instead of frames."""
         return dataclasses.replace(self, num_frames=1)
 
     def with_rows_apart(self) -> Layout:
-        """The layout with minibatches that draw each row by itself."""
+        """Returns the layout whose rows are drawn one by one."""
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """The layout with masks if there is ``LOSS_MASK``, which connectors may add or drop."""
+        """Returns the layout with masks if `columns` contain ``LOSS_MASK``, which connectors may add or drop."""
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
 
 
 class Layouts(Mapping[str, Layout]):
-    """``{module_id: Layout}``, hashable: a static part of programs.
+    """Hashable mapping ``{module_id: Layout}``, a static argument of programs.
 
     Args:
-        of: The layouts.
+        of: Layouts by module.
     """
 
     def __init__(self, of: Mapping[str, Layout]):
@@ -113,27 +113,28 @@ class Layouts(Mapping[str, Layout]):
 
     @property
     def in_frames(self) -> frozenset[str]:
-        """Ids of modules whose blocks have single frames."""
+        """Ids of modules whose blocks store single frames."""
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """`Layout.masked_as` of each module in a batch."""
+        """Returns the layouts with `Layout.masked_as` of each module in a batch ``{module_id: {column: pytree}}``."""
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 
 
 def layout_of(
     module: RLModule, num_steps: int, *, num_frames: int = 1, is_masked: bool = False, num_agents: int = 1
 ) -> Layout:
-    """The layout of a module's blocks of so many steps.
+    """Returns the layout of a module's blocks of `num_steps` steps.
 
     Args:
-        module: With a recurrent state it has chunks of ``max_seq_len`` steps.
+        module: The module. If it has a recurrent state, chunks have ``max_seq_len`` steps.
         num_steps: ``T`` of a block.
         num_frames, is_masked: See `Layout`.
-        num_agents: How many agents' rows are to be drawn together, where each of them is a whole row.
+        num_agents: Number of agents whose rows are drawn together; ignored for modules with a recurrent state, masks or
+            frames.
 
     Raises:
-        ValueError: If ``max_seq_len`` is no int of 1 or more.
+        ValueError: If ``max_seq_len`` is not an int of at least 1.
     """
     chunk_length = sequence_length(module, num_steps) if module.is_stateful() else None
     if chunk_length is not None or is_masked or num_frames > 1:
@@ -142,7 +143,7 @@ def layout_of(
 
 
 def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int) -> Layout:
-    """The layout of a user's block ``[T, B, ...]``, whose columns show whether it has frames, and masks.
+    """Returns the layout of a user's block ``[T, B, ...]``; frames and masks follow from its columns.
 
     Args:
         module, num_steps: See `layout_of`.
@@ -153,7 +154,7 @@ def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int
 
 
 def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
-    """The layout of a module's blocks for replay, which have the recurrent state before every step.
+    """Returns the layout of a module's blocks for replay, which store the recurrent state before every step.
 
     Args:
         module: Module of the blocks.
@@ -163,20 +164,24 @@ def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
 
 
 def sequence_length(module: RLModule, num_steps: int) -> int:
-    """Steps of a chunk, ``L``, of a block of so many steps: 1 for a module without recurrent state.
+    """Returns the number of steps of a chunk, ``L``, in a block of `num_steps` steps; 1 without a recurrent state.
 
     Raises:
-        ValueError: If ``max_seq_len`` is no int of 1 or more.
+        ValueError: If ``max_seq_len`` is not an int of at least 1.
     """
     return min(full_sequence_length(module) or num_steps, num_steps)
 
 
 def full_sequence_length(module: RLModule) -> int | None:
-    """As `sequence_length`, of a block of any number of steps; None: a chunk is as long as that."""
+    """Returns the maximum number of steps of a chunk; None: a chunk contains all steps of a block.
+
+    Raises:
+        ValueError: If ``max_seq_len`` is not an int of at least 1.
+    """
     if not module.is_stateful():
         return 1
     settings = module.model_config if module.catalog is None else module.catalog.model_config_dict
     length = settings.get("max_seq_len")
     if length is not None and (not isinstance(length, int) or length < 1):
-        raise ValueError(f"rl_module(model_config={{'max_seq_len': {length!r}}}): give an int of 1 or more.")
+        raise ValueError(f"rl_module(model_config={{'max_seq_len': {length!r}}}): set an int of 1 or more.")
     return length

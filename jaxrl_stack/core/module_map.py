@@ -1,4 +1,4 @@
-"""Which module acts for which agent."""
+"""Mapping between agents and modules."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ValueT = TypeVar("ValueT")
 
 @dataclasses.dataclass(frozen=True)
 class ModuleMap:
-    """Which module acts for which agent.
+    """Mapping between agents and modules.
 
-    An agent is a slot of its module: of ``B`` environments a module with ``S`` agents has ``S * B`` rows, those of its
-    first agent first.
+    Each agent has a slot in its module: for ``B`` environments, a module with ``S`` agents has ``S * B`` rows, those of
+    its first agent first.
 
     Attributes:
-        module_of: ``{agent id: module id}``, of all agents that there may be.
-        is_multi_agent: Whether environments tell agents apart; else there is one, of which they know nothing.
-        slots: ``{module id: agents that it may act for}``, where each episode says who acts for whom; `module_of` has
-            the first module that may act for an agent then. Empty: `module_of` says it.
-        assigned: ``{module id: agents that the mapping function was seen to give it}``, which are among its slots.
-            Empty: its slots are.
+        module_of: ``{agent id: module id}`` for all possible agents.
+        is_multi_agent: Whether environments have agent ids; else there is one agent without an id.
+        slots: ``{module id: agents for which it may act}``, if each episode assigns its agents to modules; `module_of`
+            then has the first module that may act for an agent. Empty: `module_of` is the assignment.
+        assigned: ``{module id: agents that the mapping function assigned to it in calls so far}``, a subset of its
+            slots. Empty: all agents of its slots.
     """
 
     module_of: Mapping[Any, str]
@@ -42,7 +42,7 @@ class ModuleMap:
 
     @functools.cached_property
     def agents_of(self) -> dict[str, tuple[Hashable, ...]]:
-        """``{module id: its agents}``, in the order of the agents; of modules that have agents."""
+        """Agents of each module with agents, ``{module id: agents}``, in the order of the agents."""
         if self.slots:
             return dict(self.slots)
         agents: dict[str, tuple[Hashable, ...]] = {}
@@ -52,28 +52,28 @@ class ModuleMap:
 
     @property
     def num_slots(self) -> dict[str, int]:
-        """``{module id: how many agents it acts for}``."""
+        """Number of agents of each module, ``{module id: number}``."""
         return {module_id: len(agents) for module_id, agents in self.agents_of.items()}
 
     @property
     def module_id(self) -> str:
-        """The module of the only agent.
+        """Id of the only module.
 
         Raises:
-            ValueError: There are several modules.
+            ValueError: If there are several modules.
         """
         if len(self.agents_of) != 1:
-            raise ValueError(f"Which of the modules {list(self.agents_of)} is meant? Each acts for agents of its own.")
+            raise ValueError(f"Several modules act: {list(self.agents_of)}. Name one of them.")
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
-        """Numbers of agents, and their sums over the agents of each module.
+        """Returns numbers by agent, and their sums over the agents of each module.
 
-        Where episodes say who acts for whom, there are no such sums.
+        If episodes assign agents to modules, the sums are missing.
 
         Args:
-            key: What the results call them, ``{}`` for "agent" and "module".
-            of_agents: ``{agent id: number}``, of all agents.
+            key: Key in results; ``{}`` is replaced by "agent" and "module".
+            of_agents: ``{agent id: number}`` for all agents.
         """
         if self.slots:
             return {key.format("agent"): {str(agent): number for agent, number in of_agents.items()}}
@@ -82,14 +82,14 @@ class ModuleMap:
         return {key.format("agent"): named, key.format("module"): of_modules}
 
     def rows(self, of_agents: Mapping[Any, Any], axis: int = 0) -> dict[str, Any]:
-        """Arrays of agents as those of modules.
+        """Concatenates arrays of agents to arrays of modules.
 
         Args:
             of_agents: ``{agent id: pytree}``; leaves have ``B`` entries along `axis`.
-            axis: Of the environments.
+            axis: Axis of the environments.
 
         Returns:
-            ``{module id: pytree}``; leaves have ``S * B`` entries there.
+            ``{module id: pytree}``; leaves have ``S * B`` entries along `axis`.
         """
         rows = {}
         for module_id, agents in self.agents_of.items():
@@ -100,7 +100,7 @@ class ModuleMap:
         return rows
 
     def by_agent(self, rows: Mapping[str, Any], axis: int = 0) -> dict[Any, Any]:
-        """Arrays of modules as those of agents: what `rows` made, taken apart."""
+        """Splits arrays of modules into arrays of agents; inverts `rows`."""
         of_agents = {}
         for module_id, agents in self.agents_of.items():
             for slot, agent_id in enumerate(agents):
@@ -108,27 +108,27 @@ class ModuleMap:
         return {agent_id: of_agents[agent_id] for agent_id in self.module_of}
 
     def key_of(self, module_id: str, key: jax.Array) -> jax.Array:
-        """The key that a module draws from in a step.
+        """Returns the PRNG key of a module in a step.
 
-        With several agents it follows from the module's name, so that no module changes what another one draws.
+        With several agents it is derived from the module's id, so that modules do not affect each other's draws.
 
         Args:
-            module_id: The module.
-            key: That of the step.
+            module_id: Id of the module.
+            key: Key of the step.
         """
         return streams.named(key, f"module/{module_id}") if self.is_multi_agent else key
 
     def seed_of(self, module_id: str, seed: int) -> int:
-        """The seed of a policy on the host: with several agents it follows from the module's name, see `key_of`.
+        """Returns the seed of a policy on the host; with several agents it is derived from the module's id.
 
         Args:
-            module_id: The module.
-            seed: That of the runner's policies.
+            module_id: Id of the module.
+            seed: Seed of the runner's policies.
         """
         return derived_seed(f"policy of module/{module_id}", seed) if self.is_multi_agent else seed
 
     def unwrapped(self, of_modules: Any) -> Any:
-        """Values of modules in the form that users and checkpoints see: where there is one agent, that of its module.
+        """Returns values of modules in the form of results and checkpoints: for one agent, the value of its module.
 
         Args:
             of_modules: ``{module id: value}``, or a MultiRLModule.
@@ -136,7 +136,7 @@ class ModuleMap:
         return of_modules if self.is_multi_agent else of_modules[self.module_id]
 
     def by_module(self, value: Any) -> Mapping[str, Any]:
-        """``{module id: value}`` of what `unwrapped` returned."""
+        """Returns ``{module id: value}`` for a result of `unwrapped`."""
         return value if self.is_multi_agent else {self.module_id: value}
 
 
@@ -152,7 +152,7 @@ def _slot(rows: Any, slot: int, num_slots: int, axis: int) -> Any:
 
 
 class PolicyTable(Plain):
-    """A ``policy_mapping_fn`` that checkpoints can hold: the policy of each agent.
+    """``policy_mapping_fn`` in the form of a table, which checkpoints can store.
 
     Args:
         policies: ``{agent id: policy id}``.
@@ -162,14 +162,14 @@ class PolicyTable(Plain):
         self._policies = dict(policies)
 
     def __call__(self, agent_id: Any, episode: Any = None, **kwargs: Any) -> str:
-        """The policy of an agent.
+        """Returns the policy id of an agent.
 
         Raises:
-            ValueError: The table does not have the agent.
+            ValueError: If the table does not have the agent.
         """
         if agent_id not in self._policies:
             raise ValueError(
-                f"The agent {agent_id!r} is new: the checkpoint has policies for {list(self._policies)}. Pass the "
+                f"The checkpoint has no policy for agent {agent_id!r}, only for {list(self._policies)}. Pass the "
                 f"function again: from_checkpoint(path, policy_mapping_fn=...)."
             )
         return self._policies[agent_id]
@@ -178,20 +178,20 @@ class PolicyTable(Plain):
         return f"PolicyTable({self._policies})"
 
     def to_plain(self) -> dict[str, Any]:
-        """``{"policies": {agent id: policy id}}``."""
+        """Returns ``{"policies": {agent id: policy id}}``."""
         return {"policies": self._policies}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> PolicyTable:
-        """The table that `to_plain` describes."""
+        """Builds the table from a result of `to_plain`."""
         return cls(**data)
 
 
 class ByModule(Mapping[str, ValueT]):
-    """``{module id: value}``, for classes that say something to all values at once.
+    """Mapping ``{module id: value}``, base of classes with calls for all values.
 
     Args:
-        of: The values.
+        of: Values by module.
     """
 
     def __init__(self, of: Mapping[str, ValueT]):
@@ -206,7 +206,7 @@ class ByModule(Mapping[str, ValueT]):
     def __len__(self) -> int:
         return len(self._of)
 
-    # Views of a Mapping take several times as long as those of the dict, and runners ask for each block.
+    # Views of a Mapping take several times as long as those of a dict, and runners need them for each block.
 
     def items(self) -> ItemsView[str, ValueT]:
         return self._of.items()
@@ -218,19 +218,19 @@ class ByModule(Mapping[str, ValueT]):
 def single_agent(
     module_ids: Collection[str] = (), needs: str = "batches of the form {module_id: columns}"
 ) -> ModuleMap:
-    """The map where there is one agent, and for data that does not say whose it is.
+    """Returns the map for one agent, and for data without module ids.
 
     Args:
-        module_ids: The modules that there are: the agent acts with "default_policy", or with the only one. Where none
-            is known, it is "default_policy".
-        needs: What would say which module it is, for the message.
+        module_ids: Ids of the modules. The agent acts with the only one, or with "default_policy" if there are several
+            or none.
+        needs: Data that would identify the module, for the message.
 
     Raises:
-        ValueError: If it could be any of them.
+        ValueError: If there are several modules, and none of them is "default_policy".
     """
     ids = list(module_ids)
     if len(ids) > 1 and DEFAULT_MODULE_ID not in ids:
         raise ValueError(
-            f"None of the modules {ids} is called {DEFAULT_MODULE_ID!r}: which one is meant needs {needs}."
+            f"None of the modules {ids} is {DEFAULT_MODULE_ID!r}, so that data must name its module. Pass {needs}."
         )
     return ModuleMap({DEFAULT_AGENT_ID: ids[0] if len(ids) == 1 else DEFAULT_MODULE_ID})

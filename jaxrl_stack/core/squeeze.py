@@ -1,4 +1,4 @@
-"""Blocks in which agents skip steps, as blocks without gaps."""
+"""Removal of gaps from blocks of agents that do not act in every step."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from jaxrl_stack.ops import masks, packing
 
 
 def squeezed(columns: dict[str, Any]) -> dict[str, Any]:
-    """A block with the valid rows of each of its columns first, in their order, and all others masked after them.
+    """Moves the valid rows of each column to its front, in their order; all other rows follow, masked.
 
-    Whatever reads the block then sees contiguous steps of one agent: connectors that look at the next row, chunks,
-    recurrent states. So a block is squeezed before any of them, and while it has the states of all rows: those at the
-    starts of chunks are those of the squeezed rows.
+    Readers of the block then find contiguous steps of one agent: connectors that read the next row, chunks, recurrent
+    states. So a block is squeezed before these, while it still has the states of all rows: the states at the starts of
+    chunks are those of squeezed rows.
 
     Args:
-        columns: ``{column: pytree [T, B, ...]}`` of one module, ``LOSS_MASK`` bool ``[T, B]`` among them, and
-            ``STATE_IN`` with the state of every row. ``FRAMES_BEFORE`` ``[1, B, ...]`` comes before the first row and
-            stays: of frames, the one of a valid row follows on that of the valid row before it.
+        columns: ``{column: pytree [T, B, ...]}`` of one module, with ``LOSS_MASK`` bool ``[T, B]``, and ``STATE_IN``
+            with the state of every row. ``FRAMES_BEFORE`` ``[1, B, ...]`` precedes the first row and is unchanged,
+            since the frame of a valid row follows the frame of the valid row before it.
 
     Returns:
-        Columns of the same shapes and dtypes, of JAX. Masked rows repeat some row of their column, so that nothing in
-        them is less finite than what there was.
+        JAX columns of the same shapes and dtypes. Masked rows repeat some row of their column, so that their values are
+        finite if those of the column are.
     """
     mask = jnp.asarray(columns[Columns.LOSS_MASK])
     num_steps, num_columns = mask.shape

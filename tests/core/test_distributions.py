@@ -57,7 +57,7 @@ def test_categorical_formulas():
     np.testing.assert_allclose(logp_of_probs, logp, rtol=1e-5)
     np.testing.assert_array_equal(draw, [2, 0, 0])
     assert greedy_logp.shape == (3,)
-    with pytest.raises(ValueError, match="either `logits` or `probs`"):
+    with pytest.raises(ValueError, match="exactly one of the two"):
         Categorical()
 
 
@@ -272,7 +272,7 @@ def test_multi_distribution_follows_the_action_space():
     np.testing.assert_array_equal(greedy["z"], inputs[:, 8:].argmax(-1))
     assert logp_of_greedy.shape == (5,)
     assert space["z"].contains(np.int64(draw["z"][0]))
-    with pytest.raises(ValueError, match="the width must be 11"):
+    with pytest.raises(ValueError, match="inputs of width 11"):
         cls.from_logits(inputs[:, :10])
 
 

@@ -282,7 +282,7 @@ def test_masks_are_planned(stateless):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), of_plain, of_masked)
     with pytest.raises(ValueError, match=r"lack \['loss_mask'\]"):
         updated(stateless, columns, with_masks)
-    with pytest.raises(ValueError, match="'loss_mask', and is planned without masks"):
+    with pytest.raises(ValueError, match="'loss_mask', but its layout has no masks"):
         updated(stateless, masked, ROWS)
 
 

@@ -1,4 +1,4 @@
-"""What every action distribution offers."""
+"""Base class of action distributions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     import jax
 
 SampleShape = tuple[int, ...] | None
-"""Leading axes of a draw; None: none."""
+"""Leading axes of a draw; None adds no axes."""
 
 
 class Distribution(abc.ABC):
-    """A batch of distributions over actions: an immutable value made from a module's outputs.
+    """Batch of distributions over actions, an immutable value made from a module's outputs.
 
     Shapes: the inputs of `from_logits` are `[..., required_input_dim]`; their leading axes are the batch
     shape. Samples are `sample_shape + batch shape + event shape`; `logp`, `entropy` and `kl` have the batch
@@ -22,7 +22,7 @@ class Distribution(abc.ABC):
 
     @abc.abstractmethod
     def sample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> Any:
-        """Draw without a gradient.
+        """Draws samples without a gradient.
 
         Args:
             key: One PRNG key; all draws of the batch come from it.
@@ -31,19 +31,19 @@ class Distribution(abc.ABC):
 
     @abc.abstractmethod
     def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> Any:
-        """Draw so that gradients flow into the distribution's parameters; arguments as in `sample`."""
+        """Draws samples through which gradients flow into the distribution's parameters; arguments as in `sample`."""
 
     @abc.abstractmethod
     def logp(self, value: Any) -> jax.Array:
-        """Log-probability (or log-density) of `value`, float of the batch shape."""
+        """Returns the log-probability (or log-density) of `value`, float of the batch shape."""
 
     @abc.abstractmethod
     def entropy(self) -> jax.Array:
-        """Entropy in nats, float of the batch shape."""
+        """Returns the entropy in nats, float of the batch shape."""
 
     @abc.abstractmethod
     def kl(self, other: Any) -> jax.Array:
-        """Kullback-Leibler divergence KL(self || other) in nats, float of the batch shape.
+        """Returns the Kullback-Leibler divergence KL(self || other) in nats, float of the batch shape.
 
         Args:
             other: A distribution of the same class and batch shape.
@@ -52,33 +52,33 @@ class Distribution(abc.ABC):
     @staticmethod
     @abc.abstractmethod
     def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
-        """Width of the last axis of `from_logits`' input for actions in `space`."""
+        """Returns the width of the last axis of `from_logits`' input for actions in `space`."""
 
     @classmethod
     @abc.abstractmethod
     def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> Distribution:
-        """The distribution that a module's `ACTION_DIST_INPUTS` `[..., required_input_dim]` describe."""
+        """Builds the distribution from a module's `ACTION_DIST_INPUTS`, `[..., required_input_dim]`."""
 
     @abc.abstractmethod
     def to_deterministic(self) -> Distribution:
-        """The distribution that always returns this one's greedy action."""
+        """Returns the distribution that always returns this one's greedy action."""
 
     def sample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[Any, jax.Array]:
-        """A draw as in `sample`, with its log-probability."""
+        """Returns a draw as in `sample`, and its log-probability."""
         value = self.sample(key=key, sample_shape=sample_shape)
         return value, self.logp(value)
 
     def rsample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[Any, jax.Array]:
-        """A draw as in `rsample`, with its log-probability."""
+        """Returns a draw as in `rsample`, and its log-probability."""
         value = self.rsample(key=key, sample_shape=sample_shape)
         return value, self.logp(value)
 
     @classmethod
     def get_partial_dist_cls(cls, **partial_kwargs: Any) -> type[Distribution]:
-        """A subclass whose `from_logits` and `required_input_dim` are called with `partial_kwargs` filled in.
+        """Returns a subclass with default arguments for `from_logits` and `required_input_dim`.
 
-        For distributions that need more than logits, such as `MultiCategorical` (`input_lens`). An argument
-        given at the call wins over the one given here.
+        Use it for distributions that need more than logits, such as `MultiCategorical` (`input_lens`). Arguments of a
+        call override `partial_kwargs`.
         """
         parent: Any = cls
 

@@ -1,4 +1,4 @@
-"""Action distributions on JAX arrays. Nothing here holds state: every draw takes its key."""
+"""Action distributions on JAX arrays. They have no state: every draw takes a key."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jaxrl_stack.core.distribution.distribution import Distribution, SampleShape
 from jaxrl_stack.utils.spaces import map_parts
 
-# SquashedGaussian: bounds of the log standard deviation, and how close to +-1 an action (rescaled to [-1, 1]) may
-# be when it is inverted: 1e-6, as float32 has it just below 1.
+# SquashedGaussian: bounds of the log standard deviation, and the smallest distance from +-1 of an action (rescaled to
+# [-1, 1]) when it is inverted: 1e-6, rounded to a multiple of the float32 spacing just below 1.
 MIN_LOG_STD, MAX_LOG_STD = -5.0, 2.0
 SQUASH_EPSILON = 17 * 2.0**-24
 
@@ -32,11 +32,11 @@ def _finite_logits(logits: jax.Array) -> jax.Array:
 
 
 def _inverse_cdf(logits: jax.Array, uniform: jax.Array) -> jax.Array:
-    """Index of the action whose interval of the cumulative distribution holds `uniform`.
+    """Returns the index of the action whose interval of the cumulative distribution contains `uniform`.
 
     Args:
         logits: Float `[..., n]`, finite.
-        uniform: Float in [0, 1), broadcastable to `[...]`: one number a row.
+        uniform: Float in [0, 1), broadcastable to `[...]`: one number per row.
 
     Returns:
         int32 of the shape of `uniform` broadcast with `[...]`, always an action of positive probability.
@@ -66,7 +66,7 @@ class Categorical(Distribution):
     """Distribution over the actions 0 … n-1.
 
     A logit of -inf (or the lowest float) masks its action: it is never drawn, and `logp`, `entropy`, `kl` and
-    their gradients stay finite. A draw is the inverse of the cumulative distribution at one uniform number a
+    their gradients stay finite. A draw is the inverse of the cumulative distribution at one uniform number per
     row.
 
     Args:
@@ -76,12 +76,12 @@ class Categorical(Distribution):
 
     def __init__(self, logits: jax.Array | None = None, probs: jax.Array | None = None):
         if (logits is None) == (probs is None):
-            raise ValueError("Categorical needs either `logits` or `probs`, not both and not neither.")
+            raise ValueError("Categorical(logits=..., probs=...): pass exactly one of the two.")
         self._given = jnp.asarray(logits) if probs is None else jnp.log(probs)
 
     @property
     def logits(self) -> jax.Array:
-        """The logits with masked ones at a finite number, float `[..., n]`."""
+        """Logits, float `[..., n]`; those of masked actions are finite."""
         return _finite_logits(self._given)
 
     @property
@@ -99,7 +99,7 @@ class Categorical(Distribution):
         return _inverse_cdf(self.logits, jax.random.uniform(key, shape, self.logits.dtype))
 
     def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
-        """One-hot draw `[..., n]` whose gradient is that of the probabilities (straight-through)."""
+        """Returns a one-hot draw `[..., n]` with the gradient of the probabilities (straight-through)."""
         value = self.sample(key=key, sample_shape=sample_shape)
         probs = self.probs
         one_hot = jax.nn.one_hot(value, probs.shape[-1], dtype=probs.dtype)
@@ -121,9 +121,9 @@ class Categorical(Distribution):
 
     @property
     def _log_probs_by_action(self) -> jax.Array:
-        """`log_probs` as `[n, ...]`: sums over a few actions then run along the rows, where CPUs have vectors.
+        """`log_probs` as `[n, ...]`, so that sums over a few actions use the vector instructions of CPUs along rows.
 
-        The barrier keeps XLA from folding the transposition into every use.
+        The barrier prevents XLA from fusing the transposition into every use.
         """
         logits = jax.lax.optimization_barrier(jnp.moveaxis(self._given, -1, 0))
         return jax.nn.log_softmax(_finite_logits(logits), axis=0)
@@ -157,7 +157,7 @@ class DiagGaussian(_Reparameterized):
     Args:
         loc: Means, float `[..., d]`, or `[...]` for actions of shape ().
         scale: Standard deviations, float, broadcastable to `loc`.
-        event_ndim: How many trailing axes of `loc` belong to one action: 1 or 0.
+        event_ndim: Number of trailing axes of `loc` that belong to one action: 1 or 0.
     """
 
     def __init__(self, loc: jax.Array, scale: jax.Array | float, event_ndim: int = 1):
@@ -168,10 +168,10 @@ class DiagGaussian(_Reparameterized):
 
     @classmethod
     def from_logits(cls, logits: jax.Array, *args: Any, event_ndim: int = 1, **kwargs: Any) -> DiagGaussian:
-        """From `[mean, log std]` on the last axis (not clamped here: PPO's head clamps)."""
+        """Builds it from `[mean, log std]` on the last axis (not clamped here: PPO's head clamps)."""
         loc, log_scale = _halves(logits, event_ndim)
         distribution = cls(loc, jnp.exp(log_scale), event_ndim)
-        # Exact where the logarithm of an exponential that over- or underflowed would not be.
+        # Exact, also where the exponential over- or underflows.
         distribution.log_scale = log_scale
         return distribution
 
@@ -193,7 +193,7 @@ class DiagGaussian(_Reparameterized):
         return self.total(other.log_scale - self.log_scale + 0.5 * (ratio + distance - 1.0))
 
     def total(self, by_component: jax.Array) -> jax.Array:
-        """The sum over the components of an action."""
+        """Returns the sum over the components of an action."""
         return jnp.sum(by_component, axis=-1) if self.event_ndim else by_component
 
     def to_deterministic(self) -> Deterministic:
@@ -223,7 +223,7 @@ class SquashedGaussian(_Reparameterized):
     def from_logits(
         cls, logits: jax.Array, low: Any = -1.0, high: Any = 1.0, event_ndim: int = 1, **kwargs: Any
     ) -> SquashedGaussian:
-        """From `[mean, log std]` on the last axis; the log standard deviation is clamped to [-5, 2]."""
+        """Builds it from `[mean, log std]` on the last axis; the log standard deviation is clamped to [-5, 2]."""
         loc, log_scale = _halves(logits, event_ndim)
         return cls(loc, jnp.exp(jnp.clip(log_scale, MIN_LOG_STD, MAX_LOG_STD)), low, high, event_ndim)
 
@@ -246,7 +246,7 @@ class SquashedGaussian(_Reparameterized):
         return jax.lax.stop_gradient(self._squash(raw)), self._logp_of_raw(raw)
 
     def rsample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[jax.Array, jax.Array]:
-        """Draw and log-probability from the number before squashing: no inversion, exact at the bounds."""
+        """Returns a draw and its log-probability, computed without inverting tanh: exact at the bounds."""
         raw = self.normal.rsample(key=key, sample_shape=sample_shape)
         return self._squash(raw), self._logp_of_raw(raw)
 
@@ -260,21 +260,21 @@ class SquashedGaussian(_Reparameterized):
         return self._logp_of_raw(0.5 * (jnp.log(above_low) - jnp.log(below_high)))
 
     def entropy(self) -> jax.Array:
-        raise ValueError("SquashedGaussian has no closed-form entropy: estimate it as -logp of a sample.")
+        raise ValueError("SquashedGaussian has no closed-form entropy. Estimate it as -logp of a sample.")
 
     def kl(self, other: Any) -> jax.Array:
-        raise ValueError("SquashedGaussian has no closed-form KL: estimate it as logp - other.logp of a sample.")
+        raise ValueError("SquashedGaussian has no closed-form KL. Estimate it as logp - other.logp of a sample.")
 
     def to_deterministic(self) -> Deterministic:
         return Deterministic(self._squash(self.normal.loc), event_ndim=self.normal.event_ndim)
 
 
 class Deterministic(Distribution):
-    """The distribution that always returns `loc`; `logp` is 0; no entropy, no KL.
+    """Distribution that always returns `loc`; `logp` is 0, entropy and KL are not defined.
 
     Args:
         loc: The actions, `[...]` plus `event_ndim` axes of one action.
-        event_ndim: How many trailing axes of `loc` belong to one action.
+        event_ndim: Number of trailing axes of `loc` that belong to one action.
     """
 
     def __init__(self, loc: jax.Array, event_ndim: int = 0):
@@ -283,7 +283,7 @@ class Deterministic(Distribution):
 
     @classmethod
     def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> Deterministic:
-        """The inputs `[..., d]` are the action itself."""
+        """Builds it from the actions `[..., d]`."""
         return cls(logits, event_ndim=1)
 
     def sample(self, *, key: jax.Array | None = None, sample_shape: SampleShape = ()) -> jax.Array:
@@ -297,10 +297,10 @@ class Deterministic(Distribution):
         return jnp.zeros(shape[: len(shape) - self.event_ndim], jnp.float32)
 
     def entropy(self) -> jax.Array:
-        raise ValueError("Deterministic has no entropy: take it from the distribution that it was made of.")
+        raise ValueError("Deterministic has no entropy. Use the distribution before to_deterministic().")
 
     def kl(self, other: Any) -> jax.Array:
-        raise ValueError("Deterministic has no KL: take it from the distribution that it was made of.")
+        raise ValueError("Deterministic has no KL. Use the distribution before to_deterministic().")
 
     @staticmethod
     def required_input_dim(space: Any, *args: Any, **kwargs: Any) -> int:
@@ -311,13 +311,13 @@ class Deterministic(Distribution):
 
 
 class _Product(Distribution):
-    """Independent distributions of one batch shape: what they say of their parts of an action adds up."""
+    """Independent distributions of one batch shape; log-probabilities, entropies and KLs of the parts are summed."""
 
     children: list[Any]
 
     @abc.abstractmethod
     def _parts(self, value: Any) -> list[Any]:
-        """An action's part for each child."""
+        """Returns the part of an action for each child."""
 
     def logp(self, value: Any) -> jax.Array:
         return _total(child.logp(part) for child, part in zip(self.children, self._parts(value), strict=True))
@@ -329,7 +329,7 @@ class _Product(Distribution):
         return _total(child.kl(o) for child, o in zip(self.children, other.children, strict=True))
 
     def _draw(self, method: str, key: jax.Array | None, sample_shape: Any) -> list[Any]:
-        """A draw of each child, with a key of its own; deterministic children need none."""
+        """Returns a draw of each child, each with a separate key; deterministic children need none."""
         keys = [None] * len(self.children) if key is None else jax.random.split(key, len(self.children))
         return [
             getattr(child, method)(key=k, sample_shape=sample_shape)
@@ -338,7 +338,7 @@ class _Product(Distribution):
 
 
 class MultiCategorical(_Product):
-    """Independent categoricals, for `MultiDiscrete`: actions int32 `[..., k]`; `logp` and so on are sums.
+    """Independent categoricals, for `MultiDiscrete`: actions are int32 `[..., k]`; `logp`, `entropy` and `kl` are sums.
 
     Args:
         categoricals: The k components, all of one batch shape.
@@ -351,18 +351,18 @@ class MultiCategorical(_Product):
     def from_logits(
         cls, logits: jax.Array, input_lens: list[int], temperatures: list[float] | None = None, **kwargs: Any
     ) -> MultiCategorical:
-        """From concatenated logits.
+        """Builds it from concatenated logits.
 
         Args:
             logits: Float `[..., sum(input_lens)]`.
             input_lens: Number of actions of each component.
-            temperatures: One divisor of the logits for each component; None = 1.
+            temperatures: Divisors of the logits, one per component; None: 1.
         """
         lengths = [int(n) for n in input_lens]
         if logits.shape[-1] != sum(lengths):
             raise ValueError(
                 f"MultiCategorical got logits of width {logits.shape[-1]}, but input_lens={lengths} add up "
-                f"to {sum(lengths)}: make the module's ACTION_DIST_INPUTS that wide."
+                f"to {sum(lengths)}. Return ACTION_DIST_INPUTS of that width from the module."
             )
         parts = _split_last_axis(logits, lengths)
         if temperatures is not None:
@@ -377,7 +377,7 @@ class MultiCategorical(_Product):
         return jnp.stack(draws, axis=-1)
 
     def rsample(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> jax.Array:
-        """Concatenated one-hot draws `[..., sum(input_lens)]`, straight-through gradients."""
+        """Returns concatenated one-hot draws `[..., sum(input_lens)]` with straight-through gradients."""
         return jnp.concatenate(self._draw("rsample", key, sample_shape), axis=-1)
 
     def _parts(self, value: Any) -> list[jax.Array]:
@@ -394,7 +394,7 @@ class MultiCategorical(_Product):
 
 
 class MultiDistribution(_Product):
-    """Independent distributions in a tree, for `Dict` and `Tuple` action spaces; actions are the same tree.
+    """Tree of independent distributions, for `Dict` and `Tuple` action spaces; actions are trees of this structure.
 
     Args:
         child_distribution_struct: Nested dicts, tuples and lists of distributions of one batch shape.
@@ -407,7 +407,7 @@ class MultiDistribution(_Product):
     def from_logits(
         cls, logits: jax.Array, child_distribution_cls_struct: Any, input_lens: Any, **kwargs: Any
     ) -> MultiDistribution:
-        """From concatenated inputs, in the order of `jax.tree.leaves` (dict keys sorted).
+        """Builds it from concatenated inputs, in the order of `jax.tree.leaves` (dict keys sorted).
 
         Args:
             logits: Float `[..., sum of all input lengths]`.
@@ -419,7 +419,7 @@ class MultiDistribution(_Product):
         if logits.shape[-1] != sum(lengths) or len(lengths) != len(classes):
             raise ValueError(
                 f"MultiDistribution got inputs of width {logits.shape[-1]} for {len(classes)} children with "
-                f"input_lens={lengths}: the width must be {sum(lengths)}, with one length a child."
+                f"input_lens={lengths}. Pass one length per child, and inputs of width {sum(lengths)}."
             )
         parts = _split_last_axis(logits, lengths)
         children = [child.from_logits(part) for child, part in zip(classes, parts, strict=True)]
@@ -444,7 +444,7 @@ class MultiDistribution(_Product):
 
     @staticmethod
     def required_input_dim(space: Any, input_lens: Any, as_list: bool = False, **kwargs: Any) -> Any:
-        """Total input width; with `as_list` the widths of the children, in order."""
+        """Returns the total input width; with `as_list` the widths of the children, in order."""
         lengths = [int(n) for n in jax.tree.leaves(input_lens)]
         return lengths if as_list else sum(lengths)
 
@@ -458,7 +458,7 @@ def _total(terms: Iterable[jax.Array]) -> jax.Array:
 
 
 def _halves(logits: jax.Array, event_ndim: int) -> list[jax.Array]:
-    """The two halves of the last axis, as numbers where they have `event_ndim` 0."""
+    """Returns the two halves of the last axis; for `event_ndim` 0 without that axis."""
     halves = jnp.split(logits, 2, axis=-1)
     return halves if event_ndim else [half[..., 0] for half in halves]
 
@@ -469,23 +469,23 @@ def _split_last_axis(values: jax.Array, lengths: list[int]) -> list[jax.Array]:
 
 
 def _choices(space: Any) -> list[int]:
-    """How many values each component of a `MultiDiscrete` or `MultiBinary` space has."""
+    """Returns the number of values of each component of a `MultiDiscrete` or `MultiBinary` space."""
     return [int(n) for n in space.nvec] if hasattr(space, "nvec") else [2] * int(space.n)
 
 
 def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Distribution]:
-    """The distribution class for actions in `space`.
+    """Returns the distribution class for actions in `space`.
 
     Args:
         space: A `Discrete`, a `MultiDiscrete` or `MultiBinary` of rank 1, a float `Box` of rank 0 or 1, or a
-            `Dict`/`Tuple` nest of these. Draws count from 0, whatever the space's ``start``.
-        squash: `SquashedGaussian` instead of `DiagGaussian` for boxes (SAC).
+            `Dict`/`Tuple` nest of these. Draws count from 0; the space's ``start`` is ignored.
+        squash: Whether to use `SquashedGaussian` instead of `DiagGaussian` for boxes (SAC).
 
     Returns:
-        The class, with `input_lens` and the like filled in (`get_partial_dist_cls`) where it needs them.
+        The class; if it needs arguments such as `input_lens`, they are filled in (`get_partial_dist_cls`).
 
     Raises:
-        ValueError: For every other space; the message names the space and a way out.
+        ValueError: For every other space.
     """
     import gymnasium as gym
     import numpy as np
@@ -496,7 +496,7 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
         if len(space.shape) != 1:
             counts = [2] * math.prod(space.shape) if isinstance(space, gym.spaces.MultiBinary) else space.nvec.ravel()
             raise ValueError(
-                f"Action space {space} has rank {len(space.shape)}, and one of several choices needs rank 1: use "
+                f"Action space {space} has rank {len(space.shape)}, but a space of several choices needs rank 1. Use "
                 f"MultiDiscrete({list(map(int, counts))}) and reshape the actions inside the environment (or in a "
                 "wrapper)."
             )
@@ -504,12 +504,12 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
     if isinstance(space, gym.spaces.Box):
         if not np.issubdtype(space.dtype, np.floating):
             raise ValueError(
-                f"Action space {space} is a Box of integers: use Discrete or MultiDiscrete for counted "
-                "actions, or a float Box."
+                f"Action space {space} is a Box of integers. Use Discrete or MultiDiscrete for integer actions, or a "
+                "float Box."
             )
         if len(space.shape) > 1:
             raise ValueError(
-                f"Action space {space} has rank {len(space.shape)}, but a Box action needs rank 0 or 1: flatten "
+                f"Action space {space} has rank {len(space.shape)}, but a Box action needs rank 0 or 1. Flatten "
                 f"it to Box(low.ravel(), high.ravel()) of shape ({math.prod(space.shape)},) and reshape the "
                 "actions inside the environment (or in a wrapper)."
             )
@@ -520,8 +520,7 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
         lengths = map_parts(lambda part, child: child.required_input_dim(part), space, classes)
         return MultiDistribution.get_partial_dist_cls(child_distribution_cls_struct=classes, input_lens=lengths)
     raise ValueError(
-        f"No action distribution for the action space {space}: supported are Discrete, MultiDiscrete, a "
-        "MultiBinary, a float Box of rank 0 or 1 and Dict/Tuple nests of these. "
-        "Otherwise override get_train_action_dist_cls() and its exploration and inference kin in your "
-        "RLModule."
+        f"No action distribution for the action space {space}. Use Discrete, MultiDiscrete, MultiBinary, a float Box "
+        "of rank 0 or 1, or Dict/Tuple nests of these; or override get_train_action_dist_cls(), "
+        "get_exploration_action_dist_cls() and get_inference_action_dist_cls() in your RLModule."
     )

@@ -230,9 +230,9 @@ def test_noisy_networks_explore_by_themselves_and_exploit_without_noise():
 def test_spaces_and_settings_that_do_not_fit():
     with pytest.raises(ValueError, match=r"DQN needs a Discrete action space, got Box"):
         make(action_space=BOX)
-    with pytest.raises(ValueError, match=r"the shape \(4,\); with 3 actions it must be \(3,\)"):
+    with pytest.raises(ValueError, match=r"the shape \(4,\), but 3 actions need \(3,\)"):
         make(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(4), observations=BOX))
-    with pytest.raises(ValueError, match=r"put everything but the mask below 'observations'"):
+    with pytest.raises(ValueError, match=r"Put everything except the mask under 'observations'"):
         make(gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), board=BOX))
     with pytest.raises(ValueError, match="num_atom"):
         make(num_atom=3)
