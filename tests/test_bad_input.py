@@ -651,9 +651,9 @@ MODULES = [
     case("no-batch-axis", outputs(lambda self, batch: {"action_dist_inputs": jnp.zeros(2)}), ValueError, "action_dist_inputs", "(2,)", "Keep the batch axes"),
     case("integer-logits", outputs(lambda self, batch: {"action_dist_inputs": jnp.zeros((*batch["obs"].shape[:-1], 2), int)}), ValueError, "action_dist_inputs", "int32", ".astype(jnp.float32)"),
     case("values-with-axis", module(compute_values=lambda self, batch, embeddings=None: self.v(batch["obs"])), ValueError, "compute_values()", "(7, 1)", "Drop the last axis"),
-    case("unknown-column", outputs(lambda self, batch: {"action_dist_inputs": self.pi(batch["observation"])}), ValueError, "_forward_inference()", "'observation'", "read one of these columns"),
+    case("unknown-column", outputs(lambda self, batch: {"action_dist_inputs": self.pi(batch["observation"])}), ValueError, "_forward_inference()", "'observation'", "Read one of these columns"),
     case("other-input-width", module(setup=lambda self: (setattr(self, "pi", nnx.Linear(3, 2, rngs=self.rngs)), setattr(self, "v", nnx.Linear(4, 1, rngs=self.rngs)))), ValueError, "_forward_inference()", "(7, 4)", "observation space"),
-    case("layers-in-a-list", module(setup=lambda self: setattr(self, "layers", [nnx.Linear(4, 2, rngs=self.rngs)])), ValueError, "MyModule", "JAX cannot see", "nnx.List"),
+    case("layers-in-a-list", module(setup=lambda self: setattr(self, "layers", [nnx.Linear(4, 2, rngs=self.rngs)])), ValueError, "MyModule", "JAX does not find", "nnx.List"),
     case("layers-of-linen", outputs(lambda self, batch: {"action_dist_inputs": linen.Dense(2)(batch["obs"])}), ValueError, "MyModule", "CallCompactUnboundModuleError", "nnx.Linear(4, 2, rngs=self.rngs)"),
     case("layer-without-rngs", module(setup=lambda self: setattr(self, "pi", nnx.Linear(4, 2))), TypeError, "'rngs'", "MyModule.setup()", "rngs=self.rngs"),
     case("layer-as-of-torch", module(setup=lambda self: setattr(self, "pi", nnx.Linear(4, 2, bias=False, rngs=self.rngs))), TypeError, "'bias'", "MyModule.setup()", "use_bias=False"),
@@ -663,8 +663,8 @@ MODULES = [
     case("batch-instead-of-column", outputs(lambda self, batch: {"action_dist_inputs": self.pi(batch)}), ValueError, "MyModule", "A batch is a dict", "read batch[Columns.OBS]"),
     case("module-config-attribute", module(setup=lambda self: self.config), AttributeError, "MyModule", "'config'", "Use self.model_config"),
     case("module-space-attribute", module(setup=lambda self: self.obs_space), AttributeError, "MyModule", "'obs_space'", "Use self.observation_space"),
-    case("rngs-in-forward", outputs(lambda self, batch: nnx.Linear(4, 2, rngs=self.rngs)(batch["obs"])), ValueError, "MyModule.rngs", "while the module is built", "create layers in setup()"),
-    case("constructor-without-super", spec(module_class=type("Lonely", (GoodModule,), {"__init__": lambda self, **kwargs: None})), TypeError, "Lonely.__init__()", "super().__init__()", "build the networks in setup()"),
+    case("rngs-in-forward", outputs(lambda self, batch: nnx.Linear(4, 2, rngs=self.rngs)(batch["obs"])), ValueError, "MyModule.rngs", "while the module is built", "Create layers in setup()"),
+    case("constructor-without-super", spec(module_class=type("Lonely", (GoodModule,), {"__init__": lambda self, **kwargs: None})), TypeError, "Lonely.__init__()", "super().__init__()", "Build the networks in setup()"),
     case("constructor-without-arguments", spec(module_class=type("Narrow", (GoodModule,), {"__init__": lambda self: None})), ValueError, "module_class", "Narrow()", "Build the networks in setup()"),
     case("constructor-of-the-past", lambda: GoodModule({}), ValueError, "GoodModule(config=...)", "is gone", "keyword arguments"),
     case("class-instead-of-spec", setting("rl_module", rl_module_spec=GoodModule), ValueError, "rl_module_spec=", "GoodModule", "an RLModuleSpec"),
@@ -677,7 +677,7 @@ MODULES = [
     case("spec-flag", lambda: tiny().rl_module(rl_module_spec=RLModuleSpec(inference_only="no")), ValueError, "inference_only", "not 'no'", "True or False"),
     case("spec-cannot-train", spec(inference_only=True), ValueError, "inference_only=True", POLICY, "Leave inference_only out"),
     case("spec-cannot-act", spec(learner_only=True), ValueError, "learner_only=True", POLICY, "Leave learner_only out"),
-    case("multi-spec-list", lambda: MultiRLModuleSpec(rl_module_specs=[RLModuleSpec()]), ValueError, "rl_module_specs=", "[RLModuleSpec", "a dict of module ids"),
+    case("multi-spec-list", lambda: MultiRLModuleSpec(rl_module_specs=[RLModuleSpec()]), ValueError, "rl_module_specs=", "[RLModuleSpec", "must be a dict"),
     case("multi-spec-class", lambda: tiny().rl_module(rl_module_spec=MultiRLModuleSpec(multi_rl_module_class=dict)), ValueError, "multi_rl_module_class", "not dict", "subclass of MultiRLModule"),
     case("multi-spec-other-ids", setting("rl_module", rl_module_spec=MultiRLModuleSpec(rl_module_specs={"p1": RLModuleSpec()})), ValueError, "rl_module_specs", "['p1']", f"Rename one to one of ['{POLICY}']"),
     case("model-config-text", setting("rl_module", model_config="mlp"), ValueError, "model_config=", "'mlp'", "a DefaultModelConfig"),
@@ -906,7 +906,9 @@ def test_imports_of_other_packages_are_answered(line):
 def test_what_may_be_meant_so_is_only_noted(caplog):
     array = {"setup": lambda self: (GoodModule.setup(self), setattr(self, "scale", jnp.ones(4)))[0]}
     type("Scaled", (GoodModule,), array)(observation_space=Box(-1, 1, (4,)), action_space=Discrete(2))
-    assert "Scaled.scale is a JAX array, which training does not change: self.scale = nnx.Param(array)" in caplog.text
+    assert (
+        "Scaled.scale is a JAX array, which training does not change. Use self.scale = nnx.Param(array)" in caplog.text
+    )
     watch = ObservationWatch(OBS_SPACE, 1, "FarOff", lambda row: f"copy {row}")
     watch.add(0, np.full((1, 2), 5, np.float32))
     assert not watch.found()

@@ -441,7 +441,7 @@ def test_rllibs_weights_come_as_arrays_and_as_files_without_code(tmp_path, monke
     module.load_rllib_weights(tmp_path / "weights.pt")
     assert calls == [{"map_location": "cpu", "weights_only": True}] and same(module.get_state(), expected.get_state())
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ImportError, match=r"needs torch: install it, or use an \.npz"):
+    with pytest.raises(ImportError, match=r"needs torch. Install it, or use an \.npz"):
         module.load_rllib_weights(tmp_path / "weights.pt")
 
 
@@ -465,7 +465,7 @@ def test_what_are_no_weights_of_the_module_is_refused_and_changes_nothing(tmp_pa
         (files["large.npz"], "more than the"),
         (files["text.npz"], "not a zip file"),
         (files["state.pkl"], r"checkpoints are pickles.*numpy\.savez"),
-        ({k: v for k, v in weights.items() if not k.startswith("pi.")}, "lack what becomes .*'pi/dense_0/kernel'"),
+        ({k: v for k, v in weights.items() if not k.startswith("pi.")}, "lack .*'pi/dense_0/kernel'"),
         ({**weights, pi: weights[pi][:, :-1]}, "'pi/dense_0/kernel' of shape"),
         ({**weights, "encoder.lstm.weight": weights[pi]}, "'encoder.lstm.weight', which is no part"),
         ({**weights, pi: np.array("text")}, "weights are floats"),
@@ -497,5 +497,5 @@ def test_rllibs_weights_go_into_an_algorithm(trained):
     algorithm.set_weights(several.get_state())
     assert np.all(weights_of(algorithm)["pi/dense_0/kernel"] == 0.5)
     algorithm.restore_from_path(path)
-    with pytest.raises(ValueError, match="a file is of one module"):
+    with pytest.raises(ValueError, match="a file has one module"):
         several.load_rllib_weights("weights.npz")

@@ -295,7 +295,7 @@ def test_a_loss_from_scratch_updates_from_a_batch_and_its_weights_go_where_they_
     learner.update(batch={"default_policy": batch}, timesteps={"num_env_steps_sampled_lifetime": 3})
     after = learner.module["default_policy"].get_state()
     assert not np.array_equal(before["rl_module"]["default_policy"]["head/kernel"], after["head/kernel"])
-    with pytest.raises(KeyError, match=r"pass it to Learner.set_state\(\), or state\['rl_module'\]"):
+    with pytest.raises(KeyError, match=r"Pass it to Learner.set_state\(\), or pass state\['rl_module'\]"):
         learner.module.set_state(before)
     learner.set_state(before)
     jax.tree.map(np.testing.assert_array_equal, learner.module.get_state(), before["rl_module"])

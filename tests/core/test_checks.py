@@ -166,7 +166,7 @@ def test_more_mistakes():
 
     with pytest.raises(ValueError, match=r"Values.compute_values\(\) returned the values.*Drop the last axis"):
         check(Values)
-    with pytest.raises(ValueError, match=r"\['embeddings'\] too, which the loss needs"):
+    with pytest.raises(ValueError, match=r"also \['embeddings'\], which the loss needs"):
         check(Mine, train_keys=("embeddings",))
     with pytest.raises(ValueError, match=r"Mine \(module 'p'\)._forward_inference.*the width 4 that DiagGaussian"):
         check(Mine, action_space=gym.spaces.Box(-1, 1, (2,)), module_id="p")

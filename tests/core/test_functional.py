@@ -177,7 +177,7 @@ def test_arrays_outside_of_the_modules_are_refused():
             self.encoder = nnx.Linear(2, 2, rngs=self.rngs)
             super().setup()
 
-    with pytest.raises(ValueError, match="Loose holds the array 'encoder/bias' outside"):
+    with pytest.raises(ValueError, match="Loose has the array 'encoder/bias' outside"):
         PureModule(Loose(rngs=0))
 
 

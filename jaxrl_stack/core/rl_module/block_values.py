@@ -1,4 +1,4 @@
-"""Values of the steps of a block, and of the states that they led to, where those are needed."""
+"""Values of the states before the steps of a block, and of the states after them where they are needed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from jaxrl_stack.core.rl_module.sequences import step_by_step
 from jaxrl_stack.ops import chunking, masks
 
 TRUNCATED_ROWS_PER_PASS = 256
-"""How many truncated rows are evaluated at a time, or a thousandth of large blocks; most have fewer, many have none."""
+"""Minimum number of truncated rows that are evaluated at a time; for large blocks 1/1024 of their rows. Most blocks
+have fewer truncated rows, many have none."""
 
 
 class BlockValues(NamedTuple):
-    """What a value function says of a block.
+    """Values of the states in a block.
 
     Attributes:
-        of_steps: float32 ``[T, B]``, of the states in which the actions were taken.
-        after_block: float32 ``[B]``, of those after the last row; after each column's last valid one, if there are
-            masks.
-        rows_after: Pytree ``[T * B, ...]``, what `after_rows` takes, of every row.
-        after_rows: Rows of that ``[n, ...]`` -> float32 ``[n]``, values of the states that those rows led to.
+        of_steps: float32 ``[T, B]``, values of the states in which the actions were taken.
+        after_block: float32 ``[B]``, values of the states after the last row, or after each column's last valid row if
+            the block has masks.
+        rows_after: Pytree ``[T * B, ...]``, inputs of `after_rows` for every row.
+        after_rows: Function from rows ``[n, ...]`` of `rows_after` to float32 ``[n]``, values of the states after them.
     """
 
     of_steps: jax.Array
@@ -36,10 +37,10 @@ class BlockValues(NamedTuple):
     after_rows: Callable[[Any], jax.Array]
 
     def at_truncations(self, block: Block) -> jax.Array:
-        """Values of the states that truncated rows were cut off in, before the reset: float32 ``[T, B]``, else 0.
+        """Returns the values of the states after truncated rows, before the reset, float32 ``[T, B]``; elsewhere 0.
 
         Args:
-            block: The block that these are the values of.
+            block: The block of these values.
         """
         truncateds = block.columns[Columns.TRUNCATEDS]
         needed = jnp.logical_and(truncateds, jnp.logical_not(block.columns[Columns.TERMINATEDS]))
@@ -49,15 +50,16 @@ class BlockValues(NamedTuple):
 
 
 def values_of_block(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues:
-    """Values of a block; of one with a recurrent state in its chunks, from their ``STATE_IN``.
+    """Returns the values of a block; chunks with a recurrent state start from their ``STATE_IN``.
 
-    The value of a final observation is that with the state of its moment: of a sequence that goes on with it where its
-    episode ended.
+    The value of a final observation uses the recurrent state after the episode's last step: the sequence continues with
+    the final observation.
 
     Args:
-        block: With the columns obs, final_obs, rewards (and resets, state_in, loss_mask).
-        module: It is only asked what it is.
-        bound: Makes the module that computes: anew in every loop, as one that draws random numbers counts them.
+        block: Block with the columns obs, final_obs, rewards (and resets, state_in, loss_mask).
+        module: The module; only its properties are read.
+        bound: Function that returns the module with traced weights. Every loop needs a new one, since a module that
+            draws random numbers counts its draws.
     """
     if block.chunk_length is None:
         return _of_rows(block, module, bound)
@@ -65,7 +67,7 @@ def values_of_block(block: Block, module: Any, bound: Callable[[], Any]) -> Bloc
 
 
 def _of_rows(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues:
-    """`values_of_block`, row by row."""
+    """Computes `values_of_block` row by row."""
 
     def values_of(observations: Any) -> jax.Array:
         return bound().compute_values({Columns.OBS: observations}).astype(jnp.float32)
@@ -82,18 +84,18 @@ def _of_rows(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues
 
 
 def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any]) -> BlockValues:
-    """`values_of_block`, chunk by chunk.
+    """Computes `values_of_block` chunk by chunk.
 
-    Every chunk has one step more: the final observation after its last row. That of the last chunk has the value after
-    the last row of the block. Where rows are masked, that observation stands behind the last valid row of the chunk: in
-    place of a masked row, or as the one step more.
+    Every chunk is extended by one step, the final observation after its last row. For the last chunk this gives the
+    value after the block. If rows are masked, the final observation follows the last valid row of the chunk: it
+    replaces a masked row, or is the additional step.
     """
     columns = block.columns
     num_steps, num_columns = columns[Columns.REWARDS].shape
     starts = np.arange(0, num_steps, length)
     lasts = np.minimum(starts + length, num_steps) - 1
     rows = np.minimum(starts[:, None] + np.arange(length + 1), num_steps - 1)
-    # Of each chunk: the row whose final observation is its step more, and where that step is in ``[G, L + 1, B, ...]``.
+    # For each chunk: the row whose final observation is added, and the place of that step in ``[G, L + 1, B, ...]``.
     completed: Any = (lasts,)
     place: Any = (np.arange(len(starts)), lasts - starts + 1)
     of_block: Any = (slice(None), -1, place[1][-1])  # after the block, in values ``[B, G, L + 1]``
@@ -105,7 +107,7 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         of_block = (each, last // length, last % length + 1)
 
     def extended(x: jax.Array, final: Any) -> jax.Array:
-        """``[T, B, ...]`` as ``[B, G, L + 1, ...]``."""
+        """Returns ``[T, B, ...]`` as ``[B, G, L + 1, ...]``, with final observations added."""
         return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
 
     final_obs = columns[Columns.FINAL_OBS]
@@ -114,14 +116,14 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
     states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
 
     def values_of(obs: Any, resets: jax.Array, states: Any) -> jax.Array:
-        """Of sequences ``[n, L + 1, ...]``."""
+        """Returns the values of sequences ``[n, L + 1, ...]``."""
         own, batch = bound(), {Columns.OBS: obs, Columns.RESETS: resets, Columns.STATE_IN: states}
         if not handles_resets(module):
             batch, _ = step_by_step(own, batch)
         return own.compute_values(batch).astype(jnp.float32).reshape(resets.shape)
 
     def values_after(row: jax.Array) -> jax.Array:
-        """After the rows of these numbers in the flattened block."""
+        """Returns the values of the states after rows, given by their indices in the flattened block."""
         step, column = row // num_columns, row % num_columns
         chunk, at = step // length, step % length + 1
 
@@ -144,14 +146,14 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
 
 
 def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
-    """Values of the rows where `needed` is True, and 0 elsewhere, at the cost of those rows only.
+    """Returns the values of the rows where `needed` is True, and 0 elsewhere; only these rows are evaluated.
 
-    Each pass finds and evaluates the next `TRUNCATED_ROWS_PER_PASS` of them.
+    Each pass finds and evaluates the next `TRUNCATED_ROWS_PER_PASS` of them, or 1/1024 of N if that is more.
 
     Args:
         needed: bool ``[N]``.
         observations: Pytree ``[N, ...]``.
-        values_of: Maps observations ``[n, ...]`` to float32 ``[n]``.
+        values_of: Function from observations ``[n, ...]`` to float32 ``[n]``.
 
     Returns:
         float32 ``[N]``.
@@ -163,7 +165,7 @@ def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
     def one_pass(carry):
         start, values = carry
         wanted = start + jnp.arange(1, per_pass + 1, dtype=jnp.int32)
-        rows = found.rows(wanted)  # num_rows where there is no such row
+        rows = found.rows(wanted)  # num_rows if there are no more rows
         taken = jax.tree.map(lambda x: x.at[rows].get(mode="clip"), observations)
         return start + per_pass, values.at[rows].set(values_of(taken), mode="drop")
 

@@ -1,4 +1,4 @@
-"""Checks of what a module's forward passes take and return, before anything is trained."""
+"""Checks of the inputs and outputs of a module's forward passes, before training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 from jaxrl_stack.utils.tracing_errors import remedy
 
 _READ_COLUMNS = "A batch is a dict of arrays with batch axes: read batch[Columns.OBS]."
-# Unlikely as a width, so that a mixed-up axis shows.
+# An unlikely width, so that confused axes are found.
 BATCH_SIZE = 7
 SEQUENCE_LENGTH = 3
 
@@ -32,20 +32,20 @@ def check_module_outputs(
     exploration_keys: Collection[str] = (),
     declared: Collection[str] = (),
 ) -> None:
-    """Check what a module's forward passes return, by tracing them on a batch made from its spaces.
+    """Checks the outputs of a module's forward passes by tracing them on a batch made from its spaces.
 
     Args:
         module: A built module with an observation space; a MultiRLModule is checked module by module.
-        module_id: Named in messages.
-        forwards: Which passes to check; those that a `learner_only` module never runs are left out.
+        module_id: Id of the module, for messages.
+        forwards: Passes to check; those that a `learner_only` module never runs are skipped.
         train_keys: Columns that the algorithm's loss needs from `forward_train`.
-        exploration_keys: Columns that it needs beside ACTIONS from a `forward_exploration` that chooses actions itself.
-        declared: Columns of sampled steps that a pass may read. Their shapes are not known here: a pass that reads one
+        exploration_keys: Columns besides ACTIONS that it needs from a `forward_exploration` that chooses actions.
+        declared: Columns of sampled steps that a pass may read. Their shapes are unknown, so that a pass that reads one
             is not checked.
 
     Raises:
-        ValueError: Names the module's class, the method and the column, what was expected and what it got,
-            and what to do.
+        ValueError: If an output is missing or has the wrong type, shape or dtype. The message names the module's class,
+            the method and the column, the expected and the actual value, and the fix.
     """
     if isinstance(module, MultiRLModule):
         for id_, part in module.items():
@@ -70,11 +70,11 @@ def check_module_outputs(
 
 
 class _ReadsDeclaredColumn(Exception):
-    """A pass reads a column of sampled steps whose shape is not known."""
+    """A forward pass reads a column of sampled steps whose shape is unknown."""
 
 
 class _ForwardCheck:
-    """One forward pass of one module."""
+    """Check of one forward pass of one module."""
 
     def __init__(self, module: RLModule, module_id: str | None, forward: str, declared: Collection[str]):
         self.module = module
@@ -98,7 +98,7 @@ class _ForwardCheck:
     def _dummy_batch(self) -> dict[str, Any]:
         if self.module.observation_space is None:
             raise ValueError(
-                f"{self.owner} has no observation_space, so its forward passes cannot be checked: pass "
+                f"{self.owner} has no observation_space, so that its forward passes cannot be checked. Pass "
                 "observation_space= to its spec or constructor."
             )
         leading: tuple[int, ...] = (BATCH_SIZE,)
@@ -115,7 +115,7 @@ class _ForwardCheck:
             if self.module.action_space is not None:
                 batch[Columns.ACTIONS] = shape_dtype_struct(self.module.action_space, leading)
             if isinstance(self.module, TargetNetworkAPI):
-                # What is drawn from replay: transitions.
+                # Such modules learn from transitions that are drawn from replay.
                 batch[Columns.NEXT_OBS] = batch[Columns.OBS]
         return batch
 
@@ -130,7 +130,7 @@ class _ForwardCheck:
                 raise _ReadsDeclaredColumn from error
             raise ValueError(
                 f"{self.owner}.{method}() looks up {error}, which is neither in its batch (columns "
-                f"{list(self.batch)}) nor in its outputs: read one of these columns, or add an env-to-module connector "
+                f"{list(self.batch)}) nor in its outputs. Read one of these columns, or add an env-to-module connector "
                 f"that makes it, and declare it: columns_from_acting = ({error},) in {type(self.module).__name__}."
             ) from error
         except Exception as error:
@@ -146,7 +146,12 @@ class _ForwardCheck:
             ) from error
 
     def run(self, required: Collection[str], traced: dict[str, Any]) -> None:
-        """Check it; `traced` has the outputs of passes for acting, so that one that is two of them is traced once."""
+        """Checks the pass.
+
+        Args:
+            required: Columns that the pass must return.
+            traced: Outputs of the traced passes by method, so that a method that serves two passes is traced once.
+        """
         is_default = getattr(type(self.module), self.method) is getattr(RLModule, self.method)
         source = "_forward" if is_default and self.forward != "train" else self.method
         if source not in traced:
@@ -186,14 +191,14 @@ class _ForwardCheck:
         missing = [key for key in required if key not in made]
         if missing and self.forward != "exploration":
             remedy = f"Add {missing} to the dict that {self.method}() returns."
-            self.fail_lacking(outputs, f"{missing} too, which the loss needs", remedy)
+            self.fail_lacking(outputs, f"also {missing}, which the loss needs", remedy)
         elif missing and Columns.ACTIONS in outputs:
             self.fail_lacking(
                 outputs,
-                f"{missing} beside {Columns.ACTIONS!r}, which the loss needs",
-                f"Return {{Columns.ACTION_DIST_INPUTS: ...}} alone, and actions and what belongs to them are made "
-                f"of it; or add {missing} (with {Columns.ACTION_DIST_INPUTS!r} among them, {Columns.ACTION_LOGP!r} may "
-                f"be left out).",
+                f"{missing} in addition to {Columns.ACTIONS!r}, which the loss needs",
+                f"Return only {{Columns.ACTION_DIST_INPUTS: ...}}, from which actions and their columns are made; or "
+                f"add {missing} (with {Columns.ACTION_DIST_INPUTS!r} among them, {Columns.ACTION_LOGP!r} may be left "
+                f"out).",
             )
 
     def _check_action_dist_inputs(self, inputs: Any) -> None:
@@ -220,7 +225,7 @@ class _ForwardCheck:
     def _check_scalars(self, key: str, values: Any, method: str | None = None) -> None:
         shape = tuple(jnp.shape(values))
         if shape != self.leading:
-            remedy = "Return one number a row."
+            remedy = "Return one number per row."
             if shape == (*self.leading, 1):
                 remedy = "Drop the last axis: values[..., 0]."
             self.fail(key, f"the shape {self.leading}", f"{shape}", remedy, method)
@@ -233,7 +238,7 @@ class _ForwardCheck:
     def _check_state(self, outputs: dict[str, Any]) -> None:
         if Columns.STATE_OUT not in outputs:
             if Columns.STATE_IN in self.batch and self.forward != "train":
-                expected = f"{Columns.STATE_OUT!r} too, as get_initial_state() is not empty"
+                expected = f"also {Columns.STATE_OUT!r}, because get_initial_state() is not empty"
                 self.fail_lacking(outputs, expected, "Return the new recurrent state.")
             return
         if Columns.STATE_IN not in self.batch:

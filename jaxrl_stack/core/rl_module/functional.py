@@ -1,7 +1,7 @@
-"""Modules taken apart into arrays and a fixed definition, so that plain JAX transformations can carry them.
+"""Split of modules into arrays and a static definition, for plain JAX transformations.
 
-`nnx.split` runs once; what is traced afterwards takes flat dicts `{ref: array}` and gets them back. A `ref`
-is the path of a leaf joined by "/": `"default_policy/encoder/actor/dense_0/kernel"`.
+`nnx.split` runs once; traced functions then take and return flat dicts `{ref: array}`. A `ref` is the path of a leaf
+joined by "/": `"default_policy/encoder/actor/dense_0/kernel"`.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 Path = tuple[Any, ...]
 Flat = dict[Any, Any]
 
-# Where a MultiRLModule keeps its modules; left out of refs.
+# Attribute of a MultiRLModule with its modules; left out of refs.
 MODULES_ATTRIBUTE = "_rl_modules"
 
 
 def join_path(path: Path) -> str:
-    """The ref of a path: its parts joined by "/"."""
+    """Returns the ref of a path: its parts joined by "/"."""
     return "/".join(str(part) for part in path)
 
 
 def raw_value(leaf: Any) -> Any:
-    """The array inside a Variable; an array as it is."""
+    """Returns the array inside a Variable; arrays pass unchanged."""
     return leaf.get_raw_value() if isinstance(leaf, nnx.Variable) else leaf
 
 
 def copy_array(value: Any) -> jax.Array:
-    """A copy with a buffer of its own (PRNG keys included), so that it can be donated."""
+    """Returns a copy in a new buffer, which can be donated; also for PRNG keys."""
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         data = np.array(jax.random.key_data(value))
         return jax.random.wrap_key_data(jax.device_put(data), impl=str(jax.random.key_impl(value)))
@@ -46,7 +46,7 @@ def copy_array(value: Any) -> jax.Array:
 
 
 class ModuleDefinition:
-    """What is fixed in a module: graph definition, leaf paths, and its NumPy constants.
+    """Static part of a module: graph definition, leaf paths, and NumPy constants.
 
     NumPy arrays among the attributes are constants of the definition: they are neither trained nor part of
     the state, and stay NumPy arrays in the merged module. JAX arrays and Variables other than `nnx.Param` are
@@ -69,18 +69,18 @@ class ModuleDefinition:
 
     @classmethod
     def of(cls, module: nnx.Module, rename: Callable[[Path], str] = join_path) -> tuple[ModuleDefinition, Flat, Flat]:
-        """Take `module` apart into (definition, params, rest), the latter `{ref: array}` without copies.
+        """Splits `module` into (definition, params, rest); the last two are `{ref: array}`, without copies.
 
         Args:
-            module: It is left as it is.
-            rename: Gives the ref of a path; default joins it by "/".
+            module: The module; it is not changed.
+            rename: Function from a path to its ref; the default joins it by "/".
         """
         graphdef, params, rest = _split(module)
         definition = cls(graphdef, params, rest, rename)
         return definition, *definition._named(type(module), params, rest)
 
     def same_as(self, other: ModuleDefinition) -> bool:
-        """Whether a program traced with `other` serves this definition too."""
+        """Whether a program that was traced with `other` also serves this definition."""
         return (
             self.graphdef == other.graphdef
             and self.constants.keys() == other.constants.keys()
@@ -88,9 +88,9 @@ class ModuleDefinition:
         )
 
     def is_alike(self, other: ModuleDefinition) -> bool:
-        """Whether a program traced with `other` serves this definition too, if both modules are of one spec.
+        """Whether a program that was traced with `other` also serves this definition, if both have the same spec.
 
-        Objects that are compared by identity, which each module makes for itself, count as the same.
+        Objects that are compared by identity, which each module creates, count as equal.
         """
         mine, others = self.graphdef, other.graphdef
         return (
@@ -102,30 +102,30 @@ class ModuleDefinition:
         )
 
     def merge(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> Any:
-        """The module with these arrays in it."""
+        """Builds the module from these arrays."""
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
 
     def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-        """These arrays as the leaves of a flat state."""
+        """Returns these arrays as the leaves of a flat state."""
         return [
             *((path, params[ref]) for path, ref in self.param_refs.items()),
             *((path, rest[ref]) for path, ref in self.rest_refs.items()),
         ]
 
     def flatten(self, module: nnx.Module) -> tuple[Flat, Flat]:
-        """The arrays of a module of this definition: (params, rest), in the order of the definition."""
+        """Returns (params, rest) of a module of this definition, in the order of the definition."""
         _, params, rest = _split(module)
         return self._named(type(module), params, rest)
 
     def _named(self, owner: type, params: Flat, rest: Flat) -> tuple[Flat, Flat]:
-        # Intermediates are what a forward pass notes for its caller, not state of the module.
+        # Intermediates are outputs of a forward pass for its caller, not state of the module.
         present = {path for path, leaf in rest.items() if not isinstance(leaf, nnx.Intermediate)} | params.keys()
         changed = present ^ (self.param_refs.keys() | self.rest_refs.keys() | self.constants.keys())
         if changed:
             raise ValueError(
                 f"The leaves {sorted(join_path(path) for path in changed)} of {owner.__name__} appeared or "
-                "disappeared in a forward pass: create every Variable and array attribute in setup(), and "
-                "only change its value afterwards."
+                "disappeared in a forward pass. Create every Variable and array attribute in setup(), and only "
+                "change its value afterwards."
             )
         return (
             {ref: raw_value(params[path]) for path, ref in self.param_refs.items()},
@@ -134,7 +134,7 @@ class ModuleDefinition:
 
 
 def _attributes_alike(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether two entries ``(name, value)`` of graph definitions are the same, but for which object it is."""
+    """Whether two entries ``(name, value)`` of graph definitions are equal, except for the identity of objects."""
     if one == other:
         return True
     (name, value), (other_name, other_value) = one, other
@@ -148,23 +148,23 @@ def _split(module: nnx.Module) -> tuple[Any, Flat, Flat]:
 
 
 class PureModule:
-    """A built `MultiRLModule` taken apart once: definition closed over, arrays as arguments.
+    """Built `MultiRLModule` as pure functions of its arrays; the static definition is stored once.
 
-    A Variable that several modules hold has one ref. It belongs to the module with the fewest Params, so that a
-    shared part which is a module id of its own belongs to that id; among equals to the one that was added first.
+    A Variable that several modules share has one ref. It belongs to the module with the fewest Params, so that a
+    shared part with its own module id belongs to that id; among equal numbers, to the module that was added first.
 
     Args:
-        module: The built module. It stays untouched and serves as the template for `refs_of`.
+        module: The built module. It is not changed, and is the template for `refs_of`.
 
     Attributes:
         params: Initial trained values `{ref: array}`, copies.
-        rest: Initial values of everything else that is an array (RNG keys and counts, batch statistics, JAX
-            array attributes), copies.
-        module_ids: Ids of the modules, in the order in which they were added.
+        rest: Initial values of all other arrays (RNG keys and counts, batch statistics, JAX array attributes),
+            copies.
+        module_ids: Ids of the modules, in the order of their addition.
         target_refs: Refs of the entries of `rest` that are parameters of target networks.
 
     Raises:
-        ValueError: If the MultiRLModule itself holds arrays outside of its modules.
+        ValueError: If the MultiRLModule has arrays outside of its modules.
     """
 
     def __init__(self, module: MultiRLModule):
@@ -181,9 +181,9 @@ class PureModule:
         for path in leaves:
             if path[0] != MODULES_ATTRIBUTE:
                 raise ValueError(
-                    f"{type(module).__name__} holds the array {join_path(path)!r} outside of its modules, "
-                    "where no optimizer would train it: make the part that holds it a module id of its own "
-                    "(add_module) and let the others refer to it."
+                    f"{type(module).__name__} has the array {join_path(path)!r} outside of its modules, where no "
+                    "optimizer would train it. Make the part with the array a separate module (add_module), to "
+                    "which the others refer."
                 )
         self.definition, params, rest = ModuleDefinition.of(
             module, lambda path: self._ref_of_variable.get(id(leaves[path]), join_path(path[1:]))
@@ -196,7 +196,7 @@ class PureModule:
         self.target_refs = frozenset(ref for ref, kind in types.items() if issubclass(kind, TargetParam))
 
     def bind(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> MultiRLModule:
-        """The module with these arrays in it; cheap, meant for use while tracing.
+        """Builds the module with these arrays; cheap, for use while tracing.
 
         Inside `jax.grad` or `jax.lax.scan`, bind and unbind within the transformed function: a module that
         was bound outside must not draw random numbers there.
@@ -204,21 +204,20 @@ class PureModule:
         return self.definition.merge(params, rest)
 
     def unbind(self, module: MultiRLModule) -> tuple[Flat, Flat]:
-        """(params, rest) of a bound module, with the structure and order of the initial ones."""
+        """Returns (params, rest) of a bound module, with the structure and order of the initial ones."""
         return self.definition.flatten(module)
 
     def reseed(self, rest: Mapping[str, Any], key: jax.Array) -> Flat:
-        """`rest` with random streams that start from `key`; the same values if the module draws nothing."""
+        """Returns `rest` with random streams that start from `key`; unchanged if the module has no streams."""
         return {**rest, **self.random_streams(rest, key)}
 
     def random_streams(self, rest: Mapping[str, Any], key: jax.Array, module_id: str | None = None) -> Flat:
-        """The part of `reseed` that differs from `rest`; of many keys at once under `jax.vmap`.
+        """Returns the entries of `reseed` that differ from `rest`; use `jax.vmap` for many keys.
 
         Args:
-            rest: Other state than parameters.
+            rest: Non-parameter state.
             key: PRNG key.
-            module_id: Only streams that this module draws from: they do not depend on what other modules there are.
-                None for all.
+            module_id: Returns only the streams of this module, which do not depend on other modules; None for all.
         """
         key_refs, count_refs = self._key_refs, self._count_refs
         if module_id is not None and len(self.module_ids) > 1:
@@ -234,21 +233,21 @@ class PureModule:
         return fresh
 
     def refs_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> list[str]:
-        """Refs of one Variable of the template module, or of those of a kind below one of its submodules.
+        """Returns the refs of one Variable of the template module, or of all Variables of a kind in a submodule.
 
-        What a submodule shares with others is included.
+        Variables that the submodule shares with others are included.
 
         Args:
             variable_or_submodule: The Variable or the submodule.
             kind: Subclass of `nnx.Variable`.
 
         Raises:
-            ValueError: If it is no part of the template module.
+            ValueError: If it is not a part of the template module.
         """
         return list(self.paths_of(variable_or_submodule, kind).values())
 
     def paths_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> dict[str, str]:
-        """``{path within the submodule: ref}`` of what `refs_of` gives; the path of a Variable itself is ""."""
+        """Returns ``{path within the submodule: ref}`` for the refs of `refs_of`; the path of a Variable is ""."""
         if isinstance(variable_or_submodule, nnx.Variable):
             variables = {"": variable_or_submodule}
         else:
@@ -257,8 +256,8 @@ class PureModule:
         unknown = [variable for variable in variables.values() if id(variable) not in self._ref_of_variable]
         if unknown:
             raise ValueError(
-                f"{len(unknown)} parameter(s) of {type(variable_or_submodule).__name__} are no part of the "
-                "module that was taken apart: pass a submodule or Param of the module that the Learner built."
+                f"{len(unknown)} parameter(s) of {type(variable_or_submodule).__name__} are no part of the module "
+                "that the Learner built. Pass a submodule or Param of that module."
             )
         return {path: self._ref_of_variable[id(variable)] for path, variable in variables.items()}
 
@@ -268,27 +267,27 @@ class PureModule:
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Set the leaves of a module of this definition to copies of these arrays."""
+        """Sets the leaves of a module of this definition to copies of these arrays."""
         leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
         nnx.update(module, nnx.from_flat_state(leaves))
 
     @property
     def trainable_ids(self) -> list[str]:
-        """Ids of the modules that have Params, their own or shared ones."""
+        """Ids of the modules with Params, which may be shared."""
         return [module_id for module_id in self.module_ids if self.refs_of(self.template[module_id])]
 
     def module_refs(self, module_id: str) -> list[str]:
-        """Refs of the Params that belong to `module_id`: without those that it shares and another id owns.
+        """Returns the refs of the Params that belong to `module_id`, without shared ones that belong to another id.
 
         Raises:
-            KeyError: If there is no such module.
+            KeyError: If the module does not exist.
         """
         if module_id not in self.module_ids:
-            raise KeyError(f"No module {module_id!r}; there are {list(self.module_ids)}.")
+            raise KeyError(f"No module {module_id!r}; known modules are {list(self.module_ids)}.")
         return [ref for ref in self.params if ref.startswith(f"{module_id}/")]
 
     def parameter_counts(self) -> dict[str, dict[str, int]]:
-        """Numbers of parameters of every module, and under ALL_MODULES of all of them together."""
+        """Returns the numbers of parameters of every module, and of all modules together under ALL_MODULES."""
 
         def count(params: Iterable[Any], rest: Iterable[Any]) -> dict[str, int]:
             return {

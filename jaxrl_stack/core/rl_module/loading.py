@@ -1,4 +1,4 @@
-"""Modules begin with the state of a checkpoint."""
+"""Loading of checkpoints into new modules."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 def load_known_parts(module: RLModule, path: str | os.PathLike[str] | None) -> None:
-    """Give a module the state of a checkpoint, without the attributes that only one of them has.
+    """Loads the state of a checkpoint into a module; attributes that only one of them has are skipped.
 
     Args:
-        module: Shares attributes with the checkpoint, whose weights have their shapes.
-        path: Folder of the checkpoint, or of a MultiRLModule's that has one module; None changes nothing.
+        module: The module. Weights of attributes that the checkpoint also has must have the same shapes.
+        path: Folder of the checkpoint of a module, or of a MultiRLModule with one module; None changes nothing.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        ValueError: If it is damaged, or does not fit the attributes that it has weights of.
+        ValueError: If it is damaged, or its weights do not fit the module's attributes.
     """
     if path is None:
         return

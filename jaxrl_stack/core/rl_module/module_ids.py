@@ -1,4 +1,4 @@
-"""Ids of modules, which name folders of checkpoints."""
+"""Check of module ids, which are names of checkpoint folders."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _REFUSED = re.compile(r'[<>:"/\\\\|?]|[ .]$')
 
 
 def validate_module_id(policy_id: Any, error: bool = False) -> None:
-    """Checks that a text can be the id of a module.
+    """Checks that a string can be the id of a module.
 
     Args:
         policy_id: The id.
-        error: Raise if it cannot; False logs a warning.
+        error: Whether to raise an error for an invalid id (True), or to log a warning.
 
     Raises:
-        ValueError: It is empty, no text, or has characters that names of files cannot have; with `error`.
+        ValueError: If `error`, and the id is empty, not a string, or has characters that file names cannot have.
     """
     if isinstance(policy_id, str) and policy_id and not _REFUSED.search(policy_id):
         return
     message = (
-        f"The module id {policy_id!r} cannot name a folder of a checkpoint. Use a text without < > : / | ?, without "
+        f"The module id {policy_id!r} cannot name a folder of a checkpoint. Use a string without < > : / | ?, without "
         "backslashes and quotation marks, and without a dot or a space at the end."
     )
     if error:

@@ -1,4 +1,4 @@
-"""Several RLModules in one (defined beside `RLModule`, which refers to them)."""
+"""MultiRLModule and its spec under RLlib's import path; they are defined in `rl_module.py`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""RLModules: the networks of a policy with its forward passes, alone and several in one.
+"""RLModules: networks of a policy with their forward passes, and containers of several modules.
 
-`RLModule` and `MultiRLModule` (which is one, and holds several) and their specs refer to each other, so they
-live in one file; `multi_rl_module.py` offers the latter two under RLlib's import path.
+`RLModule`, `MultiRLModule` (an RLModule that contains several) and their specs refer to each other, so that they
+are in one file; `multi_rl_module.py` exports the latter under RLlib's import path.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ARGUMENTS = ("observation_space", "action_space", "inference_only", "learner_only", "model_config", "catalog_class")
-"""Of the constructor of an `RLModule`, as its attributes and those of its spec."""
+"""Constructor arguments of an `RLModule`, which are also attributes of the module and of its spec."""
 _SHARED_ARGUMENTS = ("observation_space", "action_space", "inference_only", "model_config")
-"""Those that a `MultiRLModule` and its spec have, too."""
+"""Arguments that a `MultiRLModule` and its spec have, too."""
 
 _FLAX_REMEDY = (
     "Keep layers in nnx.List([...]) or nnx.Dict({...}) instead of a plain list or dict; assign an array as "
@@ -68,7 +68,7 @@ _FLAX_REMEDY = (
 
 
 _LAYERS_OF_FLAX = (
-    "Layers of flax.nnx take their initial weights from rngs=self.rngs and are called otherwise than torch's: "
+    "Layers of flax.nnx take their initial weights from rngs=self.rngs, and their arguments differ from torch's: "
     "nnx.Linear(4, 2, use_bias=False, rngs=self.rngs)."
 )
 _OTHER_ATTRIBUTES = {
@@ -79,11 +79,11 @@ _OTHER_ATTRIBUTES = {
     "num_outputs": "action_space",
     "act_space": "action_space",
 }
-"""Attribute of ModelV2 and older RLModules -> the one here."""
+"""Mapping from attributes of ModelV2 and older RLModules to current attributes."""
 
 
 class _RLModuleMeta(type(nnx.Module)):
-    """Checks and finishes a module after its whole constructor, overridden or not, has run."""
+    """Checks and completes a module after its constructor, overridden or not, has run."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -91,64 +91,64 @@ class _RLModuleMeta(type(nnx.Module)):
         except ValueError as error:
             if "of Pytree type" not in str(error):
                 raise
-            raise ValueError(f"{cls.__name__} holds arrays where JAX cannot see them. {_FLAX_REMEDY}") from error
+            raise ValueError(f"{cls.__name__} has arrays in places that JAX does not find. {_FLAX_REMEDY}") from error
         module._finish_build()
         return module
 
 
 class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
-    """The networks of one policy and how they are used: a Flax NNX module.
+    """Networks of one policy and their forward passes: a Flax NNX module.
 
     Subclasses build their networks in `setup()`, where `self.rngs` (`nnx.Rngs`) is available, and override
     `_forward` or some of `_forward_inference`, `_forward_exploration`, `_forward_train`. These take a dict of
-    columns with any leading batch axes and return a dict with `ACTION_DIST_INPUTS`, or `ACTIONS` (beside which
-    `ACTION_LOGP` follows from `ACTION_DIST_INPUTS`), and whatever a loss needs. They run while JAX traces: no side
-    effects, no Python branch on values.
+    columns with any leading batch axes and return a dict with `ACTION_DIST_INPUTS` or `ACTIONS`, and all columns
+    that the loss needs. If a pass returns both, `ACTION_LOGP` is computed from `ACTION_DIST_INPUTS`. Passes are
+    traced by JAX: they must not have side effects or Python branches on values.
 
     NumPy arrays among the attributes are constants, Variables other than `nnx.Param` and JAX arrays are state
     that is not trained, spaces and the model config are plain attributes.
 
     Args:
-        observation_space: Space of one observation as the module gets it (after the env-to-module
+        observation_space: Space of one observation as the module receives it (after the env-to-module
             connectors).
         action_space: Space of one action.
-        inference_only: Leave out what only training needs (see `InferenceOnlyAPI`).
-        learner_only: The module exists on Learners only.
+        inference_only: Whether to leave out attributes that only training needs (see `InferenceOnlyAPI`).
+        learner_only: Whether the module exists on Learners only.
         model_config: Settings for `setup()`; available as a dict.
-        catalog_class: Builds parts from spaces and model config; available as `self.catalog`.
-        rngs: Where the initial weights come from: `nnx.Rngs`, an int seed or a PRNG key. None draws a seed
-            from NumPy's global generator.
+        catalog_class: Class that builds parts from spaces and model config; the object is `self.catalog`.
+        rngs: Source of the initial weights: `nnx.Rngs`, an int seed or a PRNG key. None draws a seed from
+            NumPy's global generator.
 
     Raises:
-        ValueError: For `inference_only` and `learner_only` at once, or layers kept where Flax cannot
-            find them.
+        ValueError: If both `inference_only` and `learner_only` are set, or layers are in places that Flax does
+            not find.
     """
 
     framework = "jax"
     exploration_settings: tuple[str, ...] = ()
-    """Names of traced settings of the algorithm, such as ``"epsilon"``, whose values `forward_exploration` gets as
-    keyword arguments while environments are sampled; schedules as of the lifetime env steps."""
+    """Names of traced settings of the algorithm, such as ``"epsilon"``, that `forward_exploration` receives as keyword
+    arguments during sampling; schedules are evaluated at the lifetime env steps."""
     columns_from_acting: tuple[str, ...] = ()
     """Columns of every sampled step that ``forward_train`` or the module's own loss reads, in addition to those that
     every step has; see `Learner.columns_from_acting`."""
     rows_are_independent = False
-    """Whether what this class computes for a row depends on no other row of the batch, nor on their number.
+    """Whether the outputs for a row are independent of other rows of the batch, and of their number.
 
-    A class that says so lets a CPU work on a large batch in parts that fit its cache, and learners fill a batch up to a
-    size that is compiled already. A subclass that overrides a method has to say it again, and likewise in a
-    catalog. Batch normalisation and attention between rows make it wrong.
+    If True, CPUs process a large batch in parts that fit their cache, and learners pad a batch to a size that is
+    compiled already. A subclass that overrides a method must set it again; the same holds for catalogs. It must be
+    False with batch normalisation or attention between rows.
     """
     handles_resets = False
-    """Whether this class, with a recurrent state, looks at the column ``RESETS``, bool ``[B, T]``, and goes on from its
-    initial state at every step where it is True: sequences to learn from may have starts of episodes in them.
+    """Whether this class, with a recurrent state, reads the column ``RESETS``, bool ``[B, T]``, and restarts from its
+    initial state at every step where it is True, so that training sequences may contain starts of episodes.
 
-    Other modules with a recurrent state never see such a sequence. Learners call their `_forward_train` step by step,
-    with each step's state, and hand their methods and losses sequences of one step; gradients flow from step to step
-    all the same. A subclass that overrides a method has to say it again, and likewise in a catalog.
+    Other modules with a recurrent state never receive such a sequence. Learners call their `_forward_train` step by
+    step, with each step's state, and pass sequences of one step to their methods and losses; gradients still flow from
+    step to step. A subclass that overrides a method must set it again; the same holds for catalogs.
     """
     honours_action_mask = False
     """Whether this class never chooses an action that the mask in its observations ``{"action_mask": mask,
-    "observations": all else}`` forbids. Connectors keep the mask for such modules."""
+    "observations": other observations}`` forbids. Connectors keep the mask for such modules."""
     STATE_FILE_NAME = "module_state"
     _state_is_weights = True
 
@@ -166,13 +166,13 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     ):
         if config is not None:
             raise ValueError(
-                f"{type(self).__name__}(config=...) is gone: pass observation_space=, action_space=, "
+                f"{type(self).__name__}(config=...) is gone. Pass observation_space=, action_space=, "
                 "inference_only=, learner_only=, model_config= and catalog_class= as keyword arguments."
             )
         if inference_only and learner_only:
             raise ValueError(
-                f"{type(self).__name__} got inference_only=True and learner_only=True: a module is used "
-                "either for inference only or on Learners only; set one of them."
+                f"{type(self).__name__} got inference_only=True and learner_only=True, which exclude each other. Set "
+                "one of them."
             )
         self.observation_space = observation_space
         self.action_space = action_space
@@ -191,7 +191,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         try:
             self.setup()
         except TypeError as error:
-            # A MultiRLModule builds others in its own.
+            # A MultiRLModule builds its modules in its own setup().
             is_told = bool(getattr(error, "__notes__", ()))
             if not is_told and ("rngs" in str(error) or "keyword argument" in str(error)):
                 error.add_note(f"Raised in {type(self).__name__}.setup(). {_LAYERS_OF_FLAX}")
@@ -200,14 +200,14 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     def _finish_build(self) -> None:
         if "_compiled_forwards" not in vars(self):
             raise TypeError(
-                f"{type(self).__name__}.__init__() does not call super().__init__(): pass the keyword "
-                "arguments on to it, or better build the networks in setup() and leave the constructor alone."
+                f"{type(self).__name__}.__init__() does not call super().__init__(). Build the networks in setup() "
+                "instead of the constructor, or pass the keyword arguments on to super().__init__()."
             )
         if isinstance(self, TargetNetworkAPI):
             try:
                 self.make_target_networks()
             except AttributeError as error:
-                # setup() may itself leave out the networks that only training needs, and targets are copies of those.
+                # setup() may leave out the networks that only training needs, of which targets are copies.
                 if error.name not in {
                     part for dotted in self._non_inference_attributes() for part in dotted.split(".")
                 }:
@@ -215,10 +215,10 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         for name, value in vars(self).items():
             if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jnp.floating):
                 notice_once(
-                    f"{type(self).__name__}.{name} is a JAX array, which training does not change: self.{name} = "
-                    f"nnx.Param(array) is trained, and a NumPy array is a constant."
+                    f"{type(self).__name__}.{name} is a JAX array, which training does not change. Use self.{name} = "
+                    f"nnx.Param(array) to train it, or a NumPy array for a constant."
                 )
-        # Streams that layers draw from are theirs (forked, or held as an attribute of the layer).
+        # Layers have their own random streams (forked, or attributes of the layer).
         del self.rngs
         self._dropped_attributes = self._non_inference_attributes()
         for dotted in self._dropped_attributes:
@@ -228,7 +228,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 delattr(owner, name)
 
     def _non_inference_attributes(self) -> tuple[str, ...]:
-        """Paths of the attributes that an inference-only module is without; empty for other modules."""
+        """Returns the paths of the attributes that an inference-only module lacks; empty for other modules."""
         if self.inference_only and isinstance(self, InferenceOnlyAPI):
             return tuple(self.get_non_inference_attributes())
         return ()
@@ -238,101 +238,110 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         def __getattr__(self, name: str) -> Any:
             if name == "rngs":
                 raise AttributeError(
-                    f"{type(self).__name__}.rngs exists while the module is built: create layers in "
-                    "setup(), and give layers that draw random numbers (nnx.Dropout) rngs=self.rngs there."
+                    f"{type(self).__name__}.rngs exists only while the module is built. Create layers in setup(), and "
+                    "pass rngs=self.rngs to layers that draw random numbers (nnx.Dropout) there."
                 )
             if name in vars(self).get("_dropped_attributes", ()):
                 raise AttributeError(
-                    f"{type(self).__name__}.{name} was left out because the module is inference_only: build "
-                    "it with inference_only=False to train or evaluate it."
+                    f"{type(self).__name__}.{name} was left out because the module is inference_only. Build it with "
+                    "inference_only=False to train or evaluate it."
                 )
             hint = f" Use self.{_OTHER_ATTRIBUTES[name]}." if name in _OTHER_ATTRIBUTES else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint}", name=name)
 
-    # What users override.
+    # Methods to override.
 
     def setup(self) -> None:
-        """Build the networks. `self.rngs` gives layers their initial weights and random streams."""
+        """Builds the networks. `self.rngs` is the source of layers' initial weights and random streams."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The forward pass that the other three use unless they are overridden."""
+        """Forward pass that the other three call unless they are overridden.
+
+        Args:
+            batch: Columns with leading batch axes, such as `OBS` `[N, ...]`.
+            **kwargs: Keyword arguments of the caller, such as `t` in exploration.
+
+        Returns:
+            `{column: array}` with `ACTION_DIST_INPUTS` or `ACTIONS`.
+        """
         raise NotImplementedError(
-            f"{type(self).__name__} has no forward pass: override _forward(batch), or "
-            "_forward_inference(batch), _forward_exploration(batch) and _forward_train(batch)."
+            f"{type(self).__name__} has no forward pass. Override _forward(batch), or _forward_inference(batch), "
+            "_forward_exploration(batch) and _forward_train(batch)."
         )
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The pass for greedy actions; default `_forward`."""
+        """Forward pass for greedy actions; `_forward` by default."""
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The pass for exploring actions; default `_forward`. `t=` is the number of env steps so far."""
+        """Forward pass for exploration; `_forward` by default. `t=` is the number of env steps so far."""
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """The pass that the loss uses; default `_forward`."""
+        """Forward pass for the loss; `_forward` by default."""
         return self._forward(batch, **_accepted(self._forward, kwargs))
 
     def get_inference_action_dist_cls(self) -> type[Distribution]:
-        """Distribution class for the `ACTION_DIST_INPUTS` of `forward_inference`."""
+        """Returns the distribution class for the `ACTION_DIST_INPUTS` of `forward_inference`."""
         return self._default_action_dist_cls()
 
     def get_exploration_action_dist_cls(self) -> type[Distribution]:
-        """Distribution class for the `ACTION_DIST_INPUTS` of `forward_exploration`."""
+        """Returns the distribution class for the `ACTION_DIST_INPUTS` of `forward_exploration`."""
         return self._default_action_dist_cls()
 
     def get_train_action_dist_cls(self) -> type[Distribution]:
-        """Distribution class for the `ACTION_DIST_INPUTS` of `forward_train`."""
+        """Returns the distribution class for the `ACTION_DIST_INPUTS` of `forward_train`."""
         return self._default_action_dist_cls()
 
     def get_initial_state(self) -> Any:
-        """Recurrent state at the start of an episode: a dict of arrays without batch axis; {} = stateless.
+        """Returns the recurrent state at the start of an episode: a dict of arrays without batch axis; {}: stateless.
 
-        With a state, all columns of the forward passes are sequences `[B, T, ...]`; `STATE_IN` `[B, ...]` is the state
-        before their first step, and `STATE_OUT` among what is returned that after their last one.
+        If the module has a state, all columns of forward passes are sequences `[B, T, ...]`. `STATE_IN` `[B, ...]` is
+        the state before their first step. Passes return `STATE_OUT`, the state after the last step.
         """
         return {}
 
     def is_stateful(self) -> bool:
-        """Whether the module carries a recurrent state from step to step."""
+        """Whether the module has a recurrent state."""
         return bool(self.get_initial_state())
 
-    # What others call.
+    # Methods to call.
 
     def forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Compiled `_forward_inference`, without gradients.
+        """Calls the compiled `_forward_inference`, without gradients.
 
         Args:
-            batch: Columns with leading batch axes, NumPy or JAX arrays; `OBS` at least.
-            **kwargs: Passed on; numbers and arrays are traced, anything else (bools, strings) compiles anew.
+            batch: Columns with leading batch axes, NumPy or JAX arrays; at least `OBS`.
+            **kwargs: Keyword arguments of the pass; numbers and arrays are traced, other values (bools, strings)
+                are static.
 
         Returns:
-            The outputs, as JAX arrays.
+            The outputs as JAX arrays.
         """
         return self._run_forward("_forward_inference", batch, kwargs)
 
     def forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Compiled `_forward_exploration`, without gradients; see `forward_inference`.
+        """Calls the compiled `_forward_exploration`, without gradients; see `forward_inference`.
 
-        `t=` (env steps so far) reaches a `_forward_exploration` that has such a parameter or `**kwargs`.
+        `t=` (env steps so far) is passed only if `_forward_exploration` has this parameter or `**kwargs`.
         """
         return self._run_forward("_forward_exploration", batch, kwargs)
 
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Compiled `_forward_train`; see `forward_inference`. Changes of untrained state are kept."""
+        """Calls the compiled `_forward_train`, see `forward_inference`. Changes of untrained state are kept."""
         return self._run_forward("_forward_train", batch, kwargs)
 
     def get_state(
         self, components: Parts = None, *, not_components: Parts = None, inference_only: bool = False
     ) -> dict[str, np.ndarray]:
-        """Weights and other state as a flat dict `{"path/to/leaf": numpy array}`.
+        """Returns weights and other state as a flat dict `{"path/to/leaf": numpy array}`.
 
         Parts that the module shares with others are included; random streams are not.
 
         Args:
-            components: Only these attributes; None = all.
-            not_components: Leave these attributes out.
-            inference_only: Leave out what `InferenceOnlyAPI` names.
+            components: Names of attributes; None for all.
+            not_components: Names of attributes to leave out.
+            inference_only: Whether to leave out the attributes of `InferenceOnlyAPI.get_non_inference_attributes`.
         """
         keep, leave = as_names(components), as_names(not_components)
         dropped: tuple[str, ...] = ()
@@ -347,31 +356,31 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over a state as `get_state` returns it; what it does not name stays as it is.
+        """Sets the state to a result of `get_state`; missing leaves keep their values.
 
-        An inference-only module skips what it was built without.
+        An inference-only module ignores leaves of attributes that it lacks.
 
         Raises:
-            ValueError: For a name or shape that the module does not have.
+            ValueError: If the module does not have a leaf of a name, shape and dtype.
         """
         updates = [(path, copy_array(np.asarray(value, now.dtype))) for path, value, now in self._fitting(state)]
         nnx.update(self, nnx.from_flat_state(updates))
 
     def load_rllib_weights(self, weights: str | os.PathLike[str] | Mapping[str, Any]) -> None:
-        """Take over weights of RLlib's default module for PPO, IMPALA, APPO, DQN, SAC or TQC, which are PyTorch's.
+        """Loads weights of RLlib's default PyTorch module for PPO, IMPALA, APPO, DQN, SAC or TQC.
 
-        The module has to be built with the spaces and the model config that RLlib's was built with. Outputs agree to
-        1e-5. Target networks that are not among the weights become equal to what they follow.
+        The module must be built with the spaces and the model config of RLlib's module. Outputs agree to 1e-5. Target
+        networks that are missing in the weights become equal to their main networks.
 
         Args:
-            weights: RLlib's ``rl_module.get_state()`` or ``state_dict()``; or a file of it, ``.npz``, ``.safetensors``
-                or, where PyTorch is installed, ``.pt``. Files hold arrays and no code: RLlib's own checkpoints, which
-                are pickles, are not read.
+            weights: RLlib's ``rl_module.get_state()`` or ``state_dict()``; or a file of it: ``.npz``, ``.safetensors``
+                or, if PyTorch is installed, ``.pt``. Files contain arrays and no code: RLlib's own checkpoints are
+                pickles, and are not read.
 
         Raises:
-            FileNotFoundError: If there is no such file.
-            ImportError: If what reads it is not installed.
-            ValueError: If it is damaged, or of a module of another structure; nothing has changed then.
+            FileNotFoundError: If the file does not exist.
+            ImportError: If the package that reads it is not installed.
+            ValueError: If it is damaged, or belongs to a module of a different structure; nothing is changed then.
         """
         own = {ref: value for ref, (_, value) in self._state_leaves().items()}
         if not isinstance(weights, Mapping):
@@ -381,8 +390,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         missing = sorted(set(own) - targets - set(state) - NOT_IN_RLLIBS_MODULES)
         if missing:
             raise ValueError(
-                f"{type(self).__name__}.load_rllib_weights(): the weights lack what becomes {missing[:4]} here: build "
-                f"the module with RLlib's spaces and model config.{self._hint_for_misfit(state)}"
+                f"{type(self).__name__}.load_rllib_weights(): the weights lack {missing[:4]} of this module. Build the "
+                f"module with RLlib's spaces and model config.{self._hint_for_misfit(state)}"
             )
         self.set_state(state)
         if targets and not targets & set(state):
@@ -391,7 +400,11 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 update_target_network(main_net=main, target_net=target, tau=1.0)
 
     def _fitting(self, state: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Any, Any]]:
-        """``(path, value, present array)`` of what a state names; raises where it does not fit."""
+        """Returns ``(path, value, current array)`` of the leaves in a state.
+
+        Raises:
+            ValueError: If the module does not have a leaf of a name, shape and dtype.
+        """
         leaves = self._state_leaves()
         found = []
         for ref, value in state.items():
@@ -400,9 +413,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                     continue
                 close = difflib.get_close_matches(ref, leaves, n=3) or list(leaves)[:6]
                 raise ValueError(
-                    f"{type(self).__name__}.set_state() got {ref!r}, which this module does not have (it "
-                    f"has for example {close}): load the state into a module built with the same spaces and "
-                    "model config."
+                    f"{type(self).__name__}.set_state() got {ref!r}, which this module does not have (it has, for "
+                    f"example, {close}). Load the state into a module built with the same spaces and model config."
                 )
             path, current = leaves[ref]
             dtype = getattr(value, "dtype", None)
@@ -410,7 +422,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 raise ValueError(
                     f"{type(self).__name__}.set_state() got {ref!r} of shape {np.shape(value)}"
                     f"{'' if dtype is None else f' and dtype {dtype}'}, but the module has {np.shape(current)} and "
-                    f"{current.dtype}: load the state into a module built with the same spaces and model config."
+                    f"{current.dtype}. Load the state into a module built with the same spaces and model config."
                 )
             found.append((path, value, current))
         return found
@@ -424,14 +436,14 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return build()
 
     def _check_outline(self, state: Mapping[str, Any]) -> None:
-        """Raise a ValueError unless a state fits and is complete."""
+        """Raises a ValueError unless a state fits the module and is complete."""
         self._fitting(state)
         missing = sorted(set(self._state_leaves()) - set(state))
         if missing:
-            raise ValueError(f"The state of this {type(self).__name__} lacks {missing[:5]}; it is damaged.")
+            raise ValueError(f"The state of this {type(self).__name__} is damaged: it lacks {missing[:5]}.")
 
     def _state_leaves(self) -> dict[str, tuple[tuple[Any, ...], Any]]:
-        """{ref: (path, array)} of everything but constants and random streams."""
+        """Returns `{ref: (path, array)}` of all leaves except constants and random streams."""
         return {
             join_path(path): (path, raw_value(leaf))
             for path, leaf in nnx.to_flat_state(nnx.state(self))
@@ -440,17 +452,17 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         }
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that build a module like this one."""
+        """Returns the arguments that build a module like this one."""
         return (), _attributes(self, _ARGUMENTS) | {"model_config": dict(self.model_config)}
 
     def as_multi_rl_module(self) -> MultiRLModule:
-        """A MultiRLModule that holds this very module as `DEFAULT_MODULE_ID`."""
+        """Returns a MultiRLModule with this module (not a copy) as `DEFAULT_MODULE_ID`."""
         multi = MultiRLModule(inference_only=self.inference_only)
         multi.add_module(DEFAULT_MODULE_ID, self)
         return multi
 
     def unwrapped(self) -> RLModule:
-        """The module itself: nothing wraps modules here."""
+        """Returns the module itself, since modules are never wrapped."""
         return self
 
     def __repr__(self) -> str:
@@ -458,15 +470,15 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
 
     __str__ = __repr__
 
-    # Machinery.
+    # Internals.
 
     def _default_action_dist_cls(self) -> type[Distribution]:
         if self.catalog is not None:
             return self.catalog.get_action_dist_cls(self.framework)
         if self.action_space is None:
             raise ValueError(
-                f"{type(self).__name__} has no action_space to choose an action distribution by: pass one, "
-                "or override get_inference_, get_exploration_ and get_train_action_dist_cls()."
+                f"{type(self).__name__} has no action_space, which determines its action distribution. Pass one, or "
+                "override get_inference_, get_exploration_ and get_train_action_dist_cls()."
             )
         return get_action_dist_cls_for_space(self.action_space)
 
@@ -491,23 +503,23 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         except TraceContextError as error:
             raise RuntimeError(
                 f"{type(self).__name__}.{name}() changes state (a random stream, batch statistics) of a module from "
-                "outside of the JAX transformation that calls it: take the module apart with PureModule, and bind "
-                "and unbind it inside."
+                "outside of the JAX transformation that calls it. Make a PureModule of it, and bind and unbind it "
+                "inside."
             ) from error
         return outputs if name == "_forward_train" else jax.lax.stop_gradient(outputs)
 
 
 class MultiRLModule(RLModule):
-    """Several RLModules in one, by id: dict-like, with forward passes over `{module_id: {column: array}}`.
+    """Container of several RLModules by id: dict-like, with forward passes over `{module_id: {column: array}}`.
 
-    Override `setup()` (and call `super().setup()`) to connect modules, for example to give several modules
-    the encoder that is a module of its own.
+    Override `setup()` (and call `super().setup()`) to connect modules, for example to share the encoder of a
+    separate module.
 
     Args:
         rl_module_specs: `{module_id: RLModuleSpec}`; `setup()` builds them. With `inference_only`, modules
             that are `learner_only` are left out.
-        config, inference_only: As in `RLModule`.
-        **kwargs: ``observation_space``, ``action_space``, ``learner_only``, ``model_config``, ``rngs``: likewise.
+        config, inference_only: See `RLModule`.
+        **kwargs: ``observation_space``, ``action_space``, ``learner_only``, ``model_config``, ``rngs``: see `RLModule`.
     """
 
     def __init__(
@@ -526,7 +538,7 @@ class MultiRLModule(RLModule):
         super().__init__(config, inference_only=inference_only, **kwargs)
 
     def setup(self) -> None:
-        """Build the modules of `rl_module_specs`."""
+        """Builds the modules of `rl_module_specs`."""
         key = self.rngs.params()
         for module_id, spec in self.rl_module_specs.items():
             if self.inference_only:
@@ -536,32 +548,32 @@ class MultiRLModule(RLModule):
             self.add_module(module_id, spec.build(rngs=_module_key(key, module_id)))
 
     def add_module(self, module_id: str, module: RLModule, *, override: bool = False) -> None:
-        """Add a built module.
+        """Adds a built module.
 
         Args:
-            module_id: Non-empty, without "/" (which separates the parts of refs).
-            module: The module itself is kept, not a copy.
-            override: Replace a module that has this id already.
+            module_id: Id of the module: non-empty, without "/" (which separates the parts of refs).
+            module: The module; it is not copied.
+            override: Whether to replace a module with this id.
 
         Raises:
-            ValueError: For an unusable id, or one that is taken.
+            ValueError: If the id is invalid, or already used.
         """
         if not isinstance(module_id, str) or not module_id or "/" in module_id or hasattr(nnx.Dict, module_id):
             raise ValueError(
-                f"Module id {module_id!r} cannot be used: choose a non-empty string without '/' that is not "
-                "the name of a dict method."
+                f"Module id {module_id!r} is invalid. Use a non-empty string without '/' that is not the name of a "
+                "dict method."
             )
         if module_id in self and not override:
             raise ValueError(
-                f"There is a module {module_id!r} already: pass override=True to replace it, or use another id."
+                f"Module {module_id!r} exists already. Pass override=True to replace it, or use a different id."
             )
         self._rl_modules[module_id] = module
 
     def remove_module(self, module_id: str, *, raise_err_if_not_found: bool = True) -> None:
-        """Remove a module.
+        """Removes a module.
 
         Raises:
-            KeyError: If there is none of that id, unless `raise_err_if_not_found` is False.
+            KeyError: If the module does not exist, unless `raise_err_if_not_found` is False.
         """
         if module_id in self:
             del self._rl_modules[module_id]
@@ -571,7 +583,7 @@ class MultiRLModule(RLModule):
     def foreach_module(
         self, func: Callable[..., T], *, return_dict: bool = False, **kwargs: Any
     ) -> list[T] | dict[str, T]:
-        """The results of `func(module_id, module, **kwargs)` for each module: a list, or a dict by id."""
+        """Returns the results of `func(module_id, module, **kwargs)` for each module: a list, or a dict by id."""
         results = {module_id: func(module_id, module, **kwargs) for module_id, module in self.items()}
         return results if return_dict else list(results.values())
 
@@ -584,26 +596,26 @@ class MultiRLModule(RLModule):
         return self._rl_modules[module_id]
 
     def get(self, module_id: str, default: RLModule | None = None) -> RLModule | None:
-        """The module of that id, or `default`."""
+        """Returns a module by its id, or `default`."""
         return self._rl_modules[module_id] if module_id in self else default
 
     def keys(self) -> KeysView[str]:
-        """Ids of the modules, in the order in which they were added."""
+        """Returns the ids of the modules, in the order of their addition."""
         return dict(self._rl_modules).keys()
 
     def values(self) -> ValuesView[RLModule]:
-        """The modules."""
+        """Returns the modules, in the order of their addition."""
         return dict(self._rl_modules).values()
 
     def items(self) -> ItemsView[str, RLModule]:
-        """Pairs of id and module."""
+        """Returns pairs of id and module, in the order of their addition."""
         return dict(self._rl_modules).items()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rl_modules)
 
     def __contains__(self, module_id: object) -> bool:
-        # An nnx.Dict holds the names of its methods, too.
+        # `in` is also True for names of methods of an nnx.Dict.
         return module_id in dict(self._rl_modules)
 
     def __len__(self) -> int:
@@ -625,22 +637,23 @@ class MultiRLModule(RLModule):
         return self._forward_each("_forward_train", batch, kwargs)
 
     def get_initial_state(self) -> Any:
-        """`{module_id: initial state}` of the stateful modules."""
+        """Returns `{module_id: initial state}` of the stateful modules."""
         states = {module_id: module.get_initial_state() for module_id, module in self.items()}
         return {module_id: state for module_id, state in states.items() if state}
 
     def get_state(
         self, components: Parts = None, *, not_components: Parts = None, inference_only: bool = False
     ) -> dict[str, Any]:
-        """`{module_id: state of the module}`; see `RLModule.get_state`.
+        """Returns `{module_id: state of the module}`; see `RLModule.get_state`.
 
         Args:
-            components: Only these module ids; None = all.
-            not_components: Leave these module ids out.
-            inference_only: Leave out `learner_only` modules, and in the others what `InferenceOnlyAPI` names.
+            components: Module ids; None for all.
+            not_components: Module ids to leave out.
+            inference_only: Whether to leave out `learner_only` modules, and in the others the attributes of
+                `InferenceOnlyAPI.get_non_inference_attributes`.
 
         Raises:
-            ValueError: For an unknown module id.
+            ValueError: If a module id is unknown.
         """
         return {
             module_id: self[module_id].get_state(inference_only=inference_only)
@@ -649,15 +662,15 @@ class MultiRLModule(RLModule):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over `{module_id: state}`; modules that it does not name stay as they are.
+        """Sets the states of modules, `{module_id: state}`; missing modules keep their states.
 
         Raises:
-            KeyError: For an unknown module id.
+            KeyError: If a module id is unknown.
         """
         if COMPONENT_RL_MODULE in state and COMPONENT_RL_MODULE not in self:
             raise KeyError(
-                f"{self._no_module(COMPONENT_RL_MODULE)} This is a Learner's state: pass it to Learner.set_state(), or "
-                f"state[{COMPONENT_RL_MODULE!r}] here."
+                f"{self._no_module(COMPONENT_RL_MODULE)} This is a Learner's state. Pass it to Learner.set_state(), or "
+                f"pass state[{COMPONENT_RL_MODULE!r}] here."
             )
         for module_id, module_state in state.items():
             spec = self.rl_module_specs.get(module_id)
@@ -666,26 +679,26 @@ class MultiRLModule(RLModule):
             self[module_id].set_state(module_state)
 
     def load_rllib_weights(self, weights: str | os.PathLike[str] | Mapping[str, Any]) -> None:
-        """Take over ``{module_id: weights}``; see `RLModule.load_rllib_weights`.
+        """Loads ``{module_id: weights}``; see `RLModule.load_rllib_weights`.
 
         Raises:
-            KeyError: For an unknown module id.
-            ValueError: For a file: a file is of one module.
+            KeyError: If a module id is unknown.
+            ValueError: If `weights` is a file, which has the weights of one module.
         """
         if not isinstance(weights, Mapping):
-            raise ValueError(f"load_rllib_weights({weights!r}): a file is of one module; pass {{module_id: file}}.")
+            raise ValueError(f"load_rllib_weights({weights!r}): a file has one module. Pass {{module_id: file}}.")
         for module_id, own in weights.items():
             self[module_id].load_rllib_weights(own)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that build a MultiRLModule with the modules that this one has now."""
+        """Returns the arguments that build a MultiRLModule with the current modules of this one."""
         return (), _attributes(self, (*_SHARED_ARGUMENTS, "learner_only")) | {
             "model_config": dict(self.model_config),
             "rl_module_specs": {i: RLModuleSpec.from_module(m) for i, m in self.items()},
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Pairs of id and module, each of which is saved in a folder of its own."""
+        """Returns pairs of id and module; each module is saved in a separate folder."""
         return list(self.items())
 
     def _check_outline(self, state: Mapping[str, Any]) -> None:
@@ -693,28 +706,27 @@ class MultiRLModule(RLModule):
         missing = sorted(set(self) - set(state))
         if unknown or missing:
             raise ValueError(
-                f"The state of this {type(self).__name__} lacks the modules {missing} and has {unknown} besides."
+                f"The state of this {type(self).__name__} lacks the modules {missing} and has the unknown {unknown}."
             )
         for module_id, module in self.items():
             module._check_outline(state[module_id])
 
     def as_multi_rl_module(self) -> MultiRLModule:
-        """The module itself."""
+        """Returns the module itself."""
         return self
 
 
 @dataclasses.dataclass
 class RLModuleSpec:
-    """How to build an RLModule: its class and its constructor arguments.
+    """Specification of an RLModule: its class and its constructor arguments.
 
-    Fields that are None may be filled in by an AlgorithmConfig; a spec that names a `module_class` builds on its own.
+    An AlgorithmConfig may fill in fields that are None; a spec with a `module_class` can be built without one.
 
     Args:
         module_class: The class to build.
-        observation_space, action_space, inference_only, learner_only, model_config, catalog_class: As in
-            `RLModule`.
-        load_state_path: A checkpoint of the module, or of a MultiRLModule that has one, whose state it begins with.
-        model_config_dict: Old name of `model_config`; raises.
+        observation_space, action_space, inference_only, learner_only, model_config, catalog_class: See `RLModule`.
+        load_state_path: Checkpoint of the module, or of a MultiRLModule with one module, whose state is loaded.
+        model_config_dict: Old name of `model_config`; raises an error.
     """
 
     module_class: type[RLModule] | None = None
@@ -729,17 +741,17 @@ class RLModuleSpec:
 
     def __post_init__(self, model_config_dict: Any) -> None:
         if model_config_dict is not None:
-            raise ValueError("RLModuleSpec(model_config_dict=...) is gone: use model_config=.")
+            raise ValueError("RLModuleSpec(model_config_dict=...) is gone. Use model_config=.")
 
     def build(self, *, seed: int | None = None, rngs: nnx.Rngs | int | jax.Array | None = None) -> RLModule:
-        """The module.
+        """Builds the module.
 
         Args:
-            seed: Of the initial weights: same seed, same weights.
-            rngs: Instead of `seed`: `nnx.Rngs` or a PRNG key.
+            seed: Seed of the initial weights; equal seeds give equal weights.
+            rngs: `nnx.Rngs` or a PRNG key, instead of `seed`.
 
         Raises:
-            ValueError: Without a `module_class`, or for one that is no RLModule.
+            ValueError: If `module_class` is missing, or not a subclass of RLModule.
         """
         if not isinstance(self.module_class, type) or not issubclass(self.module_class, RLModule):
             raise ValueError(
@@ -752,27 +764,27 @@ class RLModuleSpec:
 
     @classmethod
     def from_module(cls, module: RLModule) -> RLModuleSpec:
-        """The spec that builds a module like this one (with new weights).
+        """Returns the spec that builds a module like this one (with new weights).
 
         Raises:
-            ValueError: For a MultiRLModule.
+            ValueError: If it is a MultiRLModule.
         """
         if isinstance(module, MultiRLModule):
-            raise ValueError("RLModuleSpec.from_module() got a MultiRLModule: use MultiRLModuleSpec.from_module().")
+            raise ValueError("RLModuleSpec.from_module() got a MultiRLModule. Use MultiRLModuleSpec.from_module().")
         _, kwargs = module.unwrapped().get_ctor_args_and_kwargs()
         return cls(module_class=type(module.unwrapped()), **{**kwargs, "model_config": kwargs["model_config"] or None})
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as plain data: classes as "module:name", spaces as dicts."""
+        """Returns the spec as plain data: classes as "module:name", spaces as dicts."""
         return _spec_to_dict(self)
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any], *, allow: Collection[type] = ()) -> RLModuleSpec:
-        """The inverse of `to_dict`.
+        """Builds a spec from a result of `to_dict`.
 
         Args:
             d: Result of `to_dict`.
-            allow: Classes of yours that it names; names of this package, and registered ones, are found without.
+            allow: Your classes that may be loaded; classes of this package, and registered ones, are always allowed.
 
         Raises:
             ValueError: If it names a class that is not allowed.
@@ -780,37 +792,39 @@ class RLModuleSpec:
         return cls(**_spec_from_dict(d, allow))
 
     def update(self, other: RLModuleSpec, override: bool = True) -> None:
-        """Take over fields of another spec in place.
+        """Copies fields of another spec into this one, in place.
 
         Args:
-            other: Its fields that are None are not looked at.
-            override: True: `other` wins, flags included; False: only what is None here is filled in.
+            other: The other spec; fields that are None are ignored.
+            override: True: fields of `other` replace those of this spec, flags included. False: only fields that are
+                None in this spec are set.
 
         Raises:
-            ValueError: If `other` is no RLModuleSpec.
+            ValueError: If `other` is not an RLModuleSpec.
         """
         if not isinstance(other, RLModuleSpec):
             raise ValueError(f"RLModuleSpec.update() needs an RLModuleSpec, got {type(other).__name__}.")
         _take_over(self, other, override)
 
     def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
-        """A MultiRLModuleSpec with this spec as `DEFAULT_MODULE_ID`."""
+        """Returns a MultiRLModuleSpec with this spec as `DEFAULT_MODULE_ID`."""
         return MultiRLModuleSpec(rl_module_specs={DEFAULT_MODULE_ID: self}, inference_only=self.inference_only)
 
 
 @dataclasses.dataclass
 class MultiRLModuleSpec:
-    """How to build a MultiRLModule.
+    """Specification of a MultiRLModule.
 
     Args:
         multi_rl_module_class: The class to build.
-        observation_space, action_space, inference_only, model_config: As in `MultiRLModule`.
+        observation_space, action_space, inference_only, model_config: See `MultiRLModule`.
         rl_module_specs: `{module_id: RLModuleSpec}`.
-        load_state_path: A checkpoint of the module, whose state `build` gives to it.
-        modules_to_load: Ids of the modules that `load_state_path` is for; None = all without one of their own.
+        load_state_path: Checkpoint of a MultiRLModule whose state `build` loads.
+        modules_to_load: Ids of the modules to load from `load_state_path`; None: all modules of the checkpoint. Modules
+            whose spec has its own `load_state_path` are skipped.
 
     Raises:
-        ValueError: If `rl_module_specs` is not a dict of RLModuleSpecs, or for an old name.
+        ValueError: If `rl_module_specs` is not a dict of RLModuleSpecs, or an old argument is used.
     """
 
     multi_rl_module_class: type[MultiRLModule] = MultiRLModule
@@ -824,35 +838,35 @@ class MultiRLModuleSpec:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> MultiRLModuleSpec:
         if "marl_module_class" in kwargs:
-            raise TypeError("MultiRLModuleSpec(marl_module_class=...) is gone: use multi_rl_module_class=.")
+            raise TypeError("MultiRLModuleSpec(marl_module_class=...) is gone. Use multi_rl_module_class=.")
         if "module_specs" in kwargs:
-            raise ValueError("MultiRLModuleSpec(module_specs=...) is gone: use rl_module_specs=.")
+            raise ValueError("MultiRLModuleSpec(module_specs=...) is gone. Use rl_module_specs=.")
         return super().__new__(cls)
 
     @property
     def module_specs(self) -> dict[str, RLModuleSpec]:
-        """`rl_module_specs`, by an older name."""
+        """Older name of `rl_module_specs`."""
         return self.rl_module_specs
 
     def __post_init__(self) -> None:
         specs: Any = {} if self.rl_module_specs is None else self.rl_module_specs
         if not isinstance(specs, Mapping) or not all(isinstance(spec, RLModuleSpec) for spec in specs.values()):
             raise ValueError(
-                f"MultiRLModuleSpec(rl_module_specs={specs!r}): expected a dict of module ids and RLModuleSpecs."
+                f"MultiRLModuleSpec(rl_module_specs={specs!r}) must be a dict {{module_id: RLModuleSpec}}."
             )
         self.rl_module_specs = dict(specs)
 
     def build(
         self, module_id: str | None = None, *, seed: int | None = None, rngs: nnx.Rngs | int | jax.Array | None = None
     ) -> RLModule:
-        """The MultiRLModule, or only one of its modules.
+        """Builds the MultiRLModule, or only one of its modules.
 
-        A module's weights depend on the seed and its id, not on which others there are.
+        A module's weights depend on the seed and its id, not on other modules.
 
         Args:
-            module_id: Build this module alone.
-            seed: Of the initial weights: same seed, same weights.
-            rngs: Instead of `seed`: `nnx.Rngs` or a PRNG key.
+            module_id: Id of the only module to build; None builds the MultiRLModule.
+            seed: Seed of the initial weights; equal seeds give equal weights.
+            rngs: `nnx.Rngs` or a PRNG key, instead of `seed`.
         """
         streams = _as_rngs(seed if rngs is None else rngs)
         if module_id is not None:
@@ -871,7 +885,7 @@ class MultiRLModuleSpec:
                 module[module_id].restore_from_path(stored.part(module_id).path)
 
     def add_modules(self, module_specs: Mapping[str, RLModuleSpec], override: bool = True) -> None:
-        """Add specs in place; for an id that is there, replace the spec (`override`) or fill its gaps."""
+        """Adds specs in place; an existing spec is replaced if `override`, else its fields that are None are set."""
         for module_id, spec in module_specs.items():
             if override or module_id not in self.rl_module_specs:
                 self.rl_module_specs[module_id] = spec
@@ -879,29 +893,29 @@ class MultiRLModuleSpec:
                 self.rl_module_specs[module_id].update(spec, override=False)
 
     def remove_modules(self, module_ids: str | Collection[str]) -> None:
-        """Remove one or more specs in place; ids that are not there are ignored."""
+        """Removes one or more specs in place; unknown ids are ignored."""
         for module_id in as_names(module_ids) or ():
             self.rl_module_specs.pop(module_id, None)
 
     @classmethod
     def from_module(cls, module: MultiRLModule) -> MultiRLModuleSpec:
-        """The spec that builds a MultiRLModule like this one (with new weights).
+        """Returns the spec that builds a MultiRLModule like this one (with new weights).
 
         Raises:
-            ValueError: For an RLModule that is no MultiRLModule.
+            ValueError: If it is not a MultiRLModule.
         """
         if not isinstance(module, MultiRLModule):
             raise ValueError(
-                f"MultiRLModuleSpec.from_module() got {type(module).__name__}: use RLModuleSpec.from_module()."
+                f"MultiRLModuleSpec.from_module() got {type(module).__name__}. Use RLModuleSpec.from_module()."
             )
         kwargs: dict[str, Any] = _attributes(module, _SHARED_ARGUMENTS)
-        # As in a spec that says nothing of them.
+        # None, as in a spec that does not set them.
         kwargs |= {"model_config": dict(module.model_config) or None, "inference_only": module.inference_only or None}
         specs = {i: RLModuleSpec.from_module(m) for i, m in module.items()}
         return cls(multi_rl_module_class=type(module), rl_module_specs=specs, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as plain data: classes as "module:name", spaces as dicts."""
+        """Returns the spec as plain data: classes as "module:name", spaces as dicts."""
         modules = self.modules_to_load
         return _spec_to_dict(self) | {
             "rl_module_specs": {module_id: spec.to_dict() for module_id, spec in self.rl_module_specs.items()},
@@ -910,7 +924,7 @@ class MultiRLModuleSpec:
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any], *, allow: Collection[type] = ()) -> MultiRLModuleSpec:
-        """The inverse of `to_dict`; see `RLModuleSpec.from_dict`."""
+        """Builds a spec from a result of `to_dict`; see `RLModuleSpec.from_dict`."""
         kwargs = _spec_from_dict(d, allow)
         specs = kwargs.get("rl_module_specs") or {}
         kwargs["rl_module_specs"] = {i: RLModuleSpec.from_dict(spec, allow=allow) for i, spec in specs.items()}
@@ -919,12 +933,15 @@ class MultiRLModuleSpec:
         return cls(**kwargs)
 
     def update(self, other: AnyRLModuleSpec, override: bool = False) -> None:
-        """Take over another spec in place.
+        """Copies specs or fields of another spec into this one, in place.
 
         Args:
             other: A MultiRLModuleSpec (id by id; new ids are added) or an RLModuleSpec (for each module).
-            override: True: specs of `other` replace the ones here, its fields (RLModuleSpec) the fields of each. False:
-                only what is None here is filled in.
+            override: True: specs of `other` replace those of this spec, or fields of an RLModuleSpec those of each
+                module. False: only fields that are None in this spec are set.
+
+        Raises:
+            ValueError: If `other` is not a spec.
         """
         if isinstance(other, RLModuleSpec):
             for spec in self.rl_module_specs.values():
@@ -938,7 +955,7 @@ class MultiRLModuleSpec:
         _take_over(self, other, override, leave="rl_module_specs")
 
     def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
-        """The spec itself."""
+        """Returns the spec itself."""
         return self
 
     def __contains__(self, module_id: str) -> bool:
@@ -946,7 +963,7 @@ class MultiRLModuleSpec:
 
     def __getitem__(self, module_id: str) -> RLModuleSpec:
         if module_id not in self.rl_module_specs:
-            raise KeyError(f"No spec for module {module_id!r}; there are {list(self.rl_module_specs)}.")
+            raise KeyError(f"No spec for module {module_id!r}; known modules are {list(self.rl_module_specs)}.")
         return self.rl_module_specs[module_id]
 
 
@@ -954,7 +971,7 @@ AnyRLModuleSpec = RLModuleSpec | MultiRLModuleSpec
 
 
 class _CompiledForwards:
-    """A module's compiled forward passes; compiled anew when its structure or plain attributes change."""
+    """Compiled forward passes of a module; compiled again after a change of its structure or plain attributes."""
 
     def __init__(self) -> None:
         self._entries: dict[str, list[tuple[ModuleDefinition, Callable[..., Any]]]] = {}
@@ -983,7 +1000,7 @@ class _CompiledForwards:
 
 
 def parameter_table(module: RLModule) -> str:
-    """Name, shape, dtype and size of each parameter of a module, and the totals, as text."""
+    """Returns a table of name, shape, dtype and size of each parameter of a module, with the totals, as text."""
     prefix = MODULES_ATTRIBUTE + "/"
     leaves = nnx.to_flat_state(nnx.state(module))
     params = {
@@ -1011,7 +1028,7 @@ def _attributes(owner: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _spec_to_dict(spec: AnyRLModuleSpec) -> dict[str, Any]:
-    """A spec's fields by name, with classes, spaces and the model config as plain data."""
+    """Returns a spec's fields by name, with classes, spaces and the model config as plain data."""
     out: dict[str, Any] = {}
     for name, value in _attributes(spec, (field.name for field in dataclasses.fields(spec))).items():
         if name.endswith("_class"):
@@ -1025,7 +1042,7 @@ def _spec_to_dict(spec: AnyRLModuleSpec) -> dict[str, Any]:
 
 
 def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[str, Any]:
-    """The inverse of `_spec_to_dict`."""
+    """Inverts `_spec_to_dict`."""
     out = dict(fields)
     for name, value in fields.items():
         if name.endswith("_class") and isinstance(value, str):
@@ -1036,7 +1053,7 @@ def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[
 
 
 def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
-    """Set a spec's fields, but for one, to what another one has; only those that are None unless `override`."""
+    """Copies fields of another spec except `leave`; if not `override`, only fields that are None in `spec`."""
     for field in dataclasses.fields(spec):
         mine, theirs = getattr(spec, field.name), getattr(other, field.name)
         if field.name != leave and theirs is not None and (override or mine is None):
@@ -1044,16 +1061,16 @@ def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
 
 
 def _can_hold(dtype: Any, given: Any) -> bool:
-    """Whether an array of a dtype can take over values of another one: floats for floats, integers for integers."""
+    """Whether an array of a dtype can store values of another dtype: floats for floats, integers for integers."""
     return given is None or np.can_cast(np.dtype(given), np.dtype(dtype), "same_kind")
 
 
 def check_fits_specs(specs: MultiRLModuleSpec, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise a ValueError unless specs build modules of these states; nothing is allocated for it.
+    """Raises a ValueError unless specs build modules of these states; nothing is allocated.
 
     Args:
         specs: Complete specs.
-        states: ``{module_id: RLModule.get_state()}``; modules that are in one of both only are not looked at.
+        states: ``{module_id: RLModule.get_state()}``; modules that only one of the arguments has are ignored.
     """
     for module_id in specs.rl_module_specs:
         if module_id in states:
@@ -1064,10 +1081,10 @@ def check_fits_specs(specs: MultiRLModuleSpec, states: Mapping[str, Mapping[str,
 
 def _check_outline_of(build: Callable[[], RLModule], state: Mapping[str, Any]) -> None:
     try:
-        # Without allocating anything: arguments that are too large show as shapes that do not fit.
+        # Allocates nothing: arguments that are too large are found as shapes that do not fit.
         outline = nnx.eval_shape(build)
     except (jax.errors.JAXTypeError, jax.errors.JAXIndexError, TraceContextError):
-        # A setup() that looks at the values of its weights.
+        # The setup() reads the values of its weights.
         return
     outline._check_outline(state)
 
@@ -1079,7 +1096,7 @@ def _as_rngs(rngs: nnx.Rngs | int | jax.Array | None) -> nnx.Rngs:
 
 
 def _module_key(key: jax.Array, module_id: str) -> jax.Array:
-    # By the id, so that a module's weights do not depend on which other modules there are.
+    # Derived from the id, so that a module's weights do not depend on other modules.
     return jax.random.fold_in(key, zlib.crc32(module_id.encode()))
 
 
@@ -1106,7 +1123,7 @@ def _takes_t(function: Callable[..., Any]) -> bool:
 
 
 def _accepted(method: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """`kwargs` without `t`, which every exploration pass is offered, if `method` has no use for it."""
+    """Returns `kwargs`, without `t` if `method` does not take it."""
     if "t" in kwargs and not _takes_t(method.__func__):  # type: ignore[attr-defined]
         return {name: value for name, value in kwargs.items() if name != "t"}
     return kwargs

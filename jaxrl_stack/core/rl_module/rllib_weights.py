@@ -1,6 +1,6 @@
-"""Weights of RLlib's default modules, which are PyTorch's, by the names and in the layout of the modules here.
+"""Conversion of weights of RLlib's default PyTorch modules to the names and layouts of this package's modules.
 
-Files hold arrays and no code: nothing is unpickled.
+Files contain arrays and no code: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _CONSTANT = ".log_std_clip_param_const"
 _DENSE = {"weight": "kernel", "bias": "bias"}
 _LAYERNORM = {"weight": "scale", "bias": "bias"}
 NOT_IN_RLLIBS_MODULES = frozenset({"log_alpha"})
-"""Parameters of modules here that RLlib's learners keep."""
+"""Parameters of this package's modules that RLlib stores in its learners."""
 _MAX_NAME = 300
 
 
 def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
-    """The arrays of a file, by their names.
+    """Reads the arrays of a file, by name.
 
     Args:
-        path: ``.npz``; ``.safetensors``; or ``.pt``, ``.pth`` of a state dict, for which PyTorch has to be installed.
-        max_bytes: An ``.npz`` that would unpack to more is refused.
+        path: ``.npz``; ``.safetensors``; or ``.pt``, ``.pth`` of a state dict, which needs PyTorch.
+        max_bytes: Maximum unpacked size of an ``.npz``.
 
     Raises:
-        FileNotFoundError: If there is no such file.
-        ImportError: If what reads it is not installed.
-        ValueError: If it is of another kind, or damaged.
+        FileNotFoundError: If the file does not exist.
+        ImportError: If the package that reads it is not installed.
+        ValueError: If it has a different type, is too large, or is damaged.
     """
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix not in _READERS:
@@ -52,19 +52,19 @@ def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str
             f"which can run code, and are not read. {_HOW_TO}"
         )
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"load_rllib_weights({os.fspath(path)!r}): there is no such file.")
+        raise FileNotFoundError(f"load_rllib_weights({os.fspath(path)!r}): the file does not exist.")
     try:
         found = _READERS[suffix](path, max_bytes)
         if not isinstance(found, Mapping):
-            raise ValueError(f"it holds a {type(found).__name__}, not a dict of arrays")
+            raise ValueError(f"it contains a {type(found).__name__}, not a dict of arrays")
         return dict(found)
     except ImportError as error:
         raise ImportError(
-            f"load_rllib_weights({os.fspath(path)!r}) needs {error.name}: install it, or use an .npz file. {_HOW_TO}"
+            f"load_rllib_weights({os.fspath(path)!r}) needs {error.name}. Install it, or use an .npz file. {_HOW_TO}"
         ) from error
     except Exception as error:  # of three libraries
         raise ValueError(
-            f"load_rllib_weights({os.fspath(path)!r}): the file is damaged, or holds more than arrays: {error}"
+            f"load_rllib_weights({os.fspath(path)!r}): the file is damaged, or contains more than arrays: {error}"
         ) from error
 
 
@@ -95,14 +95,14 @@ _READERS: dict[str, Callable[[Any, int], Any]] = {
 
 
 def from_rllib_names(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The state of a module here, `{"path/to/leaf": array}`, out of a PyTorch state dict of RLlib's.
+    """Converts a PyTorch state dict of RLlib to the state of a module of this package, `{"path/to/leaf": array}`.
 
     Args:
         weights: ``{"encoder.actor_encoder.net.mlp.0.weight": array or CPU tensor}``. Dense weights are ``[out, in]``,
             those of convolutions ``[out, in, height, width]``.
 
     Raises:
-        ValueError: For a name that is no part of RLlib's default modules.
+        ValueError: If a name is not a part of RLlib's default modules.
     """
     weights = {name: _as_array(name, value) for name, value in weights.items() if not str(name).endswith(_CONSTANT)}
     return {
@@ -131,7 +131,7 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
-    """Where the layer of a torch Sequential, which counts activations and padding, too, is in our stack of layers."""
+    """Returns the ref of a layer of a torch Sequential, whose indices also count activations and padding."""
     net, index, kind = layer["net"], int(layer["index"]), layer["kind"]
     # Weights of a dense layer have two axes and those of a convolution four; those of a layer normalisation, which
     # follows either, have one.
@@ -146,7 +146,7 @@ def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _net_ref(net: str) -> str:
-    """Where a network is that may be, or be a part of, an actor's or a critic's encoder."""
+    """Returns the ref of a network, with the names of actor and critic encoders replaced."""
     first, *rest = net.split(".")
     if first in ("encoder", "_old_encoder") and rest and rest[0] in _ENCODERS:
         rest[0] = _ENCODERS[rest[0]]
@@ -155,8 +155,8 @@ def _net_ref(net: str) -> str:
 
 def _as_array(name: Any, value: Any) -> np.ndarray:
     if not isinstance(name, str) or len(name) > _MAX_NAME:
-        raise ValueError(f"load_rllib_weights() got {str(name)[:_MAX_NAME]!r} for a name of weights.")
+        raise ValueError(f"load_rllib_weights() got the invalid name {str(name)[:_MAX_NAME]!r} of weights.")
     array = np.asarray(value.detach() if hasattr(value, "detach") else value)
     if not np.issubdtype(array.dtype, np.floating):
-        raise ValueError(f"load_rllib_weights() got {name!r} of dtype {array.dtype}; weights are floats.")
+        raise ValueError(f"load_rllib_weights() got {name!r} of dtype {array.dtype}. Weights must be floats.")
     return array.astype(np.float32)

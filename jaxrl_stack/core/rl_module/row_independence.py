@@ -1,5 +1,8 @@
-"""What the class of a module says of it: that it computes each row of a batch by itself, so that a batch may be split
-up and padded; that its sequences may have starts of episodes in them; what the agents of a step share."""
+"""Properties that a module's class declares.
+
+They are: independent rows, so that a batch may be split and padded; sequences with starts of episodes; observations
+that the agents of a step share.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +21,34 @@ _METHODS = (FunctionType, property, functools.cached_property, staticmethod, cla
 
 
 def rows_are_independent(module: RLModule) -> bool:
-    """Whether what a module computes for a row is the same whatever other rows its batch has.
+    """Whether a module's outputs for a row are independent of the other rows of the batch.
 
-    So it is where its class and its catalog say so (`RLModule.rows_are_independent`), and no activation function of a
-    user could look across rows.
+    True if its class and its catalog declare it (`RLModule.rows_are_independent`), and no activation function comes
+    from the user, which could combine rows.
     """
     activations = [value for name, value in module.model_config.items() if name.endswith("activation")]
     return _say(_parts(module), "rows_are_independent") and not any(map(_is_of_a_user, activations))
 
 
 def handles_resets(module: RLModule) -> bool:
-    """Whether sequences that a module with a recurrent state learns from may have starts of episodes in them.
+    """Whether training sequences of a module with a recurrent state may contain starts of episodes.
 
-    So they may where its class and its catalog say so (`RLModule.handles_resets`), and the encoder that it has.
+    True if its class and its catalog declare it (`RLModule.handles_resets`), and its encoder, if any.
     """
     encoder = vars(module).get("encoder")
     return _say(_parts(module), "handles_resets") and (encoder is None or encoder_handles_resets(encoder))
 
 
 def shared_observations(module: RLModule) -> tuple[str, ...]:
-    """Keys of observations that are the same for all agents, as its class says (see `ValueFunctionAPI`)."""
+    """Returns the keys of observations that the module's class declares as shared (see `ValueFunctionAPI`)."""
     return _says_so(type(module), "shared_observations") or ()
 
 
 def can_be_split(module: RLModule) -> bool:
-    """Whether a batch gives the same outputs in several forward passes as in one: its rows are independent, and the
-    module has no random streams, from which each pass would draw anew."""
+    """Whether several forward passes on parts of a batch give the same outputs as one pass.
+
+    True if rows are independent, and the module has no random streams, from which each pass would draw again.
+    """
     return rows_are_independent(module) and not nnx.to_flat_state(nnx.state(module, nnx.RngState))
 
 
@@ -56,7 +61,7 @@ def _say(classes: list[type], name: str) -> bool:
 
 
 def _says_so(cls: type, name: str) -> Any:
-    """What the class says that is also the last one to define a function; False if there is none."""
+    """Returns the class's declaration `name`; False if a subclass of the declaring class defines a method."""
     for kind in cls.__mro__:
         if name in vars(kind):
             return vars(kind)[name]

@@ -1,7 +1,7 @@
-"""Sequences to learn from, step by step.
+"""Step-by-step processing of training sequences.
 
-A sequence is a chunk of a block (`Block.chunks`), or was drawn from replay, with the recurrent state before the first
-of its steps in ``STATE_IN``. Where chunks are cut at fixed steps, ``RESETS`` says where the state starts anew.
+A sequence is a chunk of a block (`Block.chunks`), or was drawn from replay. ``STATE_IN`` has the recurrent state before
+its first step. If chunks are cut at fixed steps, ``RESETS`` marks the steps at which the state is reset.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 def step_by_step(module: RLModule, batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Sequences as sequences of one step each, for a module that does not look at ``RESETS``.
+    """Converts sequences to sequences of one step, for a module that does not read ``RESETS``.
 
-    The module makes a step at a time, from the state that the step before it left, or from its initial state where
-    ``RESETS`` says so. Gradients flow from step to step.
+    The module processes one step at a time, from the state after the step before, or from its initial state where
+    ``RESETS`` is True. Gradients flow from step to step.
 
     Args:
-        module: With a recurrent state; its other state changes as in the steps.
-        batch: ``{column: pytree [N, L, ...]}``, ``STATE_IN`` ``[N, ...]`` and ``RESETS`` among them.
+        module: Module with a recurrent state; its other state is updated in place.
+        batch: ``{column: pytree [N, L, ...]}`` with ``STATE_IN`` ``[N, ...]`` and ``RESETS``.
 
     Returns:
-        ``(batch [N * L, 1, ...] with each step's state, what forward_train returns of it)``.
+        ``(batch [N * L, 1, ...] with each step's state, outputs of forward_train)``.
     """
     definition, params, rest = ModuleDefinition.of(module)
     initial = module.get_initial_state()
@@ -45,7 +45,7 @@ def step_by_step(module: RLModule, batch: dict[str, Any]) -> tuple[dict[str, Any
         state = jax.tree.map(lambda new, old: jnp.where(expand(reset, old), new, old), initial, state)
         columns = {**columns, Columns.STATE_IN: state, Columns.RESETS: jnp.zeros_like(columns[Columns.RESETS])}
         outputs = dict(own.forward_train(columns))
-        # Of modules whose pass for the loss returns none, the one for acting does; its gradient is wanted here.
+        # If the pass for the loss returns no state, the pass for acting does; here it needs a gradient.
         after = outputs.pop(Columns.STATE_OUT, None)
         after = own._forward_inference(columns)[Columns.STATE_OUT] if after is None else after
         return (after, definition.flatten(own)[1]), (columns, outputs)

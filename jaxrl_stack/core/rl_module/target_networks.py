@@ -1,4 +1,4 @@
-"""Target networks: copies of networks that follow them slowly and are not trained."""
+"""Target networks: untrained copies of networks, which follow them slowly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Network = TypeVar("Network")
 
 
 class TargetParam(nnx.Variable):
-    """A parameter of a target network: it follows the one that is trained, and no optimizer sees it."""
+    """Parameter of a target network: it follows the trained parameter, and has no optimizer."""
 
 
 def make_target_network(main_net: Network) -> Network:
-    """A copy of a network with its current values, whose parameters are `TargetParam`s.
+    """Returns a copy of a network with its current values, whose parameters are `TargetParam`s.
 
     Args:
-        main_net: An NNX module. What it draws random numbers from is copied, too.
+        main_net: An NNX module. Its random streams are copied, too.
     """
 
     def copied(variable: Any) -> Any:
@@ -36,13 +36,13 @@ def make_target_network(main_net: Network) -> Network:
 
 
 def update_target_network(*, main_net: Any, target_net: Any, tau: float) -> None:
-    """Move a target network towards its main network, in place: ``tau * main + (1 - tau) * target``.
+    """Moves a target network towards its main network, in place: ``tau * main + (1 - tau) * target``.
 
-    Learners do this by themselves, inside their compiled update; this is for modules that are used by hand.
+    Learners do this inside their compiled update; use the function for modules without a Learner.
 
     Args:
         main_net: An NNX module.
-        target_net: What `make_target_network` made of it.
+        target_net: Result of `make_target_network` for it.
         tau: Weight of the main network, in [0, 1].
     """
     main, target = dict(nnx.to_flat_state(nnx.state(main_net))), dict(nnx.to_flat_state(nnx.state(target_net)))
@@ -52,6 +52,5 @@ def update_target_network(*, main_net: Any, target_net: Any, tau: float) -> None
 
 
 def follows(kind: type) -> bool:
-    """Whether a Variable of this type in a target network follows the one of the main network: all but random streams
-    do."""
+    """Whether a Variable of this type follows the main network's Variable: all types except random streams do."""
     return issubclass(kind, nnx.Variable) and not issubclass(kind, nnx.RngState)

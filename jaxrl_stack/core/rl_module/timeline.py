@@ -1,4 +1,4 @@
-"""Sequences from replay as a recurrent network runs over them."""
+"""Sequences from replay in the form that recurrent networks process."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ StateAfter = Callable[[dict[str, Any]], Any]
 
 
 def states_of(encoder: Any) -> StateAfter:
-    """What an encoder's state is after some columns, with or without an action mask in them."""
+    """Returns the function from columns to an encoder's state after them; observations may contain an action mask."""
     return lambda columns: encoder(split_action_mask(columns)[0])[Columns.STATE_OUT]
 
 
 class Timeline:
-    """The observations of sequences and those after them in one row each, so that one pass of a network says what it
-    makes of a step's observation and of the next one.
+    """Sequences of observations extended by the next observation, so that one pass evaluates each step's observation
+    and the next one.
 
-    Burn-in, the steps before those that count, only brings the recurrent state up to date, without a gradient: every
-    network's own, the online ones' and the target networks' (Kapturowski et al., 2019, "Recurrent Experience Replay in
-    Distributed Reinforcement Learning", section 3).
+    Burn-in, the steps before the valid ones, only updates the recurrent state of each network, online and target,
+    without a gradient (Kapturowski et al., 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning",
+    section 3).
 
     Args:
         batch: `OBS` and `NEXT_OBS` `[N, J, ...]`, `STATE_IN` `[N, ...]` before their first step, and `LOSS_MASK` bool
-            `[N, J]`: False in burn-in, of which each sequence has up to `burn_in` steps, and in the padding after it.
-            Without it all steps count. No episode ends within a sequence.
-        burn_in: Steps of burn-in, at most.
+            `[N, J]`: False in burn-in, of which each sequence has up to `burn_in` steps, and in the padding at its end.
+            Without `LOSS_MASK` all steps are valid. No episode ends within a sequence.
+        burn_in: Maximum number of steps of burn-in.
 
     Attributes:
-        obs: `[N, M + 1, ...]`, ``M = J - burn_in``: the observations from the first step on that counts, and the one
-            after the last.
+        obs: `[N, M + 1, ...]`, ``M = J - burn_in``: the observations from the first valid step on, and the one after
+            the last step.
     """
 
     def __init__(self, batch: dict[str, Any], burn_in: int = 0):
         length = jax.tree.leaves(batch[Columns.OBS])[0].shape[1]
         mask = batch.get(Columns.LOSS_MASK)
-        # Whole sequences, of any length, have no burn-in.
+        # Without a mask, sequences of any length are whole, and have no burn-in.
         self.burn_in = burn_in = 0 if mask is None else burn_in
         self._state_in = batch[Columns.STATE_IN]
-        # Steps that count are the last ones of their sequence.
+        # The index after the last valid step of each sequence.
         end = jnp.full((1,), length) if mask is None else length - jnp.argmax(mask[:, ::-1], axis=1)
         is_inside = jnp.arange(length + 1) < end[:, None]
 
@@ -66,33 +66,31 @@ class Timeline:
             self._steps = jnp.clip(steps, 0, length - burn_in - 1)
 
     def _from_first(self, values: Any, number: int) -> Any:
-        """Of `[N, K, ...]`, `number` steps from the first one on that counts; the last one again, where there are no
-        more."""
+        """Returns `number` steps of `[N, K, ...]` from the first valid one on; the last step is repeated at the end."""
         first = self._num_before[:, None] if self.burn_in else jnp.zeros((1, 1), jnp.int32)
         leaves = jax.tree.leaves(values)
         steps = jnp.minimum(first + jnp.arange(number), leaves[0].shape[1] - 1)
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """What belongs to `obs`, `[N, M + 1, ...]`, of columns `[N, J, ...]`: after the last step that of the last step
-        again."""
+        """Aligns columns `[N, J, ...]` with `obs`, `[N, M + 1, ...]`; the last step is repeated at the end."""
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
-        """What a network takes: `OBS` `[N, M + 1, ...]` and `STATE_IN`, after its burn-in.
+        """Returns the inputs of a network: `OBS` `[N, M + 1, ...]`, and `STATE_IN` after its burn-in.
 
         Args:
-            state_after: `{OBS: [N, 1, ...], STATE_IN: state}`, and `ACTIONS` if the batch has them -> the network's
-                state after that step.
+            state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to
+                the network's state after that step.
         """
         return {Columns.OBS: self.obs, Columns.STATE_IN: self.state_in(state_after, self._state_in)}
 
     def state_in(self, state_after: StateAfter, state: Any) -> Any:
-        """A network's state before the first step that counts.
+        """Returns a network's state before the first valid step.
 
         Args:
-            state_after: As in `columns`.
-            state: Before the first step of each sequence, `[N, ...]`.
+            state_after: See `columns`.
+            state: State before the first step of each sequence, `[N, ...]`.
         """
         if not self.burn_in:
             return state
@@ -108,12 +106,11 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Of `[N, M + 1, ...]`, what belongs to the steps' own observations, `[N, J, ...]`; meaningless where the mask
-        is False."""
+        """Returns outputs `[N, M + 1, ...]` for the steps' observations, `[N, J, ...]`; meaningless in masked steps."""
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Likewise, what belongs to the observations after the steps."""
+        """Returns outputs `[N, M + 1, ...]` for the observations after the steps, `[N, J, ...]`; see `now`."""
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 
     def _placed(self, outputs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an RLModule may offer beyond its forward passes, and what some algorithms ask for."""
+"""Optional interfaces of RLModules besides forward passes; some algorithms require them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that estimate action values."""
+"""Interface of modules that estimate action values."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from typing import Any
 
 
 class QNetAPI(abc.ABC):
-    """An RLModule with a Q network."""
+    """RLModule with a Q network."""
 
     @abc.abstractmethod
     def compute_q_values(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Action values.
+        """Returns the action values.
 
         Args:
-            batch: Columns `[N, ...]`; `OBS` is required, and `ACTIONS` where the network takes the action as
-                input.
+            batch: Columns `[N, ...]` with `OBS`, and `ACTIONS` if the network takes the action as input.
 
         Returns:
             A dict with float arrays `[N, number of actions]` (discrete actions) or `[N]`.
         """
 
     def compute_advantage_distribution(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Advantages of a distributional, dueling Q network: a dict with arrays `[N, actions, atoms]`.
+        """Returns the advantages of a distributional, dueling Q network: a dict with arrays `[N, actions, atoms]`.
 
         Raises:
             NotImplementedError: Unless a module with such a network overrides it.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} has no advantage distribution: override compute_advantage_distribution()."
+            f"{type(self).__name__} has no advantage distribution. Override compute_advantage_distribution()."
         )

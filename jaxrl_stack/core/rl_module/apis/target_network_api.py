@@ -1,4 +1,4 @@
-"""Modules with target networks."""
+"""Interface of modules with target networks."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ TARGET_NETWORK_ACTION_DIST_INPUTS = "target_network_action_dist_inputs"
 
 
 class TargetNetworkAPI(abc.ABC):
-    """An RLModule that keeps slowly moving copies of some of its networks."""
+    """RLModule with target networks, copies of some networks that follow them slowly."""
 
     @abc.abstractmethod
     def make_target_networks(self) -> None:
-        """Create the target networks as attributes, equal to their main networks.
+        """Creates the target networks as attributes, equal to their main networks.
 
-        Called once, after `setup()`. Make them with `core.learner.utils.make_target_network`: what it returns has
-        parameters that no optimizer sees.
+        It is called once, after `setup()`. Create them with `core.learner.utils.make_target_network`, whose results
+        have no parameters for optimizers.
         """
 
     @abc.abstractmethod
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """The `(main network, target network)` pairs that a target update goes over."""
+        """Returns the `(main network, target network)` pairs of a target update."""
 
     @abc.abstractmethod
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """A forward pass through the target networks.
+        """Makes a forward pass through the target networks.
 
         Args:
             batch: Columns `[N, ...]`.
 
         Returns:
-            Outputs `[N, ...]`, for a policy under `TARGET_NETWORK_ACTION_DIST_INPUTS`.
+            Outputs `[N, ...]`; those of a policy are under `TARGET_NETWORK_ACTION_DIST_INPUTS`.
         """

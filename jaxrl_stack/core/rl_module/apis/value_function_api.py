@@ -1,4 +1,4 @@
-"""Modules that estimate state values."""
+"""Interface of modules that estimate state values."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ if TYPE_CHECKING:
 
 
 class ValueFunctionAPI(abc.ABC):
-    """An RLModule with a value function."""
+    """RLModule with a value function."""
 
     shared_observations: tuple[str, ...] = ()
-    """Keys of a Dict observation that are the same for all agents of a step, such as what a central critic sees.
+    """Keys of a Dict observation that are equal for all agents of a step, such as the inputs of a centralized critic.
 
-    A class that names some gets them once per step of the environment, beside a row for each of its agents: of
-    ``[m * A, ...]`` rows, those of a step side by side, these parts are ``[m, ...]``. So it is in minibatches of JAX
-    environments in which everybody acts, if their size divides by the agents; everywhere else they are in every row, so
-    that methods have to take both. A subclass that overrides a method has to name them again.
+    If a class sets it, minibatches may contain these keys once per environment step: other columns have rows
+    ``[m * A, ...]`` with the agents of a step adjacent, these keys ``[m, ...]``. This happens in minibatches of JAX
+    environments in which all agents act in every step, if the minibatch size is a multiple of the number of agents.
+    Elsewhere the keys are in every row, so that methods must handle both. A subclass that overrides a method must set
+    it again.
     """
 
     @abc.abstractmethod
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> jax.Array:
-        """State values.
+        """Returns the state values.
 
         Args:
             batch: Columns `[N, ...]` (stateful modules: `[B, T, ...]`); `OBS` is required without
                 `embeddings`.
-            embeddings: `EMBEDDINGS` of the outputs of `forward_train` for this batch, to save the encoder's
+            embeddings: `EMBEDDINGS` of the outputs of `forward_train` for this batch, which saves the encoder's
                 pass.
 
         Returns:
