@@ -1,4 +1,4 @@
-"""One column of an episode: its own items, preceded by a look-back into the chunk before."""
+"""Column of an episode: its own items, preceded by look-back items of the chunk before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Indices = int | np.integer | slice | list[int] | np.ndarray | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AsItem:
-    """A `fill` that is an item itself, also if it is a number: of columns whose items have no structure in common.
+    """Wrapper of a `fill` that is one item, also if it is a number, for columns whose items differ in structure.
 
     Attributes:
         item: The item.
@@ -31,20 +31,19 @@ class AsItem:
 
 
 class InfiniteLookbackBuffer:
-    """A list, or a batch of arrays, whose first `lookback` items lie before time step 0.
+    """List, or batch of arrays, whose first `lookback` items come before time step 0.
 
-    The items are first collected in a list; `finalize()` turns them into arrays `[n, ...]` (nested like one
-    item).
+    Items are first collected in a list; `finalize()` converts them to arrays `[n, ...]` (nested like one item).
 
-    Indices `>= 0` count from the first own item and never reach the look-back. Negative ones count from the
-    end and may run into the look-back; with `neg_index_as_lookback=True` they count backwards from the first
-    own item instead, so that -1 is the last look-back item.
+    Indices `>= 0` count from the first own item and never reach the look-back. Negative indices count from the
+    end and may reach the look-back; with `neg_index_as_lookback=True` they count backwards from the first own
+    item instead, so that -1 is the last look-back item.
 
     Args:
         data: list of items, or a finalized structure of arrays with a common leading axis (kept without a
             copy; the first write makes one).
-        lookback: number of items at the front that are look-back; cut down to the number of items.
-        space: gymnasium space of one item; needed for one-hot encoding, and to fill up an empty buffer.
+        lookback: number of items at the front that are look-back; limited to the number of items.
+        space: gymnasium space of one item; required for one-hot encoding, and for the fill of an empty buffer.
 
     Attributes:
         space: Gymnasium space of one item, or None; may be set.
@@ -57,9 +56,9 @@ class InfiniteLookbackBuffer:
 
     def __init__(self, data: Any = None, lookback: int = 0, space: gym.Space | None = None):
         if lookback < 0:
-            raise ValueError(f"lookback must be 0 or positive, got {lookback}")
+            raise ValueError(f"lookback={lookback} must be 0 or positive")
         self.finalized = not (data is None or isinstance(data, list))
-        # Arrays that may be held elsewhere, too, are copied before the first write.
+        # Arrays that others may hold are copied before the first write.
         self._shared = self.finalized
         self.data: Any = tree_map(np.asarray, data) if self.finalized else list(data or ())
         self.lookback = min(lookback, nested.batch_size(self.data) if self.finalized else len(self.data))
@@ -67,32 +66,33 @@ class InfiniteLookbackBuffer:
 
     @property
     def space_struct(self) -> Any:
-        """The elementary spaces of `space`, nested as dicts and tuples; None without a space."""
+        """Elementary spaces of `space`, nested in dicts and tuples; None without a space."""
         return None if self.space is None else nested.space_struct(self.space)
 
     def __len__(self) -> int:
-        """Number of own items, the look-back excluded."""
+        """Number of own items, without the look-back."""
         return self.len_incl_lookback() - self.lookback
 
     def len_incl_lookback(self) -> int:
-        """Number of all items, the look-back included."""
+        """Returns the number of all items, with the look-back."""
         return nested.batch_size(self.data) if self.finalized else len(self.data)
 
     def append(self, item: Any) -> None:
-        """Add one item at the end; raises RuntimeError after `finalize()`."""
+        """Adds one item at the end; raises a RuntimeError after `finalize()`."""
         self._require_list("append")
         self.data.append(item)
 
     def extend(self, items: Sequence[Any]) -> None:
-        """Add a sequence of items at the end; raises RuntimeError after `finalize()`."""
+        """Adds a sequence of items at the end; raises a RuntimeError after `finalize()`."""
         self._require_list("extend")
         self.data.extend(items)
 
     def pop(self, index: int = -1) -> None:
-        """Remove one item (index rules as in `get`); raises RuntimeError after `finalize()`.
+        """Removes one item (index rules as in `get`).
 
         Raises:
-            IndexError: if there is no such item.
+            IndexError: if the item does not exist.
+            RuntimeError: after `finalize()`.
         """
         self._require_list("pop")
         position = self._absolute(index, neg_index_as_lookback=False)
@@ -102,7 +102,7 @@ class InfiniteLookbackBuffer:
         self.lookback -= position < self.lookback
 
     def concat(self, other: InfiniteLookbackBuffer) -> None:
-        """Append the own items of `other`, not its look-back; this buffer stays a list, or arrays.
+        """Appends the own items of `other`, without its look-back; this buffer remains a list, or arrays.
 
         Raises:
             ValueError: if both hold arrays whose structures or item shapes differ.
@@ -114,7 +114,7 @@ class InfiniteLookbackBuffer:
             self.data.extend(nested.unbatch(items) if other.finalized else items)
             return
         rows = items if other.finalized else nested.batch(items)
-        # The placeholder of an empty, finalized buffer need not have the right structure.
+        # The placeholder in an empty, finalized buffer may have a different structure.
         self.data = (
             tree_map(lambda *parts: np.concatenate(parts), self.data, rows)
             if self.len_incl_lookback()
@@ -123,9 +123,9 @@ class InfiniteLookbackBuffer:
         self._shared = False
 
     def finalize(self) -> None:
-        """Turn the list of items into arrays `[n, ...]`, once.
+        """Converts the list of items to arrays `[n, ...]`; does nothing if it has been done before.
 
-        An empty list becomes an empty batch: with the item shape of `space`, else of shape `[0]`.
+        An empty list becomes an empty batch with the item shape of `space`, or of shape `[0]` without a space.
 
         Raises:
             ValueError: if the items differ in structure or shape.
@@ -148,20 +148,21 @@ class InfiniteLookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return one item, or several: as a list before `finalize()`, as arrays `[k, ...]` after it.
+        """Returns one item, or several: as a list before `finalize()`, as arrays `[k, ...]` after it.
 
         Args:
             indices: an int for one item; a slice or a list of ints for several; None for all own items.
-            neg_index_as_lookback: count negative indices backwards from the first own item, not from the end.
-            fill: stands in for items outside the buffer. A number fills every leaf of an item of the usual
-                structure and shape; anything else is taken as the item itself, as is what an `AsItem` holds. None:
-                indices outside raise, slices are cut at the ends (as in Python).
-            one_hot_discrete: one-hot encode `Discrete` and `MultiDiscrete` leaves (float32); filled items are
-                not encoded, all their entries are `fill`.
+            neg_index_as_lookback: whether negative indices count backwards from the first own item, instead of
+                from the end.
+            fill: replacement of items outside the buffer. A number fills every leaf of an item of the usual
+                structure and shape; other values, and the item in an `AsItem`, are used as the item. None: indices
+                outside the buffer raise an error, slices are cut at the ends (as in Python).
+            one_hot_discrete: whether to one-hot encode `Discrete` and `MultiDiscrete` leaves (float32); filled
+                items are not encoded, all their entries are `fill`.
 
         Raises:
             IndexError: for an index outside the buffer without `fill`.
-            TypeError: for indices of another type.
+            TypeError: for indices of a different type.
             ValueError: for `one_hot_discrete` without a space.
         """
         if one_hot_discrete and self.space is None:
@@ -179,18 +180,18 @@ class InfiniteLookbackBuffer:
         return [self._encode(self.data[position], one_hot_discrete) for position in positions]
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Overwrite items in place.
+        """Overwrites items in place.
 
         Args:
-            new_data: for an int index one item; else as many items as are addressed, as a list of items or as
-                a structure of arrays `[k, ...]`. After `finalize()`, items must fit the stored shapes and
-                dtypes, unless they replace all the data, look-back included.
+            new_data: one item for an int index; else one item per index, as a list of items or as a structure of
+                arrays `[k, ...]`. After `finalize()`, items must have the stored shapes and dtypes, unless they
+                replace all the data, look-back included.
             at_indices: index rules as in `get`, None for all own items.
             neg_index_as_lookback: as in `get`.
 
         Raises:
-            IndexError: for an index outside the buffer, or another number of items than is addressed.
-            ValueError: if structure, shape or dtype do not fit; nothing is written then.
+            IndexError: for an index outside the buffer, or a wrong number of items.
+            ValueError: if structure, shape or dtype do not match; nothing is written then.
         """
         positions = self._positions(at_indices, neg_index_as_lookback, cuts=True)
         if not self._holds(positions):
@@ -218,12 +219,12 @@ class InfiniteLookbackBuffer:
             self._assign(_as_rows(positions), rows)
 
     def sub_buffer(self, start: int, stop: int, lookback: int) -> InfiniteLookbackBuffer:
-        """Return the own items `[start, stop)` with up to `lookback` items before them as look-back.
+        """Returns the own items `[start, stop)` with up to `lookback` items before them as look-back.
 
         Args:
             start: first own item, in `[0, len(self)]`.
             stop: end of the range, not before `start`.
-            lookback: how many items before `start` to take along, as far as there are any.
+            lookback: maximum number of items before `start` to keep.
         """
         first = max(self.lookback + start - lookback, 0)
         rows = slice(first, self.lookback + stop)
@@ -233,13 +234,13 @@ class InfiniteLookbackBuffer:
         return InfiniteLookbackBuffer(data, self.lookback + start - first, self.space)
 
     def unfinalize(self) -> None:
-        """Turn arrays back into a list of items, so that more can be appended."""
+        """Converts arrays back to a list of items, so that more can be appended."""
         if self.finalized:
             self.data = nested.unbatch(self.data)
             self.finalized = self._shared = False
 
     def get_state(self) -> dict[str, Any]:
-        """Return the content as plain data: items or arrays, numbers, and a description of the space."""
+        """Returns the content as plain data: items or arrays, numbers, and a description of the space."""
         if self.finalized:
             self._shared = True
         return {
@@ -251,7 +252,7 @@ class InfiniteLookbackBuffer:
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> InfiniteLookbackBuffer:
-        """Build the buffer that `get_state()` described."""
+        """Builds the buffer from a result of `get_state()`."""
         buffer = InfiniteLookbackBuffer(state["data"], state["lookback"], space_from_dict(state["space"]))
         if buffer.finalized != state["finalized"]:
             raise ValueError(f"finalized={state['finalized']} does not fit data of type {type(state['data']).__name__}")
@@ -267,7 +268,7 @@ class InfiniteLookbackBuffer:
         return (self._get_item(position) for position in range(self.lookback, self.len_incl_lookback()))
 
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
-        """Return a new buffer: more items at the end (list, buffer), or a number added to every item."""
+        """Returns a new buffer with more items at the end (list, buffer), or with a number added to every item."""
         if isinstance(other, numbers.Number):
             added = tree_map(lambda leaf: leaf + other, self.data)
             return InfiniteLookbackBuffer(added, self.lookback, self.space)
@@ -288,7 +289,7 @@ class InfiniteLookbackBuffer:
             return False
         try:
             return nested.equal(self.data, other.data)
-        except ValueError:  # their items are nested otherwise
+        except ValueError:  # their items have different structures
             return False
 
     __hash__ = None  # pyright: ignore[reportAssignmentType] - items change
@@ -306,9 +307,9 @@ class InfiniteLookbackBuffer:
         return index + (self.lookback if from_start else self.len_incl_lookback())
 
     def _positions(self, indices: Any, neg_index_as_lookback: bool, *, cuts: bool) -> int | range | list[int]:
-        """Translate indices into positions in `data`, which may lie outside; those of slices may be cut, as Python's.
+        """Converts indices to positions in `data`, which may be outside of it.
 
-        Open ends of slices stop at the own items.
+        If `cuts`, slices are cut at the ends, as in Python. Open ends of slices exclude the look-back.
         """
         if isinstance(indices, numbers.Integral):
             return self._absolute(int(indices), neg_index_as_lookback)
@@ -334,7 +335,7 @@ class InfiniteLookbackBuffer:
         return range(start, stop, step)
 
     def _holds(self, positions: int | range | list[int]) -> bool:
-        """Whether there is an item at all of these positions."""
+        """Whether all of these positions have items."""
         size = self.len_incl_lookback()
         if isinstance(positions, int):
             return 0 <= positions < size
@@ -342,7 +343,7 @@ class InfiniteLookbackBuffer:
         return all(0 <= position < size for position in ends)
 
     def _get_filled(self, positions: range | list[int], fill: Any, one_hot_discrete: bool) -> Any:
-        """The items at some positions, not all of which there are."""
+        """Returns the items at positions, some of which are outside the buffer and replaced by `fill`."""
         filler, size = self._fill_item(fill, one_hot_discrete), self.len_incl_lookback()
         if not self.finalized:
             return [self._get_item(i, one_hot_discrete) if 0 <= i < size else filler for i in positions]
@@ -378,7 +379,7 @@ class InfiniteLookbackBuffer:
         def fit(leaf: np.ndarray, new: Any) -> np.ndarray:
             new = np.asarray(new)
             if new.shape != leaf[where].shape:
-                raise ValueError(f"new_data has a leaf of shape {new.shape} where {leaf[where].shape} is stored")
+                raise ValueError(f"new_data has a leaf of shape {new.shape}, but {leaf[where].shape} is stored")
             cast = nested.cast_lossless(new, leaf.dtype)
             if cast is None:
                 raise ValueError(
@@ -400,7 +401,7 @@ class InfiniteLookbackBuffer:
 
 
 def _as_rows(positions: range | list[int]) -> slice | list[int]:
-    """Positions as an index of arrays; a slice, which makes views, where that is possible."""
+    """Returns positions as an index of arrays: a slice, which makes views, if possible."""
     if isinstance(positions, list):
         return positions
     stop = positions.stop if positions.stop >= 0 else None

@@ -22,12 +22,12 @@ DEFAULT_MODULE_ID = "default_policy"
 
 @dataclasses.dataclass(slots=True)
 class HangingStep:
-    """An agent's step from its action on, until its next observation, or its end, completes it.
+    """Incomplete step of an agent: it has an action, but no next observation or end yet.
 
     Attributes:
         action: The action.
-        extra_model_outputs: Outputs of the module for it, by name.
-        reward: Sum of the rewards since.
+        extra_model_outputs: Outputs of the module for the action, by name.
+        reward: Sum of the rewards since the action.
     """
 
     action: Any
@@ -36,50 +36,50 @@ class HangingStep:
 
 
 class MultiAgentEpisode:
-    """Several agents' observations, actions, rewards, infos and model outputs, each in a `SingleAgentEpisode`.
+    """Observations, actions, rewards, infos and model outputs of several agents, each in a `SingleAgentEpisode`.
 
-    Agents need not observe in every environment step: exactly those in the newest observations act. An action whose
-    next observation has not come is *hanging*: the rewards since add up, and the agent's step is complete with its next
-    observation, or its end. It belongs to the chunk in which it completes.
+    Agents need not observe in every environment step: exactly the agents in the newest observations act. An action
+    without a next observation is *hanging*: rewards are summed, and the agent's step is complete with its next
+    observation, or its end. The step belongs to the chunk in which it is completed.
 
-    An agent ends by its own flag or by ``"__all__"`` of the same kind. One that terminates without an observation gets
-    its last one again. One that is first seen in the step that ends it has no episode here.
+    An agent ends by its own flag or by ``"__all__"`` of the same kind. If it terminates without an observation, its
+    last observation is repeated. An agent whose first observation comes with its end has no episode.
 
     Args:
-        id_: Identifies the episode, over all its chunks; random if None.
+        id_: Id of the episode, common to all its chunks; random if None.
         observations: Dicts by agent: of the reset, and of each environment step.
         observation_space: Space of one observation, by agent.
         infos: Dicts by agent, as many as observations.
         actions: Dicts by agent, one for each environment step.
         action_space: Space of one action, by agent.
         rewards: Dicts by agent, one for each environment step.
-        terminateds: Whether agents are terminated at the end of the given data, and with ``"__all__"`` the episode;
-            True is for ``"__all__"``.
-        truncateds: Whether they are cut off there; likewise.
+        terminateds: Whether agents are terminated at the end of the given data, and under ``"__all__"`` the episode;
+            True means ``{"__all__": True}``.
+        truncateds: Whether agents, or the episode, are truncated there, in the same form.
         extra_model_outputs: Dicts by agent of outputs by name, one for each environment step.
         env_t_started: Environment step, counted from the reset, at which this chunk starts; 0 if None.
-        agent_t_started: The agents' own steps at which it starts for them; 0 where there is none.
-        len_lookback_buffer: Number of environment steps at the front of the given data that are look-back, as far as
-            there are any; "auto": all.
-        agent_episode_ids: Ids of the agents' episodes, by agent; random where there is none.
+        agent_t_started: The agents' own steps at which this chunk starts; 0 for missing agents.
+        len_lookback_buffer: Maximum number of environment steps at the front of the given data that are look-back;
+            "auto": all.
+        agent_episode_ids: Ids of the agents' episodes, by agent; random for missing agents.
         agent_module_ids: Ids of the RLModules that act for agents.
-        agent_to_module_mapping_fn: Called as ``fn(agent_id, episode)``, once per agent, for those without such an id.
-            None: all have "default_policy".
+        agent_to_module_mapping_fn: Called as ``fn(agent_id, episode)``, once for each agent without a module id. None:
+            all agents have "default_policy".
 
     Attributes:
-        id_: Identifies the episode.
-        agent_episodes: The agents' episodes, by agent, completed steps only.
-        env_t: Environment steps since the reset.
-        env_t_started: Steps before this chunk.
-        agent_t_started: Likewise in the agents' own steps.
-        is_reset: Whether the observations of a reset were added, although they may be none.
-        is_terminated: Whether the episode reached an end of its own.
-        is_truncated: Whether it was cut off.
-        custom_data: A dict for the user's own data; chunks and slices inherit a shallow copy of it.
+        id_: Id of the episode.
+        agent_episodes: The agents' episodes, by agent, with completed steps only.
+        env_t: Number of environment steps since the reset.
+        env_t_started: Number of environment steps before this chunk.
+        agent_t_started: Number of each agent's own steps before this chunk.
+        is_reset: Whether the observations of a reset were added, which may be empty.
+        is_terminated: Whether the episode terminated.
+        is_truncated: Whether the episode was truncated.
+        custom_data: Dict for data of the user; chunks and slices inherit a shallow copy of it.
 
     Raises:
-        MultiAgentEnvError: The data breaks a rule of `add_env_step`.
-        ValueError: Another number of observations than there are rewards, plus 1.
+        MultiAgentEnvError: If the data breaks a rule of `add_env_step`.
+        ValueError: If the number of observations is not the number of rewards plus 1.
     """
 
     SKIP_ENV_TS_TAG = SKIPPED
@@ -114,13 +114,13 @@ class MultiAgentEpisode:
         self.agent_episodes: dict[Any, SingleAgentEpisode] = {}
         self.env_t_to_agent_t = TimesByAgent()
         self.hanging: dict[Any, HangingStep] = {}
-        # Rewards of agents before their first observation: of no step.
+        # Rewards of agents before their first observation, which belong to no step.
         self._early_rewards: dict[Any, float] = {}
         # (terminated, truncated) of agents that ended, and have no episode in this chunk.
         self._ended: dict[Any, tuple[bool, bool]] = {}
-        # Environment step at which agents with an episode here ended.
+        # Environment step at which agents with an episode in this chunk ended.
         self._end_t: dict[Any, int] = {}
-        # Another chunk completes the hanging steps, and counts their rewards.
+        # Whether a later chunk completes the hanging steps, and counts their rewards.
         self._goes_on = False
         self._len_lookback = 0
         self.is_reset = self.is_terminated = self.is_truncated = False
@@ -136,7 +136,7 @@ class MultiAgentEpisode:
     def _replay(
         self, observations: Any, actions: Any, rewards: Any, infos: Any, outputs: Any, flags: tuple[Flags, Flags]
     ) -> None:
-        """Add the given data step by step; an agent's flags belong to its last one, those of everybody to the last."""
+        """Adds the given data step by step; an agent's flags belong to its last step, "__all__" to the last step."""
         steps = len(rewards)
         infos = [{}] * (steps + 1) if infos is None else infos
         outputs = [{}] * steps if outputs is None else outputs
@@ -163,7 +163,7 @@ class MultiAgentEpisode:
             self._set_end(*flags)
 
     def _begin_own_steps(self, len_lookback_buffer: int | Literal["auto"], agent_t_started: Mapping[Any, int]) -> None:
-        """Make the first environment steps look-back."""
+        """Marks the first environment steps as look-back."""
         lookback = len(self)
         if len_lookback_buffer != "auto":
             if not isinstance(len_lookback_buffer, int) or len_lookback_buffer < 0:
@@ -190,7 +190,7 @@ class MultiAgentEpisode:
 
     @property
     def agent_ids(self) -> set[Any]:
-        """Ids of the agents that have an episode here."""
+        """Ids of the agents with an episode in this chunk."""
         return set(self.agent_episodes)
 
     @property
@@ -200,7 +200,7 @@ class MultiAgentEpisode:
 
     @property
     def is_numpy(self) -> bool:
-        """Whether the agents' episodes hold arrays."""
+        """Whether the agents' episodes have arrays."""
         return any(episode.is_numpy for episode in self.agent_episodes.values())
 
     @property
@@ -209,7 +209,7 @@ class MultiAgentEpisode:
         return self.is_terminated or self.is_truncated
 
     def __len__(self) -> int:
-        """Number of own environment steps, the look-back excluded."""
+        """Number of own environment steps, without the look-back."""
         return self.env_t - self.env_t_started
 
     def __repr__(self) -> str:
@@ -223,19 +223,19 @@ class MultiAgentEpisode:
     # ------------------------------------------------------------------------------------------------------ growing
 
     def add_env_reset(self, *, observations: Mapping[Any, Any], infos: Mapping[Any, Any] | None = None) -> None:
-        """Add what the environment's ``reset`` returned; once, on a new episode.
+        """Adds the results of the environment's ``reset``; must be the first call on a new episode.
 
         Args:
-            observations: By agent; empty if no agent acts in the first step.
-            infos: By agent; empty for those that are missing.
+            observations: Observations by agent; {} if no agent acts in the first step.
+            infos: Infos by agent; {} for missing agents.
 
         Raises:
-            RuntimeError: The episode was reset already.
+            RuntimeError: If the episode was reset already.
         """
         if self.is_reset:
             raise RuntimeError(
-                f"episode {self.id_} was reset already (it stands at env step {self.env_t}); make a new episode for "
-                "the next reset, or cut() this one to continue it"
+                f"episode {self.id_} was reset already (it is at env step {self.env_t}); make a new episode for the "
+                "next reset, or cut() this one to continue it"
             )
         self.is_reset = True
         for agent, observation in observations.items():
@@ -253,22 +253,23 @@ class MultiAgentEpisode:
         truncateds: Flags | None = None,
         extra_model_outputs: Mapping[Any, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Add one environment step.
+        """Adds one environment step.
 
         Args:
-            observations: After the step, by agent: these act next.
-            actions: That were taken, by agent, of agents with an observation before the step.
-            rewards: By agent; of those without an observation they add up until they have one.
-            infos: By agent; infos of agents without an observation are dropped.
-            terminateds: Whether agents, or with ``"__all__"`` everybody, reached an end; missing ones have not.
-            truncateds: Whether they were cut off; likewise.
-            extra_model_outputs: Outputs of the modules for these actions, by name, by agent.
+            observations: Observations after the step, by agent: these agents act next.
+            actions: Actions by agent, of agents with an observation before the step.
+            rewards: Rewards by agent; those of agents without an observation are summed until the next observation.
+            infos: Infos by agent; infos of agents without an observation are dropped.
+            terminateds: Whether agents, or under ``"__all__"`` all agents, terminated; missing agents have not.
+            truncateds: Whether agents, or under ``"__all__"`` all agents, were truncated; missing agents were not.
+            extra_model_outputs: Outputs of the modules for these actions, ``{agent: {name: output}}``.
 
         Raises:
-            RuntimeError: The episode is not reset yet, done, or numpy'ized.
-            ValueError: An agent's `extra_model_outputs` have other keys than in its earlier steps of this chunk.
-            MultiAgentEnvError: An agent that has ended gets something; one acts without an observation, or observes
-                without an action or a reward; one is cut off right after its action and has no observation.
+            RuntimeError: If the episode is not reset yet, done, or numpy'ized.
+            ValueError: If the keys of an agent's `extra_model_outputs` differ from its earlier steps in this chunk.
+            MultiAgentEnvError: If an agent that has ended gets an observation, action or reward; an agent acts without
+                an observation, or observes without an action or a reward; or an agent is truncated right after its
+                action without an observation.
         """
         self._require_running()
         terminateds, truncateds, infos = terminateds or {}, truncateds or {}, infos or {}
@@ -304,22 +305,22 @@ class MultiAgentEpisode:
         self._last_step_time = now
 
     def module_for(self, agent_id: Hashable) -> str:
-        """Id of the RLModule that acts for an agent: asked for once, and kept for the whole episode."""
+        """Returns the id of the RLModule that acts for an agent; it is constant during the episode."""
         if agent_id not in self._module_ids:
             fn = self.agent_to_module_mapping_fn
             self._module_ids[agent_id] = DEFAULT_MODULE_ID if fn is None else fn(agent_id, self)
         return self._module_ids[agent_id]
 
     def get_agents_to_act(self) -> set[Any]:
-        """The agents with an observation in the newest step that have not ended."""
+        """Returns the agents with an observation in the newest step that have not ended."""
         return {agent for agent in self.get_agents_that_stepped() if not self.agent_episodes[agent].is_done}
 
     def get_agents_that_stepped(self) -> set[Any]:
-        """The agents with an observation in the newest step, those included that have just ended."""
+        """Returns the agents with an observation in the newest step, including those that have just ended."""
         return {agent for agent, times in self.env_t_to_agent_t.items() if times.data[-1] != SKIPPED}
 
     def _begin(self, agent: Hashable, observation: Any, info: Any) -> None:
-        """Add an agent with its first observation."""
+        """Adds an agent with its first observation."""
         module_id = self.module_for(agent)
         self.agent_episodes[agent] = episode = SingleAgentEpisode(
             self._episode_ids.get(agent),
@@ -340,9 +341,7 @@ class MultiAgentEpisode:
         if self.is_done:
             raise RuntimeError(f"episode {self.id_} is done at env step {self.env_t}: no step can be added")
         if self.is_numpy:
-            raise RuntimeError(
-                f"episode {self.id_} holds arrays: add steps before to_numpy(), or to its cut() successor"
-            )
+            raise RuntimeError(f"episode {self.id_} has arrays: add steps before to_numpy(), or to its cut() successor")
 
     def _check_step(
         self, observations: Mapping[Any, Any], actions: Mapping[Any, Any], rewards: Mapping[Any, Any], cut_off: set[Any]
@@ -350,32 +349,32 @@ class MultiAgentEpisode:
         for what, values in (("an observation", observations), ("an action", actions), ("a reward", rewards)):
             for agent in values:
                 if agent in self._ended or agent in self._end_t:
-                    self._refuse(f"agent {agent!r} has ended, but there is {what} of it; leave it out until the reset")
+                    self._refuse(f"agent {agent!r} has ended, but has {what}; leave the agent out until the reset")
         to_act = self.get_agents_to_act()
         for agent in actions:
             if agent not in to_act:
                 self._refuse(
-                    f"agent {agent!r} acts without an observation; only those in the newest observations act, here "
+                    f"agent {agent!r} acts without an observation; only agents in the newest observations act, here "
                     f"{sorted(map(str, to_act))}"
                 )
             if agent in observations and agent not in rewards:
                 self._refuse(f"agent {agent!r} acted and has an observation, but no reward; return one, 0.0 for none")
             if agent in cut_off and agent not in observations:
                 self._refuse(
-                    f"agent {agent!r} acted and is truncated, but has no last observation, from which values are "
-                    "bootstrapped; return it"
+                    f"agent {agent!r} acted and is truncated, but has no final observation, which bootstrap values "
+                    "need; return it"
                 )
         for agent in observations:
             if agent in self.agent_episodes and agent not in actions and agent not in self.hanging:
                 self._refuse(
-                    f"agent {agent!r} has an observation, but did not act since its last one; give its action, or "
-                    "return its observation when it is to act"
+                    f"agent {agent!r} has an observation, but did not act since its last one; pass its action, or "
+                    "return its observation only when it is to act"
                 )
 
     def _add_to(
         self, agent: Hashable, observations: Mapping[Any, Any], info: Any, terminated: bool, truncated: bool
     ) -> None:
-        """Complete an agent's step if it observes or ends, and note its end."""
+        """Completes an agent's step if it observes or ends, and records its end."""
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         ends = terminated or truncated
         if agent in self.hanging and (agent in observations or ends):
@@ -419,26 +418,27 @@ class MultiAgentEpisode:
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Observations by agent.
+        """Returns observations by agent.
 
         Args:
-            indices: An int, a slice, a list of ints, or None for everything but the look-back.
-            agent_ids: Whose; None: everybody's.
-            env_steps: Indices are environment steps: an agent has an item for each of them in which it has an
+            indices: An int, a slice, a list of ints, or None for all items without the look-back.
+            agent_ids: Ids of the agents; None: all agents.
+            env_steps: Whether indices are environment steps: an agent then has an item for each step in which it has an
                 observation. False: indices are each agent's own steps.
-            neg_index_as_lookback: -1 is the last moment of the look-back instead of the newest.
-            fill: Stands where there is nothing: outside of the data and, with `env_steps`, where an agent skips.
-            one_hot_discrete: One-hot encode `Discrete` and `MultiDiscrete` parts; needs the spaces.
-            return_list: One dict by agent for each environment step, instead of one dict of several items each.
+            neg_index_as_lookback: Whether -1 is the last step of the look-back instead of the newest step.
+            fill: Replacement of missing items: outside of the data and, with `env_steps`, in steps that an agent skips.
+            one_hot_discrete: Whether to one-hot encode `Discrete` and `MultiDiscrete` parts; needs the spaces.
+            return_list: Whether to return one dict by agent for each environment step, instead of one dict with several
+                items per agent.
 
         Returns:
             ``{agent: item}`` for an int index, else ``{agent: items}``: lists, or arrays ``[k, ...]`` in a numpy'ized
-            episode. Agents without an item are left out.
+            episode. Agents without an item are missing.
 
         Raises:
             IndexError: For an index outside the data without `fill`.
-            ValueError: `return_list` without `env_steps`, or `one_hot_discrete` without a space.
-            KeyError: There is no such agent.
+            ValueError: For `return_list` without `env_steps`, or `one_hot_discrete` without a space.
+            KeyError: If an agent does not exist.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot_discrete}
         return self._get("observations", indices, agent_ids, env_steps, return_list, how)
@@ -453,7 +453,7 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Infos by agent; as `get_observations`, but `fill` stands as it is: infos have no structure in common."""
+        """Returns infos by agent; arguments as in `get_observations`, but `fill` is one item, since infos differ."""
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": None if fill is None else AsItem(fill)}
         return self._get("infos", indices, agent_ids, env_steps, return_list, how)
 
@@ -468,7 +468,7 @@ class MultiAgentEpisode:
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Actions by agent, hanging ones included; as `get_observations`. One stands where its observation does."""
+        """Returns actions by agent, with hanging ones, at the steps of their observations; see `get_observations`."""
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot_discrete}
         return self._get("actions", indices, agent_ids, env_steps, return_list, how)
 
@@ -482,7 +482,7 @@ class MultiAgentEpisode:
         fill: float | None = None,
         return_list: bool = False,
     ) -> Any:
-        """Rewards by agent; as `get_actions`. One stands where its action does, a hanging one with its sum so far."""
+        """Returns rewards by agent at the steps of their actions, hanging ones as sums so far; see `get_actions`."""
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
         return self._get("rewards", indices, agent_ids, env_steps, return_list, how)
 
@@ -497,25 +497,21 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Outputs of the modules by agent; as `get_actions`.
+        """Returns outputs of the modules by agent, at the steps of their actions; see `get_actions`.
 
         Args:
-            key: Name of the column; agents without it are left out. None: all columns, in a dict for each agent.
-            indices: As in `get_observations`, like all that follow.
-            agent_ids: Likewise.
-            env_steps: Likewise.
-            neg_index_as_lookback: Likewise.
-            fill: Likewise.
-            return_list: Likewise; needs a `key`.
+            key: Name of the column; agents without it are missing. None: all columns, in a dict for each agent.
+            indices, agent_ids, env_steps, neg_index_as_lookback, fill: See `get_observations`.
+            return_list: See `get_observations`; needs a `key`.
 
         Raises:
-            KeyError: No agent has such a column.
+            KeyError: If no agent has the column.
         """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
         if key is not None:
             return self._get(key, indices, agent_ids, env_steps, return_list, how, is_output=True)
         if return_list:
-            raise ValueError("return_list=True: get_extra_model_outputs() needs the key of one column then.")
+            raise ValueError("get_extra_model_outputs(return_list=True) needs the key of one column: pass key=...")
         found: dict[Any, dict[str, Any]] = {}
         for name in dict.fromkeys(name for agent in self._chosen(agent_ids) for name in self._output_names(agent)):
             for agent, items in self._get(name, indices, agent_ids, env_steps, False, how, is_output=True).items():
@@ -523,21 +519,21 @@ class MultiAgentEpisode:
         return found
 
     def get_terminateds(self) -> dict[Any, bool]:
-        """Whether each agent is terminated, and with ``"__all__"`` the episode."""
+        """Returns whether each agent is terminated, and under ``"__all__"`` the episode."""
         flags = {agent: episode.is_terminated for agent, episode in self.agent_episodes.items()}
         return {**flags, ALL: self.is_terminated}
 
     def get_truncateds(self) -> dict[Any, bool]:
-        """Whether each agent is cut off, and with ``"__all__"`` the episode."""
+        """Returns whether each agent is truncated, and under ``"__all__"`` the episode."""
         flags = {agent: episode.is_truncated for agent, episode in self.agent_episodes.items()}
         return {**flags, ALL: self.is_truncated}
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Sum of all agents' rewards of own, completed steps, undiscounted.
+        """Returns the undiscounted sum of all agents' rewards of own, completed steps.
 
         Args:
-            include_hanging_rewards: Add rewards of steps that are not complete, if no other chunk completes them, and
-                rewards of agents before their first observation: all rewards, over all chunks, each once.
+            include_hanging_rewards: Whether to add rewards of incomplete steps that no later chunk completes, and
+                rewards of agents before their first observation. The sum over all chunks then has each reward once.
         """
         completed = sum(episode.get_return() for episode in self.agent_episodes.values())
         if not include_hanging_rewards:
@@ -546,23 +542,23 @@ class MultiAgentEpisode:
         return float(completed + hanging + sum(self._early_rewards.values()))
 
     def get_duration_s(self) -> float:
-        """Seconds spent between the first and the last observations that were added to this chunk."""
+        """Returns the seconds between the first and the last observations that were added to this chunk."""
         return self._duration_s
 
     def env_steps(self) -> int:
-        """Number of own environment steps."""
+        """Returns the number of own environment steps."""
         return len(self)
 
     def agent_steps(self) -> int:
-        """Number of all agents' own, completed steps."""
+        """Returns the number of own, completed steps of all agents."""
         return sum(len(episode) for episode in self.agent_episodes.values())
 
     def get_sample_batch(self) -> dict[Any, dict[str, Any]]:
-        """Columns of arrays by agent, of own, completed steps; see `SingleAgentEpisode.get_sample_batch`."""
+        """Returns the own, completed steps as arrays by agent; see `SingleAgentEpisode.get_sample_batch`."""
         return {agent: episode.get_sample_batch() for agent, episode in self.agent_episodes.items()}
 
     def print(self) -> None:
-        """Print which agent has an observation at which environment step."""
+        """Prints a table of the environment steps in which agents have observations."""
         first = self.env_t_started - self._len_lookback
         width = max([4, *(len(str(agent)) + 2 for agent in self.env_t_to_agent_t)])
         marks = {
@@ -577,7 +573,7 @@ class MultiAgentEpisode:
         chosen = list(agent_ids) if isinstance(agent_ids, list | tuple | set | frozenset) else [agent_ids]
         for agent in chosen:
             if agent not in self.agent_episodes:
-                raise KeyError(f"agent {agent!r} is not in this episode: there are {list(self.agent_episodes)}")
+                raise KeyError(f"agent {agent!r} is not in this episode, which has {list(self.agent_episodes)}")
         return chosen
 
     def _output_names(self, agent: Hashable) -> list[str]:
@@ -585,7 +581,7 @@ class MultiAgentEpisode:
         return [*self.agent_episodes[agent].extra_model_outputs, *(hanging.extra_model_outputs if hanging else ())]
 
     def _column(self, agent: Hashable, name: str, is_output: bool) -> InfiniteLookbackBuffer | None:
-        """The column of an agent with its hanging step at the end; None if it has no such output."""
+        """Returns the column of an agent with its hanging step at the end; None if it lacks the output."""
         episode, hanging = self.agent_episodes[agent], self.hanging.get(agent)
         if not is_output:
             column = getattr(episode, name)
@@ -607,14 +603,14 @@ class MultiAgentEpisode:
         if is_output and not columns:
             raise KeyError(f"no extra model output {name!r} in this episode")
         if return_list and not env_steps:
-            raise ValueError("return_list=True goes by environment steps: leave env_steps=False out")
+            raise ValueError("return_list=True needs environment steps: leave env_steps=False out")
         is_one = isinstance(indices, numbers.Integral)
         if not env_steps:
             items = {agent: column.get(indices, **how) for agent, column in columns.items()}
             return items if is_one else {agent: some for agent, some in items.items() if _size(some)}
         has_last = name in ("observations", "infos") and not is_output
         moments = self._moments(indices, has_last, how["neg_index_as_lookback"], how["fill"] is not None)
-        # From here on, negative indices are those of an agent's look-back.
+        # Below, negative indices refer to an agent's look-back.
         how = {**how, "neg_index_as_lookback": True}
         if return_list:
             return [self._at_one(columns, moment, how) for moment in ([moments] if is_one else moments)]
@@ -628,17 +624,17 @@ class MultiAgentEpisode:
         return found
 
     def _moments(self, indices: Any, has_last: bool, neg_index_as_lookback: bool, fills: bool) -> Any:
-        """Positions in the maps of times, -1 for those outside."""
+        """Returns positions in the maps of times; -1 for indices outside."""
         some = next(iter(self.env_t_to_agent_t.values()), InfiniteLookbackBuffer())
         numbers = list(range(some.len_incl_lookback()))
         moments = InfiniteLookbackBuffer(numbers if has_last else numbers[:-1], some.lookback)
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Index in a column, negative ones of the look-back; one behind its end where `fill` stands; None: nothing."""
+        """Returns an index in a column, negative in the look-back; the column's length for `fill`; None: no item."""
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
-        # An observation that was not acted on has no action; an output may have come up later than the look-back.
+        # An observation without an act has no action; an output may be newer than the look-back.
         if row is None or not -column.lookback <= row < len(column):
             return None if fill is None else len(column)
         return row
@@ -652,17 +648,17 @@ class MultiAgentEpisode:
     def set_observations(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite observations in place.
+        """Overwrites observations in place.
 
         Args:
-            new_data: By agent: one item for an int index, else as many as are addressed.
-            at_indices: In each agent's own time; as in `SingleAgentEpisode.set_observations`.
-            neg_index_as_lookback: Likewise.
+            new_data: By agent: one item for an int index, else one item per index.
+            at_indices: Indices of each agent's own steps; see `SingleAgentEpisode.set_observations`.
+            neg_index_as_lookback: See `SingleAgentEpisode.set_observations`.
 
         Raises:
-            KeyError: There is no such agent.
-            IndexError: For an index outside the data, or another number of items than is addressed.
-            ValueError: Structure, shape or dtype do not fit.
+            KeyError: If an agent does not exist.
+            IndexError: For an index outside the data, or a wrong number of items.
+            ValueError: If structure, shape or dtype do not match.
         """
         for episode, data in self._addressed(new_data):
             episode.set_observations(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
@@ -670,21 +666,21 @@ class MultiAgentEpisode:
     def set_actions(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite actions of completed steps in place; as `set_observations`."""
+        """Overwrites actions of completed steps in place; see `set_observations`."""
         for episode, data in self._addressed(new_data):
             episode.set_actions(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_rewards(
         self, *, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite rewards of completed steps in place; as `set_observations`."""
+        """Overwrites rewards of completed steps in place; see `set_observations`."""
         for episode, data in self._addressed(new_data):
             episode.set_rewards(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite outputs of completed steps in place, or add a column; as `set_observations`."""
+        """Overwrites outputs of completed steps in place, or adds a column; see `set_observations`."""
         for episode, data in self._addressed(new_data):
             episode.set_extra_model_outputs(
                 key=key, new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback
@@ -697,12 +693,12 @@ class MultiAgentEpisode:
     # ------------------------------------------------------------------------------------------------------- chunks
 
     def to_numpy(self) -> MultiAgentEpisode:
-        """Turn the agents' data into arrays with a leading time axis, in place; returns the episode.
+        """Converts the agents' data to arrays with a leading time axis, in place; returns the episode.
 
-        No step can be added afterwards (`cut()` still gives a successor that can be continued).
+        No step can be added afterwards (`cut()` still returns a successor that can be continued).
 
         Raises:
-            RuntimeError: The episode has no observation yet.
+            RuntimeError: If the episode has no observation yet.
         """
         if not self.is_reset:
             raise RuntimeError(f"episode {self.id_} has no data to convert: call add_env_reset() before to_numpy()")
@@ -711,17 +707,17 @@ class MultiAgentEpisode:
         return self
 
     def cut(self, len_lookback_buffer: int = 0) -> MultiAgentEpisode:
-        """Return the chunk of length 0 that continues this one, with its hanging steps.
+        """Returns the chunk of length 0 that continues this one, with its hanging steps.
 
         It has the agents that have not ended.
 
         Args:
-            len_lookback_buffer: Number of environment steps to keep as look-back, as far as there are any. There are
-                more where an agent that has not ended needs them to have its last observation.
+            len_lookback_buffer: Maximum number of environment steps to keep as look-back. More are kept if a running
+                agent's last observation is older.
 
         Raises:
-            RuntimeError: The episode is done.
-            ValueError: `len_lookback_buffer` is negative.
+            RuntimeError: If the episode is done.
+            ValueError: If `len_lookback_buffer` is negative.
         """
         if self.is_done:
             raise RuntimeError(
@@ -734,20 +730,20 @@ class MultiAgentEpisode:
         return successor
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> MultiAgentEpisode:
-        """Return the environment steps of `slice_` as an episode of its own.
+        """Returns the environment steps of `slice_` as a separate episode.
 
-        It is done only if it contains this episode's last step. Steps that complete later hang at its end, with all of
-        their rewards.
+        It is done only if it contains this episode's last step. Steps that are completed later become hanging steps at
+        its end, with all of their rewards.
 
         Args:
             slice_: Range of own environment steps, as for a Python list, with step 1.
-            len_lookback_buffer: Number of environment steps before the slice to keep as look-back, as in `cut`; as many
-                as this episode has if None.
+            len_lookback_buffer: Number of environment steps before the slice to keep as look-back, see `cut`; None: the
+                number of look-back steps of this episode.
 
         Raises:
-            TypeError: `slice_` is no slice.
-            NotImplementedError: The step of the slice is not 1.
-            ValueError: `len_lookback_buffer` is negative.
+            TypeError: If `slice_` is not a slice.
+            NotImplementedError: If the step of the slice is not 1.
+            ValueError: If `len_lookback_buffer` is negative.
         """
         if not isinstance(slice_, slice):
             raise TypeError(f"an episode can be sliced, episode[a:b], but not indexed with {slice_!r}; use get_*()")
@@ -759,7 +755,7 @@ class MultiAgentEpisode:
         part._goes_on = True
         if stop == len(self):
             part.is_terminated, part.is_truncated, part._goes_on = self.is_terminated, self.is_truncated, self._goes_on
-        # With an agent's first observation, so that slices one after the other have them once.
+        # They belong to the slice with the agent's first observation, so that successive slices have them once.
         for agent, reward in self._early_rewards.items():
             times = self.env_t_to_agent_t.get(agent)
             arrival = len(self) if times is None else first_moment(times)
@@ -771,13 +767,12 @@ class MultiAgentEpisode:
         return self.slice(item)
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
-        """Append the following chunk of the same episode, in place; its look-back is left out.
+        """Appends the next chunk of the same episode, without its look-back, in place.
 
-        This episode takes the hanging steps and end flags of `other`, and the union of both `custom_data`, where
-        `other` wins.
+        This episode gets the hanging steps and end flags of `other`. Its `custom_data` is updated with that of `other`.
 
         Raises:
-            ValueError: The ids differ, this chunk is done, or `other` does not start where this chunk ends.
+            ValueError: If the ids differ, this chunk is done, or `other` does not start where this chunk ends.
         """
         if other.id_ != self.id_:
             raise ValueError(f"cannot concatenate chunks of two episodes: {self.id_} and {other.id_}")
@@ -813,7 +808,10 @@ class MultiAgentEpisode:
         self._last_step_time = other._last_step_time
 
     def _chunk(self, start: int, stop: int, lookback: int) -> MultiAgentEpisode:
-        """Own environment steps ``[start, stop)`` with `lookback` before them, or as many as agents need; not done."""
+        """Returns the own environment steps ``[start, stop)`` as a running episode.
+
+        It has `lookback` environment steps before them, or more if an agent's last observation is older.
+        """
         if lookback < 0:
             raise ValueError(f"len_lookback_buffer={lookback} must be 0 or positive")
         chunk = MultiAgentEpisode(
@@ -843,7 +841,7 @@ class MultiAgentEpisode:
         return chunk
 
     def _add_part(self, chunk: MultiAgentEpisode, agent: Hashable, start: int, stop: int) -> None:
-        """Give a chunk an agent's steps, and the one that hangs at its end."""
+        """Adds an agent's steps to a chunk, and the agent's hanging step at the chunk's end."""
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         own = agent_range(times, start, stop, chunk._len_lookback)
         assert own is not None
@@ -866,10 +864,10 @@ class MultiAgentEpisode:
     # -------------------------------------------------------------------------------------------------------- state
 
     def validate(self) -> None:
-        """Check that the agents' episodes and their maps of times fit together.
+        """Checks that the agents' episodes and their maps of times are consistent.
 
         Raises:
-            ValueError: Naming the agent and what does not fit.
+            ValueError: If they are not; it names the agent and the inconsistent values.
         """
         moments = len(self) + 1
         for agent, episode in self.agent_episodes.items():
@@ -883,13 +881,15 @@ class MultiAgentEpisode:
                 )
             seen = [t for t in times.data if t != SKIPPED]
             if seen != list(range(seen[0] if seen else 0, episode.t + 1)):
-                raise ValueError(f"episode {self.id_}: agent {agent!r} stands at its step {episode.t}, but saw {seen}")
+                raise ValueError(
+                    f"episode {self.id_}: agent {agent!r} is at its step {episode.t}, but its map of times has {seen}"
+                )
 
     def get_state(self) -> dict[str, Any]:
-        """Return the episode's content; plain data but for `agent_to_module_mapping_fn`, ids and `custom_data`.
+        """Returns the episode as plain data, except `agent_to_module_mapping_fn`, ids and `custom_data`.
 
         Raises:
-            TypeError: For a space that has no plain description.
+            TypeError: For a space that cannot be described as plain data.
         """
         return {
             **{name: getattr(self, name) for name in _PLAIN},
@@ -906,13 +906,13 @@ class MultiAgentEpisode:
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> MultiAgentEpisode:
-        """Build the episode that `get_state()` described.
+        """Builds the episode from a result of `get_state()`.
 
         Raises:
-            ValueError: The state contradicts itself.
+            ValueError: If the state is inconsistent.
         """
         episode = MultiAgentEpisode(observation_space=state["observation_space"], action_space=state["action_space"])
-        # States of earlier versions have agents if there was a reset.
+        # States of earlier versions lack "is_reset"; they have agents if the episode was reset.
         values = {"is_reset": bool(state["agent_episodes"]), **state}
         for name in _PLAIN:
             setattr(episode, name, values[name])
@@ -927,16 +927,16 @@ class MultiAgentEpisode:
         return episode
 
     def add_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Removed; raises ValueError with the replacement, `custom_data`."""
+        """Removed; raises a ValueError that names the replacement, `custom_data`."""
         raise ValueError("add_temporary_timestep_data() was removed: use episode.custom_data[key] = value")
 
     def get_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Removed; raises ValueError with the replacement, `custom_data`."""
+        """Removed; raises a ValueError that names the replacement, `custom_data`."""
         raise ValueError("get_temporary_timestep_data() was removed: use episode.custom_data[key]")
 
 
 def episodes_of_agents(episodes: Iterable[SingleAgentEpisode | MultiAgentEpisode]) -> list[SingleAgentEpisode]:
-    """Episodes of one agent as they are; of several agents those of each agent in their place."""
+    """Returns the episodes, with those of several agents replaced by the episodes of their agents."""
     found: list[SingleAgentEpisode] = []
     for episode in episodes:
         found += episode.agent_episodes.values() if isinstance(episode, MultiAgentEpisode) else [episode]
@@ -953,7 +953,7 @@ _DICTS = ("custom_data", "agent_t_started", "_module_ids", "_episode_ids", "_ear
 def _as_flags(flags: Flags | bool) -> Flags:
     if isinstance(flags, Mapping):
         return flags
-    # The default, False, says nothing.
+    # False, the default, sets no flag.
     return {ALL: True} if flags else {}
 
 
@@ -966,12 +966,12 @@ def _last_steps(
     actions: Sequence[Mapping[Any, Any]],
     rewards: Sequence[Mapping[Any, Any]],
 ) -> dict[Any, int]:
-    """Index of the last environment step in which agents got anything; without those whose last action hangs.
+    """Returns the last environment step with an observation or reward of each agent without a hanging action.
 
     Args:
-        observations: By agent, one more than there are steps.
-        actions: By agent, of each step.
-        rewards: By agent, of each step.
+        observations: Observations by agent, one dict more than there are steps.
+        actions: Actions by agent, of each step.
+        rewards: Rewards by agent, of each step.
     """
     last: dict[Any, int] = {}
     hanging: set[Any] = set()

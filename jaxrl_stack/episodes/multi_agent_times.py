@@ -1,4 +1,4 @@
-"""Maps from environment time to each agent's own time in an episode of several agents, and ranges of them."""
+"""Maps from environment steps to each agent's own steps in an episode of several agents, and ranges in these maps."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from jaxrl_stack.episodes.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 SKIPPED = "S"
-"""Marks the environment steps in an agent's map of times in which it has no observation."""
+"""Mark in an agent's map of times for environment steps without an observation of the agent."""
 
 
 class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
-    """Maps of times by agent; that of an agent that has not been seen is empty."""
+    """Maps of times by agent; unknown agents have an empty map."""
 
     def __missing__(self, agent: Any) -> InfiniteLookbackBuffer:
         return InfiniteLookbackBuffer()
@@ -21,12 +21,12 @@ class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentRange:
-    """An agent's part of a chunk, in its own time.
+    """Range of an agent's own steps in a chunk.
 
     Attributes:
-        start: Its first observation that is the chunk's own: the last one at or before the chunk's first moment, or
-            the first one after it.
-        stop: Its last observation; steps that complete in the chunk lie between the two.
+        start: Index of the agent's first observation in the chunk: the last one at or before the chunk's first
+            environment step, or else the first one after it.
+        stop: Index of its last observation; steps that complete in the chunk are between the two.
         lookback: Number of steps of look-back.
         began_at: Position of `start` in the map of times.
         ended_at: Position of `stop` in the map of times.
@@ -40,13 +40,13 @@ class AgentRange:
 
 
 def agent_range(times: InfiniteLookbackBuffer, start: int, stop: int, lookback: int) -> AgentRange | None:
-    """An agent's part of the own environment steps ``[start, stop)``; None if it has no observation by then.
+    """Returns an agent's range in the own environment steps ``[start, stop)``; None without an observation until then.
 
     Args:
         times: The agent's map of times.
         start: First own environment step of the chunk.
-        stop: End of its environment steps.
-        lookback: Number of environment steps of look-back, as far as there are any.
+        stop: End of the chunk's environment steps.
+        lookback: Maximum number of environment steps of look-back.
     """
     begins, ends = times.lookback + start, times.lookback + stop
     seen = [(moment, t) for moment, t in enumerate(times.data[: ends + 1]) if t != SKIPPED]
@@ -59,7 +59,7 @@ def agent_range(times: InfiniteLookbackBuffer, start: int, stop: int, lookback: 
 
 
 def first_moment(times: InfiniteLookbackBuffer) -> int:
-    """Own environment step at which an agent is first seen, as far as its map of times goes; negative in look-back."""
+    """Returns the own environment step of an agent's first observation in its map of times; negative in look-back."""
     return next(moment for moment, t in enumerate(times.data) if t != SKIPPED) - times.lookback
 
 
@@ -70,11 +70,11 @@ def joined_times(
     right_steps: int,
     lookback: int,
 ) -> TimesByAgent:
-    """The maps of times of two chunks that follow each other, with the look-back of the first.
+    """Joins the maps of times of two successive chunks, with the look-back of the first.
 
     Args:
-        left: Of the first chunk, by agent.
-        right: Of the second chunk; its agents may be others.
+        left: Maps of the first chunk, by agent.
+        right: Maps of the second chunk, by agent; its agents may differ.
         left_steps: Number of the first chunk's environment steps, look-back included.
         right_steps: Number of the second chunk's own environment steps.
         lookback: Number of the first chunk's environment steps that are look-back.

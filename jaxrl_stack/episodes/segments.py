@@ -1,4 +1,4 @@
-"""Segments of episodes: where the episodes in time-major columns begin and end."""
+"""Segments of episodes in time-major columns."""
 
 from __future__ import annotations
 
@@ -57,38 +57,38 @@ class Segments(NamedTuple):
     shape: tuple[int, int]
 
     def each(self) -> Iterator[Segment]:
-        """The segments one by one."""
+        """Returns an iterator over the segments."""
         return map(Segment._make, zip(*(own.tolist() for own in self[:-1]), strict=True))
 
     @property
     def has_ended(self) -> np.ndarray:
-        """bool ``[K]``, whether the episode ended with the last step."""
+        """Whether the episode ended with the last step, bool ``[K]``."""
         return self.terminated | self.truncated
 
     @property
     def length(self) -> np.ndarray:
-        """int64 ``[K]``, number of steps."""
+        """Number of steps, int64 ``[K]``."""
         return self.stop - self.start
 
     @property
     def last(self) -> tuple[np.ndarray, np.ndarray]:
-        """``(rows, columns)`` of the last steps, ``[K]`` each."""
+        """Indices ``(rows, columns)`` of the last steps, ``[K]`` each."""
         return self.stop - 1, self.env
 
     @property
     def is_running(self) -> np.ndarray:
-        """bool ``[K]``, whether the episode continues after the block."""
+        """Whether the episode continues after the block, bool ``[K]``."""
         return (self.stop == self.shape[0]) & ~self.has_ended
 
     def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """``(rows, columns, segments)`` of all N steps, segment by segment, ``[N]`` each."""
+        """Returns the indices ``(rows, columns, segments)`` of all N steps, segment by segment, ``[N]`` each."""
         segment = np.repeat(np.arange(len(self.env)), self.length)
         before = np.cumsum(self.length) - self.length
         rows = np.arange(len(segment)) + (self.start - before)[segment]
         return rows, self.env[segment], segment
 
     def numbers(self) -> np.ndarray:
-        """int64 ``[T, B]``, the segment of each row; -1 for rows that are not steps."""
+        """Returns the index of each row's segment, int64 ``[T, B]``; -1 for rows that are not steps."""
         rows, columns, segment = self.steps()
         numbers = np.full(self.shape, -1)
         numbers[rows, columns] = segment

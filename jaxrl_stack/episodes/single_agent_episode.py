@@ -1,4 +1,4 @@
-"""The trajectory of one agent, or a chunk of it, as host data."""
+"""Trajectory of one agent, or a chunk of it, as host data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 IDENTITY = ("id_", "agent_id", "module_id", "multi_agent_episode_id")
-"""What says which episode this is a chunk of, and whose it is; attributes and arguments of these names."""
+"""Names of the attributes and arguments that identify the episode of a chunk, and its agent."""
 _COLUMNS = ("observations", "actions", "rewards", "infos")
 
 
@@ -33,42 +33,41 @@ OLD_MEMBERS = {
     "last_action_for": "Use episode.get_actions(-1).",
     "last_info_for": "Use episode.get_infos(-1).",
 }
-"""Members of the episodes of RLlib's old API stack, and what to use instead."""
+"""Members of the episodes of RLlib's old API stack, and their replacements."""
 
 
 class SingleAgentEpisode:
-    """One agent's observations, actions, rewards, infos and model outputs, with a look-back before them.
+    """Observations, actions, rewards, infos and model outputs of one agent, with a look-back before them.
 
     An episode (chunk) with n steps has n actions, rewards and extra model outputs, and n + 1 observations and
-    infos: `actions[t]` was computed from `observations[t]` and led to `rewards[t]`, `observations[t + 1]`. In
-    front of them each column may have look-back items, from the chunk before; they count in no length and no
-    return.
+    infos: `actions[t]` was computed from `observations[t]` and led to `rewards[t]`, `observations[t + 1]`. Each
+    column may start with look-back items from the chunk before, which lengths and returns exclude.
 
-    Data is first collected in lists (`add_env_reset`, `add_env_step`); `to_numpy()` turns the columns into
-    arrays with a leading time axis. Infos always stay a list of dicts.
+    Data is first collected in lists (`add_env_reset`, `add_env_step`); `to_numpy()` converts the columns to
+    arrays with a leading time axis. Infos always remain a list of dicts.
 
     Args:
-        id_: identifies the episode, over all its chunks; a random hexadecimal string if None.
+        id_: id of the episode, common to all its chunks; a random hexadecimal string if None.
         observations: look-back and own observations: a list of items, a structure of arrays `[T + 1, ...]`,
-            or a ready buffer. As soon as one column is given as arrays, all columns become arrays.
+            or a buffer. If any column is given as arrays, all columns become arrays.
         observation_space: gymnasium space of one observation.
         infos: list of dicts, as many as observations; empty dicts if None.
         actions: as `observations`, `[T, ...]`.
         action_space: gymnasium space of one action.
         rewards: list of T numbers (kept as float64), or an array `[T]`.
         terminated: whether the episode ended in a terminal state after the last step.
-        truncated: whether the episode was cut off after the last step, by a time limit for example.
+        truncated: whether the episode was truncated after the last step, by a time limit for example.
         extra_model_outputs: further per-step columns by name, each as `actions`.
         t_started: time step, counted from the episode's reset, at which this chunk starts; 0 if None.
-        len_lookback_buffer: number of steps at the front of the given data that are look-back; cut down to
-            the number of rewards. "auto": all of them.
+        len_lookback_buffer: number of steps at the front of the given data that are look-back; limited to the
+            number of rewards. "auto": all of them.
         agent_id: the agent's id in a multi-agent environment.
         module_id: id of the RLModule that acts for the agent.
         multi_agent_episode_id: id of the multi-agent episode that this one belongs to.
 
     Raises:
-        ValueError: if the columns do not fit together (see `validate`) or `len_lookback_buffer` is neither
-            "auto" nor an int >= 0.
+        ValueError: if the columns are inconsistent (see `validate`) or `len_lookback_buffer` is neither "auto" nor
+            an int >= 0.
     """
 
     __slots__ = (
@@ -113,8 +112,8 @@ class SingleAgentEpisode:
         self.is_terminated = bool(terminated)
         self.is_truncated = bool(truncated)
         self._custom_data: dict[Any, Any] = {}
-        # Durations add up over steps, not over wall time: they survive cut(), concat_episode() and another
-        # process.
+        # Durations are sums over steps, not differences of wall times, so that they stay right after cut(),
+        # concat_episode() and in a different process.
         self._duration_s = 0.0
         self._last_step_time: float | None = None
 
@@ -157,13 +156,13 @@ class SingleAgentEpisode:
         len_lookback_buffer: int = 0,
         **more: Any,
     ) -> SingleAgentEpisode:
-        """Build a numpy'ized episode around arrays, without a copy or any work per step.
+        """Builds a numpy'ized episode from arrays, without a copy or any work per step.
 
         The arrays (views of a larger trajectory, for example) are only read: `set_*` copies a column before
         its first write.
 
         Args:
-            observations: structure of arrays `[T + 1, ...]`, T counting the look-back steps, too.
+            observations: structure of arrays `[T + 1, ...]`, where T includes the look-back steps.
             actions: structure of arrays `[T, ...]`.
             rewards: array `[T]`.
             extra_model_outputs: structures of arrays `[T, ...]` by column name.
@@ -172,9 +171,9 @@ class SingleAgentEpisode:
                 constructor.
 
         Raises:
-            ValueError: if the arrays do not fit together.
+            ValueError: if the arrays are inconsistent.
         """
-        # A list of arrays would be taken for a list of time steps, so a nested list becomes a tuple here.
+        # A list of arrays means a list of time steps, so a nested list becomes a tuple here.
         return cls(
             observations=_as_structure(observations),
             actions=_as_structure(actions),
@@ -204,12 +203,12 @@ class SingleAgentEpisode:
 
     @property
     def custom_data(self) -> dict[Any, Any]:
-        """A dict for the user's own data; chunks and slices inherit a shallow copy of it."""
+        """Dict for data of the user; chunks and slices inherit a shallow copy of it."""
         return self._custom_data
 
     @property
     def is_reset(self) -> bool:
-        """Whether there is a first observation."""
+        """Whether the episode has a first observation."""
         return self.observations.len_incl_lookback() > 0
 
     @property
@@ -223,15 +222,15 @@ class SingleAgentEpisode:
         return self.is_terminated or self.is_truncated
 
     def add_env_reset(self, observation: Any, infos: dict | None = None) -> None:
-        """Add the environment's first observation and infos; the first call on a new episode, and once only.
+        """Adds the environment's first observation and infos; must be the first call on a new episode.
 
         Raises:
-            RuntimeError: if the episode has observations already.
+            RuntimeError: if the episode already has observations.
         """
         if self.is_reset:
             raise RuntimeError(
-                f"episode {self.id_} was reset already (it stands at t={self.t}); make a new episode for the "
-                "next reset, or cut() this one to continue it"
+                f"episode {self.id_} was reset already (it is at t={self.t}); make a new episode for the next reset, "
+                "or cut() this one to continue it"
             )
         self.observations.append(observation)
         self.infos.append({} if infos is None else infos)
@@ -248,17 +247,17 @@ class SingleAgentEpisode:
         truncated: bool | np.bool_ = False,
         extra_model_outputs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Add one environment step.
+        """Adds one environment step.
 
         Args:
             observation: the observation after the step.
             action: the action that was taken.
-            reward: its reward, stored as a float; a string, the name of one in an example, as it is.
+            reward: reward of the step, stored as a float; strings (names of rewards in examples) are not converted.
             infos: the step's info dict; an empty one if None.
             terminated: whether the step ended in a terminal state.
-            truncated: whether the episode was cut off after the step.
-            extra_model_outputs: further outputs of the module for this step. Its keys may change from chunk
-                to chunk, not within one; look-back of keys that the first step lacks is dropped.
+            truncated: whether the episode was truncated after the step.
+            extra_model_outputs: further outputs of the module for this step. Keys may differ between chunks, not
+                within a chunk; look-back of keys that the first step lacks is dropped.
 
         Raises:
             RuntimeError: if the episode is not reset yet, done, or numpy'ized.
@@ -267,9 +266,7 @@ class SingleAgentEpisode:
         if self.is_terminated or self.is_truncated:
             raise RuntimeError(f"episode {self.id_} is done at t={self.t}: no step can be added")
         if self.observations.finalized:
-            raise RuntimeError(
-                f"episode {self.id_} holds arrays: add steps before to_numpy(), or to its cut() successor"
-            )
+            raise RuntimeError(f"episode {self.id_} has arrays: add steps before to_numpy(), or to its cut() successor")
         if not self.observations.data:
             raise RuntimeError(
                 f"episode {self.id_} has no first observation: call add_env_reset() before add_env_step()"
@@ -293,11 +290,12 @@ class SingleAgentEpisode:
         self._last_step_time = now
 
     def validate(self) -> None:
-        """Check that the columns fit together.
+        """Checks that the columns are consistent.
 
         Raises:
-            ValueError: naming the column and both lengths if, with n rewards, there are not n actions and
-                extra model outputs and n + 1 observations and infos, or if look-back lengths or `t` disagree.
+            ValueError: if an episode with n rewards does not have n actions and extra model outputs and n + 1
+                observations and infos, or if look-back lengths or `t` disagree; it names the column and both
+                lengths.
         """
         steps, lookback = len(self.rewards), self.rewards.lookback
         frames = steps + 1 if self.is_reset else 0
@@ -311,7 +309,7 @@ class SingleAgentEpisode:
                     f"{expected} {name} after as many; it has {len(column)} after {column.lookback}"
                 )
         for key, column in self.extra_model_outputs.items():
-            # A key may have come up later than the look-back: its own look-back can be shorter.
+            # A key may be newer than the look-back, so that its look-back is shorter.
             if len(column) != steps or column.lookback > lookback:
                 raise ValueError(
                     f"episode {self.id_} has {steps} rewards after {lookback} look-back steps, but "
@@ -321,9 +319,9 @@ class SingleAgentEpisode:
             raise ValueError(f"episode {self.id_} has t={self.t}, but t_started={self.t_started} and {steps} steps")
 
     def to_numpy(self) -> SingleAgentEpisode:
-        """Turn all columns but the infos into arrays with a leading time axis, in place; returns the episode.
+        """Converts all columns except infos to arrays with a leading time axis, in place; returns the episode.
 
-        No step can be added afterwards (`cut()` still gives a successor that can be continued).
+        No step can be added afterwards (`cut()` still returns a successor that can be continued).
 
         Raises:
             RuntimeError: if the episode has no observation yet.
@@ -342,20 +340,19 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return one observation, or several: a list of them, or arrays `[k, ...]` in a numpy'ized episode.
+        """Returns one observation, or several: a list of them, or arrays `[k, ...]` in a numpy'ized episode.
 
         Args:
             indices: an int, a slice, a list of ints, or None for all own items. `0` is the first own item,
-                the look-back excluded. Negative indices count from the end, into the look-back if they go
-                that far.
-            neg_index_as_lookback: -1 is the last look-back item instead, the one right before this chunk.
-            fill: stands in for items outside the data. A number fills all leaves of an item of the usual
+                without the look-back. Negative indices count from the end and may reach the look-back.
+            neg_index_as_lookback: whether -1 is the last look-back item, right before this chunk.
+            fill: replacement of items outside the data. A number fills all leaves of an item of the usual
                 structure.
-            one_hot_discrete: one-hot encode `Discrete` and `MultiDiscrete` parts; needs the space.
+            one_hot_discrete: whether to one-hot encode `Discrete` and `MultiDiscrete` parts; needs the space.
 
         Raises:
             IndexError: for an index outside the data without `fill`.
-            TypeError: for indices of another type.
+            TypeError: for indices of a different type.
             ValueError: for `one_hot_discrete` without a space.
         """
         return self.observations.get(
@@ -363,7 +360,7 @@ class SingleAgentEpisode:
         )
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one info dict, or a list of them; arguments as in `get_observations`, `fill` stands as it is."""
+        """Returns one info dict, or a list of them; arguments as in `get_observations`, but `fill` is one item."""
         fill = None if fill is None else AsItem(fill)
         return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
@@ -375,7 +372,7 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return one action, or several; arguments, form and errors as in `get_observations`."""
+        """Returns one action, or several; arguments, form and errors as in `get_observations`."""
         return self.actions.get(
             indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill, one_hot_discrete=one_hot_discrete
         )
@@ -383,16 +380,16 @@ class SingleAgentEpisode:
     def get_rewards(
         self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: float | None = None
     ) -> Any:
-        """Return one reward, or several; arguments, form and errors as in `get_observations`."""
+        """Returns one reward, or several; arguments, form and errors as in `get_observations`."""
         return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def get_extra_model_outputs(
         self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """Return one item of the extra model output `key`, or several; otherwise as `get_observations`.
+        """Returns one item of the extra model output `key`, or several; other arguments as in `get_observations`.
 
         Raises:
-            KeyError: if there is no such column.
+            KeyError: if the column does not exist.
         """
         if key not in self.extra_model_outputs:
             raise KeyError(f"no extra model output {key!r}; the episode has {sorted(self.extra_model_outputs)}")
@@ -401,34 +398,34 @@ class SingleAgentEpisode:
     def set_observations(
         self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite observations in place.
+        """Overwrites observations in place.
 
         Args:
-            new_data: one item for an int index, else as many as are addressed: a list of items or a structure
-                of arrays `[k, ...]`. In a numpy'ized episode they must fit the stored shapes and dtypes,
-                unless they replace the whole column, look-back included.
+            new_data: one item for an int index, else one item per index: a list of items or a structure of arrays
+                `[k, ...]`. In a numpy'ized episode they must have the stored shapes and dtypes, unless they
+                replace the whole column, look-back included.
             at_indices: an int, a slice, a list of ints, or None for all own items; rules as in
                 `get_observations`.
             neg_index_as_lookback: as in `get_observations`.
 
         Raises:
-            IndexError: for an index outside the data, or another number of items than is addressed.
-            ValueError: if structure, shape or dtype do not fit.
+            IndexError: for an index outside the data, or a wrong number of items.
+            ValueError: if structure, shape or dtype do not match.
         """
         self.observations.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Overwrite actions in place; arguments and errors as in `set_observations`."""
+        """Overwrites actions in place; arguments and errors as in `set_observations`."""
         self.actions.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Overwrite rewards in place; arguments and errors as in `set_observations`."""
+        """Overwrites rewards in place; arguments and errors as in `set_observations`."""
         self.rewards.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_extra_model_outputs(
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrite the extra model output `key` in place, or add it as a new column.
+        """Overwrites the extra model output `key` in place, or adds it as a new column.
 
         Args:
             key: column name. A new one needs data for all own steps, with `at_indices=None`.
@@ -438,8 +435,8 @@ class SingleAgentEpisode:
 
         Raises:
             KeyError: if `key` is new and `at_indices` is given.
-            IndexError: for an index outside the data, or another number of items than is addressed.
-            ValueError: if structure, shape or dtype do not fit.
+            IndexError: for an index outside the data, or a wrong number of items.
+            ValueError: if structure, shape or dtype do not match.
         """
         column = self.extra_model_outputs.get(key)
         if column is not None:
@@ -460,15 +457,14 @@ class SingleAgentEpisode:
         self.extra_model_outputs[key] = column
 
     def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
-        """Return the chunk of length 0 that continues this one.
+        """Returns the chunk of length 0 that continues this one.
 
         It has the same ids, spaces and `custom_data` (a shallow copy), starts at this chunk's `t` with its
-        last observation and info, and keeps the last steps as look-back. It always holds lists, so that steps
+        last observation and info, and keeps the last steps as look-back. Its columns are lists, so that steps
         can be added.
 
         Args:
-            len_lookback_buffer: number of steps to keep, as far as there are any (this chunk's look-back
-                included).
+            len_lookback_buffer: maximum number of steps to keep (this chunk's look-back included).
 
         Raises:
             RuntimeError: if the episode is done.
@@ -482,15 +478,15 @@ class SingleAgentEpisode:
         return successor
 
     def slice(self, slice_: slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """Return the steps of `slice_` as an episode of its own, with the observation after its last step.
+        """Returns the steps of `slice_` as a separate episode, with the observation after its last step.
 
         The new episode has the same ids, spaces and `custom_data` (a shallow copy). It is terminated or
         truncated only if it contains this episode's last step.
 
         Args:
             slice_: range of own steps, as for a Python list, with step 1.
-            len_lookback_buffer: number of steps before the slice to keep as look-back, as far as there are
-                any; as many as this episode has if None.
+            len_lookback_buffer: maximum number of steps before the slice to keep as look-back; None: the number of
+                look-back steps of this episode.
 
         Raises:
             TypeError: if `slice_` is not a slice.
@@ -504,7 +500,7 @@ class SingleAgentEpisode:
         stop = max(start, stop)
         lookback = self.rewards.lookback if len_lookback_buffer is None else len_lookback_buffer
         part = self._chunk(start, stop, lookback)
-        # An episode without own steps still has its end, at its only observation.
+        # An episode without own steps may also have ended, at its only observation.
         if stop == len(self) and (start < stop or not len(self)):
             part.is_terminated, part.is_truncated = self.is_terminated, self.is_truncated
         return part
@@ -513,10 +509,10 @@ class SingleAgentEpisode:
         return self.slice(item)
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Append the following chunk of the same episode, in place; its look-back is left out.
+        """Appends the next chunk of the same episode, without its look-back, in place.
 
-        This episode keeps its form (lists or arrays), takes the end flags of `other`, and the union of both
-        `custom_data`, where `other` wins.
+        This episode keeps its form (lists or arrays), and gets the end flags of `other`. Its `custom_data` is updated
+        with that of `other`.
 
         Raises:
             ValueError: if the ids differ, this chunk is done, `other` does not start at this chunk's `t` or
@@ -537,7 +533,7 @@ class SingleAgentEpisode:
         self.validate()
         other.validate()
         outputs = self._output_columns(other.extra_model_outputs) if len(other) else self.extra_model_outputs
-        # The boundary observation and info are in both chunks. New buffers, so that an error changes nothing.
+        # The boundary observation and info are in both chunks. The buffers are new, so that an error changes nothing.
         observations = self.observations + other.observations.sub_buffer(1, len(other) + 1, 0)
         infos = self.infos + other.infos.sub_buffer(1, len(other) + 1, 0)
         actions, rewards = self.actions + other.actions, self.rewards + other.rewards
@@ -554,30 +550,30 @@ class SingleAgentEpisode:
         self._last_step_time = other._last_step_time
 
     def get_return(self) -> float:
-        """Sum of the own rewards, undiscounted."""
+        """Returns the undiscounted sum of the own rewards."""
         return float(np.sum(self.rewards.get(), dtype=np.float64))
 
     def get_duration_s(self) -> float:
-        """Seconds spent between the first and the last observation that were added to this chunk."""
+        """Returns the seconds between the first and the last observation that were added to this chunk."""
         return self._duration_s
 
     def env_steps(self) -> int:
-        """Number of own environment steps."""
+        """Returns the number of own environment steps."""
         return len(self)
 
     def agent_steps(self) -> int:
-        """Number of own agent steps: with one agent, the environment steps."""
+        """Returns the number of own agent steps, for one agent equal to that of environment steps."""
         return len(self)
 
     def __len__(self) -> int:
-        """Number of own steps, the look-back excluded."""
+        """Number of own steps, without the look-back."""
         return self.t - self.t_started
 
     def get_data_dict(self) -> dict[str, Any]:
-        """Return the n own steps as columns: lists, or arrays if the episode is numpy'ized.
+        """Returns the n own steps as columns: lists, or arrays if the episode is numpy'ized.
 
         The keys are obs, actions, rewards, terminateds, truncateds, infos, t, eps_id, and the extra model
-        outputs. The observations are those before each step: the last one is not in them.
+        outputs. The observations are those before each step, without the last one.
         """
         steps = len(self)
         terminateds, truncateds = np.zeros(steps, bool), np.zeros(steps, bool)
@@ -602,16 +598,16 @@ class SingleAgentEpisode:
         }
 
     def get_sample_batch(self) -> dict[str, Any]:
-        """Return `get_data_dict()` with arrays in every column but infos; the episode stays as it is."""
+        """Returns `get_data_dict()` with arrays in every column except infos; the episode is not changed."""
         return self.slice(slice(None), len_lookback_buffer=0).to_numpy().get_data_dict()
 
     def get_state(self) -> dict[str, Any]:
-        """Return the episode as plain data: arrays, numbers, strings, and descriptions of the spaces.
+        """Returns the episode as plain data: arrays, numbers, strings, and descriptions of the spaces.
 
-        Infos, ids and `custom_data` are passed on as they are.
+        Infos, ids and `custom_data` are not converted.
 
         Raises:
-            TypeError: for a space that has no plain description.
+            TypeError: for a space that cannot be described as plain data.
         """
         return {
             **self._identity(),
@@ -627,10 +623,10 @@ class SingleAgentEpisode:
 
     @staticmethod
     def from_state(state: Mapping[str, Any]) -> SingleAgentEpisode:
-        """Build the episode that `get_state()` described.
+        """Builds the episode from a result of `get_state()`.
 
         Raises:
-            ValueError: if the state contradicts itself.
+            ValueError: if the state is inconsistent.
         """
         column = InfiniteLookbackBuffer.from_state
         columns: dict[str, Any] = {name: column(state[name]) for name in _COLUMNS}
@@ -649,11 +645,11 @@ class SingleAgentEpisode:
         return episode
 
     def add_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Removed; raises ValueError with the replacement, `custom_data`."""
+        """Removed; raises a ValueError that names the replacement, `custom_data`."""
         raise ValueError("add_temporary_timestep_data() was removed: use episode.custom_data[key] = value")
 
     def get_temporary_timestep_data(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Removed; raises ValueError with the replacement, `custom_data`."""
+        """Removed; raises a ValueError that names the replacement, `custom_data`."""
         raise ValueError("get_temporary_timestep_data() was removed: use episode.custom_data[key]")
 
     def __repr__(self) -> str:
@@ -667,13 +663,13 @@ class SingleAgentEpisode:
         return {name: getattr(self, name) for name in IDENTITY}
 
     def _array_columns(self) -> list[InfiniteLookbackBuffer]:
-        """All columns that can be arrays: infos cannot."""
+        """Returns all columns that can be arrays, which infos cannot."""
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
     def _output_columns(self, outputs: Mapping[str, Any]) -> dict[str, InfiniteLookbackBuffer]:
-        """The columns to which steps with these outputs can be added.
+        """Returns the columns to which steps with these outputs can be added.
 
-        The module that acts decides the keys, so a chunk without own steps takes on any.
+        The acting module determines the keys, so that a chunk without own steps accepts any keys.
         """
         columns = self.extra_model_outputs
         if outputs.keys() == columns.keys():
@@ -686,7 +682,7 @@ class SingleAgentEpisode:
         return {key: columns.get(key, InfiniteLookbackBuffer()) for key in outputs}
 
     def _chunk(self, start: int, stop: int, lookback: int) -> SingleAgentEpisode:
-        """Own steps `[start, stop)` with up to `lookback` steps before them, not done."""
+        """Returns the own steps `[start, stop)` with up to `lookback` steps before them, as a running episode."""
         if lookback < 0:
             raise ValueError(f"len_lookback_buffer={lookback} must be 0 or positive")
         chunk = SingleAgentEpisode(
@@ -705,7 +701,7 @@ class SingleAgentEpisode:
 
 
 def _as_float(reward: Any) -> Any:
-    """A reward as it is kept: Python's and NumPy's float64 and names as they are, other numbers as a float."""
+    """Converts a reward to a float; Python floats, NumPy float64 and strings pass unchanged."""
     return reward if isinstance(reward, float | str) else float(reward)
 
 

@@ -308,7 +308,7 @@ def test_state_round_trip(finalized):
 
 def test_constructor_checks_its_arguments():
     assert InfiniteLookbackBuffer([1, 2], lookback=5).lookback == 2
-    with pytest.raises(ValueError, match="lookback must be 0 or positive, got -1"):
+    with pytest.raises(ValueError, match="lookback=-1 must be 0 or positive"):
         InfiniteLookbackBuffer([1], lookback=-1)
     with pytest.raises(ValueError, match="leading axis"):
         InfiniteLookbackBuffer({"a": np.zeros(2), "b": np.zeros(3)})

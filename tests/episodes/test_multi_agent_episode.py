@@ -230,7 +230,7 @@ def test_an_agent_that_is_first_seen_in_its_last_step_has_no_episode():
     episode = turns()
     step(episode, {"b": 25, "c": 0}, {"b": 240}, {"b": 1.0, "c": 3.0}, terminateds={"c": True})
     assert episode.agent_ids == {"a", "b"} and episode.get_return(True) - episode.get_return() == 4.0 + 0.5 + 3.0
-    with pytest.raises(MultiAgentEnvError, match="agent 'c' has ended, but there is an observation"):
+    with pytest.raises(MultiAgentEnvError, match="agent 'c' has ended, but has an observation"):
         step(episode, {"c": 1}, {"b": 0}, {})
 
 
@@ -241,9 +241,9 @@ def test_an_agent_that_is_first_seen_in_its_last_step_has_no_episode():
         (({}, {"a": 0}, {}), r"env step 2: agent 'a' acts without an observation; .*\['b'\]"),
         (({}, {"z": 0}, {}), "env step 2: agent 'z' acts without an observation"),
         (({"b": 1}, {"b": 0}, {}), "env step 2: agent 'b' acted and has an observation, but no reward"),
-        (({"c": 1}, {"b": 0}, {}), "env step 2: agent 'c' has ended, but there is an observation of it"),
-        (({}, {"b": 0}, {"c": 1.0}), "env step 2: agent 'c' has ended, but there is a reward of it"),
-        (({}, {"c": 0}, {}), "env step 2: agent 'c' has ended, but there is an action of it"),
+        (({"c": 1}, {"b": 0}, {}), "env step 2: agent 'c' has ended, but has an observation"),
+        (({}, {"b": 0}, {"c": 1.0}), "env step 2: agent 'c' has ended, but has a reward"),
+        (({}, {"c": 0}, {}), "env step 2: agent 'c' has ended, but has an action"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_agent_and_step_and_changes_nothing(what, message):
@@ -259,7 +259,7 @@ def test_what_does_not_fit_is_refused_with_agent_and_step_and_changes_nothing(wh
 
 def test_an_agent_that_is_cut_off_by_its_own_action_needs_an_observation():
     for truncateds in ({"__all__": True}, {"b": True}):
-        with pytest.raises(MultiAgentEnvError, match="agent 'b' acted and is truncated, but has no last observation"):
+        with pytest.raises(MultiAgentEnvError, match="agent 'b' acted and is truncated, but has no final observation"):
             step(turns(), {}, {"b": 240}, {"b": 1.0}, truncateds=truncateds)
 
 
@@ -285,7 +285,7 @@ def test_observations_by_environment_time():
         episode.get_observations(7)
     with pytest.raises(KeyError, match="agent 'z' is not in this episode"):
         episode.get_observations(agent_ids="z")
-    with pytest.raises(ValueError, match="return_list=True goes by environment steps"):
+    with pytest.raises(ValueError, match="return_list=True needs environment steps"):
         episode.get_observations(env_steps=False, return_list=True)
 
 
@@ -366,7 +366,7 @@ def test_arrays_have_a_time_axis_and_are_no_longer_added_to():
     )
     assert episode.get_observations([0, 1], fill=0)["b"].tolist() == [2, 0]
     assert episode.get_rewards(0) == {"a": 1.0, "b": 0.0}
-    with pytest.raises(RuntimeError, match="holds arrays"):
+    with pytest.raises(RuntimeError, match="has arrays"):
         step(episode, {}, {"a": 0}, {})
     successor = episode.cut(1)
     step(successor, {"b": 1}, {"a": 0}, {"b": 2.0})
