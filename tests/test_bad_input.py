@@ -519,7 +519,7 @@ NAMES = [
     case("algorithm-argument", lambda: PPO(config=tiny(), logger_creator=print), TypeError, "PPO()", "logger_creator", "config and env"),
     case("algorithm-config", lambda: PPO(config="PPO"), TypeError, "PPO(config=", "'PPO'", "PPOConfig()"),
     case("model-config-typo", lambda: DefaultModelConfig(fcnet_hidden=[4]), TypeError, "DefaultModelConfig", "'fcnet_hidden'", "'fcnet_hiddens'"),
-    case("module-spec-renamed", lambda: RLModuleSpec(model_config_dict={}), ValueError, "RLModuleSpec", "model_config_dict", "use model_config="),
+    case("module-spec-renamed", lambda: RLModuleSpec(model_config_dict={}), ValueError, "RLModuleSpec", "model_config_dict", "Use model_config="),
     case("get-module-typo", lambda algo: algo.get_module("p1"), KeyError, "No module", "'p1'", POLICY),
     case("old-member", lambda algo: algo.workers, AttributeError, "PPO.workers", "is gone", "env_runner_group"),
 ]  # fmt: skip
@@ -537,7 +537,7 @@ SPACES = [
     case("no-numbers", jax_env(observation_space=Box(-1, 1, (0,))), ValueError, "observation_space", "(0,)", "leave it out"),
     case("no-choice", jax_env(action_space=NO_CHOICE), ValueError, "action_space", "Discrete(0)", "at least 1"),
     case("nan-bounds", jax_env(observation_space=NAN_BOX), ValueError, "observation_space", "nan", "use -inf and inf"),
-    case("integer-box-actions", jax_env(action_space=Box(0, 5, (1,), np.int32)), ValueError, "Action space", "int32", "use Discrete"),
+    case("integer-box-actions", jax_env(action_space=Box(0, 5, (1,), np.int32)), ValueError, "Action space", "int32", "Use Discrete"),
     case("override-of-other-shape", lambda: build(tiny(observation_space=Box(-1, 1, (3,)))), ValueError, "environment(observation_space=", "(3,)", "Leave it out"),
     case("override-of-other-actions", lambda: build(tiny(action_space=Discrete(5))), ValueError, "environment(action_space=", "Discrete(5)", "Leave it out"),
     case("override-no-space", setting("environment", observation_space=(4,)), ValueError, "observation_space=", "(4,)", "a gymnasium space"),
@@ -642,7 +642,7 @@ ENVS = [
 ]  # fmt: skip
 
 MODULES = [
-    case("no-forward", spec(module_class=NoForward), NotImplementedError, "NoForward", "no forward pass", "override _forward(batch)"),
+    case("no-forward", spec(module_class=NoForward), NotImplementedError, "NoForward", "no forward pass", "Override _forward(batch)"),
     case("no-value-function", spec(module_class=NoValues), ValueError, "ValueFunctionAPI", "NoValues", "Derive it"),
     case("value-function-not-written", spec(module_class=type("Abstract", (NoValues, ValueFunctionAPI), {})), ValueError, "module_class", "Abstract does not", "compute_values()"),
     case("wrong-key", outputs(lambda self, batch: {"logits": self.pi(batch["obs"])}), ValueError, "MyModule", "['logits']", "Return {Columns.ACTION_DIST_INPUTS: ...}"),
@@ -743,7 +743,7 @@ CONNECTORS = [
 ]  # fmt: skip
 
 LEARNERS = [
-    case("loss-per-row", loss(lambda batch: batch["advantages"]), ValueError, "The loss of module", "MyLearner has the shape", "return a scalar"),
+    case("loss-per-row", loss(lambda batch: batch["advantages"]), ValueError, "The loss of module", "MyLearner has the shape", "must be a scalar"),
     case("loss-none", loss(lambda batch: None), ValueError, "The loss of module", "MyLearner is None", "Return a float32 scalar"),
     case("loss-integer", loss(lambda batch: jnp.int32(0)), ValueError, "The loss of module", "int32", "Return a float32 scalar"),
     case("loss-of-three", loss(lambda batch: (jnp.float32(0), {}, 1)), ValueError, "The loss of module", "a tuple of 3", "Return the loss, or the pair"),
@@ -755,7 +755,7 @@ LEARNERS = [
     case("loss-arguments", learner_with(compute_loss_for_module=lambda self, batch, fwd_out: 0), TypeError, "MyLearner.compute_loss_for_module()", "'module_id'", "def compute_loss_for_module(self, *, module_id, config, batch, fwd_out)"),
     case("metric-key-second", learner_with(compute_loss_for_module=lambda self, *, module_id, config, batch, fwd_out: self.metrics.log_value(1.0, "x")), TypeError, "log_value(", "1.0, 'x'", "log_value(name, value)"),
     case("loss-nan", loss(lambda batch: jnp.float32(jnp.nan), check_nans=True), FloatingPointError, "loss", POLICY, "lower lr"),
-    case("metric-per-row", loss(lambda batch: (jnp.float32(0), {"adv": batch["advantages"]})), ValueError, "log_value(", "'adv'", "log a scalar"),
+    case("metric-per-row", loss(lambda batch: (jnp.float32(0), {"adv": batch["advantages"]})), ValueError, "log_value(", "'adv'", "Log a scalar"),
     case("no-optimizer", changed(lambda c: c.learners(learner_class=type("MyLearner", (PPOLearner,), {"configure_optimizers_for_module": lambda self, module_id, config=None: None}))), ValueError, "configure_optimizers_for_module", POLICY, "Call self.register_optimizer"),
     case("optimizer-name", optimizer(optimizer="adam"), TypeError, "optimizer=", "'adam'", "optax.adam"),
     case("optimizer-returns-none", optimizer(optimizer=lambda lr: None), TypeError, "optimizer=", "returned None", "an optax.GradientTransformation"),
@@ -782,7 +782,7 @@ LEARNERS = [
     case("batch-observation-shape", update(batch=batch(obs=np.zeros((NUM_ROWS, 3), np.float32))), ValueError, "column 'obs'", "(8, 3)", "check the number of batch axes and the space"),
     case("batch-action-shape", update(batch=batch(actions=np.zeros((NUM_ROWS, 3), np.int32))), ValueError, "'actions'", "(8, 3)", "batch"),
     case("batch-text", update(batch=batch(actions=np.array(["left"] * NUM_ROWS))), ValueError, "'actions'", "<U4", "Pass arrays of numbers"),
-    case("minibatch-of-zero", update(batch=batch(), minibatch_size=0), ValueError, "minibatch_size=0", "does not divide", "Use minibatch_size=1"),
+    case("minibatch-of-zero", update(batch=batch(), minibatch_size=0), ValueError, "minibatch_size=0", "must be a positive multiple", "Use minibatch_size=1"),
     case("no-epochs", update(batch=batch(), num_epochs=0), ValueError, "num_epochs", "=0", "at least 1"),
     case("timesteps-text", update(batch=batch(), timesteps="many"), TypeError, "timesteps=", "'many'", "a number of env steps"),
     case("too-few-rows-to-deal-out", lambda: TrainingData(batch={POLICY: {"obs": np.zeros((1, 4))}}).shard(2), ValueError, f"rows of '{POLICY}'", "1", "lower num_learners"),

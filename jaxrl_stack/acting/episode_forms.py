@@ -67,15 +67,15 @@ class SingleAgentForm:
         self._spaces = {"observation_space": observation_space, "action_space": action_space}
 
     def new(self) -> SingleAgentEpisode:
-        """See `EpisodeForm.new`."""
+        """Returns an empty episode."""
         return SingleAgentEpisode(**self._spaces)
 
     def reset(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
-        """See `EpisodeForm.reset`."""
+        """Adds the observations before an episode's first step."""
         episode.add_env_reset(step[Columns.OBS])
 
     def add(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
-        """See `EpisodeForm.add`."""
+        """Adds a step."""
         episode.add_env_step(
             step[Columns.FINAL_OBS],
             step[Columns.ACTIONS],
@@ -86,11 +86,11 @@ class SingleAgentForm:
         )
 
     def flags(self, block: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """See `EpisodeForm.flags`."""
+        """Returns ``(terminateds, truncateds)`` of the episodes in a block of steps, bool ``[T, B]`` each."""
         return block[Columns.TERMINATEDS], block[Columns.TRUNCATEDS]
 
     def stored(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        """See `EpisodeForm.stored`."""
+        """Returns running episodes as plain data, see `EpisodeForm.stored`."""
         columns = [
             {
                 **{name: column.get() for name, column in episode.extra_model_outputs.items()},
@@ -107,7 +107,7 @@ class SingleAgentForm:
         }
 
     def restored(self, state: Mapping[str, Any]) -> list[SingleAgentEpisode]:
-        """See `EpisodeForm.restored`."""
+        """Returns the episodes that `stored` converted, see `EpisodeForm.restored`."""
         episodes, start = [], 0
         members = (state["ids"], state["lengths"], state["custom_data"])
         for number, (id_, length, custom_data) in enumerate(zip(*members, strict=True)):
@@ -144,18 +144,18 @@ class MultiAgentForm:
         self._spaces: dict[str, Any] = {"observation_space": observation_spaces, "action_space": action_spaces}
 
     def new(self) -> MultiAgentEpisode:
-        """See `EpisodeForm.new`."""
+        """Returns an empty episode."""
         return MultiAgentEpisode(agent_to_module_mapping_fn=self._asked_for, **self._spaces)
 
     def _asked_for(self, agent_id: Any, episode: MultiAgentEpisode, **kwargs: Any) -> str:
         return self._module_of[agent_id]
 
     def reset(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """See `EpisodeForm.reset`."""
+        """Adds the observations before an episode's first step."""
         episode.add_env_reset(observations={a: own[Columns.OBS] for a, own in step.agents.items() if own[ACTS]})
 
     def add(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """See `EpisodeForm.add`."""
+        """Adds a step."""
         known = episode.agent_episodes
         running = {agent: step.agents[agent] for agent, own in known.items() if not own.is_done}
         coming = {agent: own for agent, own in step.agents.items() if agent not in known}
@@ -183,18 +183,18 @@ class MultiAgentForm:
         )
 
     def flags(self, block: Any) -> tuple[np.ndarray, np.ndarray]:
-        """See `EpisodeForm.flags`."""
+        """Returns ``(terminateds, truncateds)`` of the episodes in a block of steps, bool ``[T, B]`` each."""
         return block.terminateds, block.truncateds
 
     def stored(self, episodes: Sequence[MultiAgentEpisode]) -> dict[str, Any]:
-        """See `EpisodeForm.stored`."""
+        """Returns running episodes as plain data, see `EpisodeForm.stored`."""
         states = [episode.get_state() for episode in episodes]
         for state in states:
             state |= {"agent_to_module_mapping_fn": None, "custom_data": _data_in(state["custom_data"])}
         return {"episodes": states}
 
     def restored(self, state: Mapping[str, Any]) -> list[MultiAgentEpisode]:
-        """See `EpisodeForm.restored`."""
+        """Returns the episodes that `stored` converted, see `EpisodeForm.restored`."""
         episodes = [MultiAgentEpisode.from_state(own) for own in state["episodes"]]
         for episode in episodes:
             episode.agent_to_module_mapping_fn = self._asked_for

@@ -163,7 +163,7 @@ def test_a_device_run_goes_on_with_the_next_episodes(device, hook, number, error
     PLAN.check_nothing_was_shown_twice()
     assert PLAN.ended_since(before) == NUM_ENVS * (ends(device) - num_ended - runs)
     assert sum(result["env_runners"]["num_episodes"] for result in results) == NUM_ENVS * (ends(device) - num_ended)
-    missed = [record.args for record in caplog.records if "callbacks were told" in record.getMessage()]
+    missed = [record.args for record in caplog.records if "interrupted the callbacks" in record.getMessage()]
     assert len(missed) == (hook != "on_sample_end")
     if hook == "on_episode_step":
         assert missed == [(NUM_ENVS * NUM_STEPS - 1 - number,)]

@@ -468,7 +468,7 @@ def test_what_are_no_weights_of_the_module_is_refused_and_changes_nothing(tmp_pa
         ({k: v for k, v in weights.items() if not k.startswith("pi.")}, "lack .*'pi/dense_0/kernel'"),
         ({**weights, pi: weights[pi][:, :-1]}, "'pi/dense_0/kernel' of shape"),
         ({**weights, "encoder.lstm.weight": weights[pi]}, "'encoder.lstm.weight', which is no part"),
-        ({**weights, pi: np.array("text")}, "weights are floats"),
+        ({**weights, pi: np.array("text")}, "Weights must be floats"),
         (dict(np.load(WEIGHTS / "ppo_shared.npz")), "saved with vf_share_layers=True, and this module has False"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -183,7 +183,7 @@ def test_more_mistakes():
 
     with pytest.raises(ValueError, match="_forward_train.*the width 4 that DiagGaussian"):
         check(Greedy, action_space=gym.spaces.Box(-1, 1, (2,)))
-    with pytest.raises(NotImplementedError, match="override _forward"):
+    with pytest.raises(NotImplementedError, match="Override _forward"):
         check(RLModule)
 
 

@@ -316,7 +316,7 @@ def test_parts_of_an_update_say_so_where_there_is_none(squares):
         lambda: squares.compute_gradients({DEFAULT_MODULE_ID: 1.0}),
         lambda: squares.apply_gradients(gradients_of),
     ):
-        with pytest.raises(RuntimeError, match=r"\(\) is a part of the compiled update .* call update\(batch=...\)"):
+        with pytest.raises(RuntimeError, match=r"\(\) is a part of the compiled update .* Call update\(batch=...\)"):
             call()
     # Clipping needs nothing of an update.
     clipped = make(grad_clip=1.0, grad_clip_by="global_norm").postprocess_gradients(gradients_of)
@@ -1639,7 +1639,7 @@ def test_sizes_that_do_not_fit():
     with pytest.raises(ValueError, match="num_shuffle_shards=3 must be a multiple of the number of devices, 2"):
         make_config().learners(num_cpus_per_learner=2, num_shuffle_shards=3).build_learner().update(batch=rows())
     learner = make_config().learners(num_shuffle_shards=4).build_learner()
-    with pytest.raises(ValueError, match="minibatch_size=6 must be a multiple of the 4 .*minibatch_size=4"):
+    with pytest.raises(ValueError, match="minibatch_size=6 must be a positive multiple of the 4 .*minibatch_size=4"):
         learner.update(batch=rows(), minibatch_size=6)
 
 

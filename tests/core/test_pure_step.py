@@ -273,7 +273,7 @@ def test_a_value_per_row_must_be_one(learner):
 
     wrong = Wrong(config=learner.config)
     wrong.build()
-    with pytest.raises(ValueError, match=r"item_series.*one per row"):
+    with pytest.raises(ValueError, match=r"item_series.*one value per row"):
         wrong.pure_update.step(wrong.state, {MID: rows()}, wrong.settings(), counters.zero(), axis_name=None)
 
 

@@ -215,7 +215,7 @@ def test_constructor_mistakes_have_clear_errors():
             self.table = {"low": np.zeros(3)}
 
     for cls in (PlainList, InnerDict):
-        with pytest.raises(ValueError, match=rf"{cls.__name__} holds arrays.*nnx.List"):
+        with pytest.raises(ValueError, match=rf"{cls.__name__} has arrays.*nnx.List"):
             cls()
     with pytest.raises(ValueError, match="keyword arguments"):
         RLModule({"observation_space": OBS_SPACE})
@@ -223,7 +223,7 @@ def test_constructor_mistakes_have_clear_errors():
         RLModule(inference_only=True, learner_only=True)
     with pytest.raises(TypeError, match="observation_spce"):
         RLModule(observation_spce=OBS_SPACE)
-    with pytest.raises(NotImplementedError, match=r"override _forward\(batch\)"):
+    with pytest.raises(NotImplementedError, match=r"Override _forward\(batch\)"):
         RLModule().forward_inference({"obs": OBS})
     with pytest.raises(AttributeError, match="Create layers in setup"):
         build().rngs  # noqa: B018
@@ -378,17 +378,17 @@ def test_spec_update():
 def test_spec_errors():
     with pytest.raises(ValueError, match="needs a class"):
         RLModuleSpec().build()
-    with pytest.raises(ValueError, match="use model_config="):
+    with pytest.raises(ValueError, match="Use model_config="):
         RLModuleSpec(model_config_dict={})
-    with pytest.raises(ValueError, match="use rl_module_specs="):
+    with pytest.raises(ValueError, match="Use rl_module_specs="):
         MultiRLModuleSpec(module_specs={})
-    with pytest.raises(TypeError, match="use multi_rl_module_class="):
+    with pytest.raises(TypeError, match="Use multi_rl_module_class="):
         MultiRLModuleSpec(marl_module_class=MultiRLModule)
     with pytest.raises(ValueError, match="must be a dict"):
         MultiRLModuleSpec(rl_module_specs={"a": Linear})
-    with pytest.raises(ValueError, match="use MultiRLModuleSpec.from_module"):
+    with pytest.raises(ValueError, match="Use MultiRLModuleSpec.from_module"):
         RLModuleSpec.from_module(MultiRLModule())
-    with pytest.raises(ValueError, match="use RLModuleSpec.from_module"):
+    with pytest.raises(ValueError, match="Use RLModuleSpec.from_module"):
         MultiRLModuleSpec.from_module(build())
     with pytest.raises(KeyError, match="No spec for module 'b'"):
         MultiRLModuleSpec(rl_module_specs={"a": ppo_spec()})["b"]
@@ -406,7 +406,7 @@ def test_multi_spec_edits():
     spec.remove_modules([DEFAULT_MODULE_ID, "absent"])
     assert list(spec.rl_module_specs) == ["a"] and spec.module_specs is spec.rl_module_specs
     assert dataclasses.replace(spec, model_config={}).module_specs.keys() == {"a"}
-    with pytest.raises(ValueError, match="use rl_module_specs="):
+    with pytest.raises(ValueError, match="Use rl_module_specs="):
         MultiRLModuleSpec(module_specs={})
     spec.update(RLModuleSpec(model_config={"outputs": 7}))
     assert spec["a"].model_config == {"outputs": 7}

@@ -1269,8 +1269,8 @@ class Learner(Checkpointable):
         if minibatch_size is not None and (minibatch_size < 1 or minibatch_size % plan.local_shards):
             below = max(minibatch_size // plan.local_shards, 1) * plan.local_shards
             raise ValueError(
-                f"minibatch_size={minibatch_size} must be a multiple of the {plan.local_shards} shuffle shards (one "
-                f"per device unless num_shuffle_shards is set). Use minibatch_size={below}, for example."
+                f"minibatch_size={minibatch_size} must be a positive multiple of the {plan.local_shards} shuffle "
+                f"shards (one per device unless num_shuffle_shards is set). Use minibatch_size={below}, for example."
             )
         return plan
 
