@@ -414,7 +414,7 @@ class DeviceRollout:
         return self.module_map.rows({agent_id: of_env})
 
     def _of_env(self, rows: Mapping[str, Any]) -> Any:
-        """Returns rows of the modules in the form that environments take: by agent, or those of the only agent."""
+        """Returns rows of the modules in the form that environments take: by agent, or for the only agent."""
         of_agents = self.module_map.by_agent(rows)
         if self.module_map.is_multi_agent:
             return of_agents

@@ -117,7 +117,7 @@ class ModuleStep:
         )
 
     def where_rows(self, mask: jax.Array, yes: ModuleState, no: ModuleState) -> ModuleState:
-        """Returns a state with rows of `yes` where `mask` is True, else rows of `no`; statistics are those of `yes`.
+        """Returns a state with rows of `yes` where `mask` is True, else rows of `no`; statistics come from `yes`.
 
         Args:
             mask: bool ``[B]``.
@@ -167,7 +167,7 @@ class ModuleStep:
             state: State before the step; fields of subclasses of `ModuleState` pass unchanged.
             columns: ``{"obs": observations [B, ...]}`` and columns of host connectors. ``loss_mask``, bool ``[B]``,
                 marks the rows from which statistics learn; the module does not receive it. ``state_in`` and ``resets``
-                replace those of `state`.
+                replace the values in `state`.
             context: Context of acting; see `context`. Its ``key`` belongs to this step.
             random_streams: Result of `random_streams` for that key; None computes it.
 

@@ -179,7 +179,7 @@ def is_vector(space: gym.Space | None) -> bool:
 
 
 def is_looked_up(space: gym.Space | None) -> TypeGuard[gym.spaces.Discrete]:
-    """Whether observations are ints with at least `LOOKUP_FROM` values, for which one-hot vectors would be too large.
+    """Checks for a Discrete space with at least `LOOKUP_FROM` values, for which one-hot vectors would be too large.
 
     A one-hot vector of 4,000 entries takes 16 kB in every stored step, and its product with a kernel is one row of the
     kernel.

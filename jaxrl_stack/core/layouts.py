@@ -28,8 +28,8 @@ class Layout:
         num_frames: Number of stacked frames of an observation, of which the block stores one per step (`core.frames`).
             1: the block has whole observations.
         is_masked: Whether rows may be masked by ``LOSS_MASK``. If False, programs do not look for the column.
-        num_agents: ``A``, number of rows of an environment step that are always in the same minibatch: those of the
-            module's agents. Agent ``a`` has the columns from ``a * B / A`` on. 1: rows are drawn one by one.
+        num_agents: ``A``, number of rows of an environment step that are always in the same minibatch, one for each of
+            the module's agents. Agent ``a`` has the columns from ``a * B / A`` on. 1: rows are drawn one by one.
     """
 
     chunk_length: int | None = None

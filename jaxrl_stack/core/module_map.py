@@ -23,8 +23,8 @@ ValueT = TypeVar("ValueT")
 class ModuleMap:
     """Mapping between agents and modules.
 
-    Each agent has a slot in its module: for ``B`` environments, a module with ``S`` agents has ``S * B`` rows, those of
-    its first agent first.
+    Each agent has a slot in its module: for ``B`` environments, a module with ``S`` agents has ``S * B`` rows, which
+    start with the rows of its first agent.
 
     Attributes:
         module_of: ``{agent id: module id}`` for all possible agents.

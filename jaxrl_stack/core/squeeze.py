@@ -17,7 +17,7 @@ def squeezed(columns: dict[str, Any]) -> dict[str, Any]:
 
     Readers of the block then find contiguous steps of one agent: connectors that read the next row, chunks, recurrent
     states. So a block is squeezed before these, while it still has the states of all rows: the states at the starts of
-    chunks are those of squeezed rows.
+    chunks are then states of squeezed rows.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}`` of one module, with ``LOSS_MASK`` bool ``[T, B]``, and ``STATE_IN``
@@ -26,7 +26,7 @@ def squeezed(columns: dict[str, Any]) -> dict[str, Any]:
 
     Returns:
         JAX columns of the same shapes and dtypes. Masked rows repeat some row of their column, so that their values are
-        finite if those of the column are.
+        finite if the column's values are.
     """
     mask = jnp.asarray(columns[Columns.LOSS_MASK])
     num_steps, num_columns = mask.shape

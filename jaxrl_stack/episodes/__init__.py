@@ -1,1 +1,1 @@
-"""Episodes as host data: what was seen, done and received, with a look-back."""
+"""Episodes as host data: observations, actions and rewards, with a look-back."""

@@ -258,7 +258,7 @@ class MultiAgentEpisode:
         Args:
             observations: Observations after the step, by agent: these agents act next.
             actions: Actions by agent, of agents with an observation before the step.
-            rewards: Rewards by agent; those of agents without an observation are summed until the next observation.
+            rewards: Rewards by agent; an agent's rewards are summed until its next observation.
             infos: Infos by agent; infos of agents without an observation are dropped.
             terminateds: Whether agents, or under ``"__all__"`` all agents, terminated; missing agents have not.
             truncateds: Whether agents, or under ``"__all__"`` all agents, were truncated; missing agents were not.
@@ -769,7 +769,7 @@ class MultiAgentEpisode:
     def concat_episode(self, other: MultiAgentEpisode) -> None:
         """Appends the next chunk of the same episode, without its look-back, in place.
 
-        This episode gets the hanging steps and end flags of `other`. Its `custom_data` is updated with that of `other`.
+        This episode gets the hanging steps and end flags of `other`, and its `custom_data` is updated from `other`.
 
         Raises:
             ValueError: If the ids differ, this chunk is done, or `other` does not start where this chunk ends.
@@ -936,7 +936,7 @@ class MultiAgentEpisode:
 
 
 def episodes_of_agents(episodes: Iterable[SingleAgentEpisode | MultiAgentEpisode]) -> list[SingleAgentEpisode]:
-    """Returns the episodes, with those of several agents replaced by the episodes of their agents."""
+    """Returns the episodes, in which each episode of several agents is replaced by its agents' episodes."""
     found: list[SingleAgentEpisode] = []
     for episode in episodes:
         found += episode.agent_episodes.values() if isinstance(episode, MultiAgentEpisode) else [episode]

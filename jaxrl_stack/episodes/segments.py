@@ -62,7 +62,7 @@ class Segments(NamedTuple):
 
     @property
     def has_ended(self) -> np.ndarray:
-        """Whether the episode ended with the last step, bool ``[K]``."""
+        """True for segments whose last step ended the episode, bool ``[K]``."""
         return self.terminated | self.truncated
 
     @property
@@ -77,7 +77,7 @@ class Segments(NamedTuple):
 
     @property
     def is_running(self) -> np.ndarray:
-        """Whether the episode continues after the block, bool ``[K]``."""
+        """True for segments whose episode continues after the block, bool ``[K]``."""
         return (self.stop == self.shape[0]) & ~self.has_ended
 
     def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -512,7 +512,7 @@ class SingleAgentEpisode:
         """Appends the next chunk of the same episode, without its look-back, in place.
 
         This episode keeps its form (lists or arrays), and gets the end flags of `other`. Its `custom_data` is updated
-        with that of `other`.
+        from `other`.
 
         Raises:
             ValueError: if the ids differ, this chunk is done, `other` does not start at this chunk's `t` or
@@ -562,7 +562,7 @@ class SingleAgentEpisode:
         return len(self)
 
     def agent_steps(self) -> int:
-        """Returns the number of own agent steps, for one agent equal to that of environment steps."""
+        """Returns the number of own agent steps, which equals the number of environment steps."""
         return len(self)
 
     def __len__(self) -> int:

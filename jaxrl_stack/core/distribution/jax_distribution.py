@@ -81,7 +81,7 @@ class Categorical(Distribution):
 
     @property
     def logits(self) -> jax.Array:
-        """Logits, float `[..., n]`; those of masked actions are finite."""
+        """Logits, float `[..., n]`; masked actions have finite ones, too."""
         return _finite_logits(self._given)
 
     @property

@@ -163,7 +163,7 @@ def _side_by_side(
 ) -> tuple[dict[str, Any], np.ndarray]:
     """Returns episodes as columns ``[T, B, ...]`` with ``(T, B) = shape``, and the indices of their rows.
 
-    The indices are those of the flattened block ``[D, T, B / D]``, episode by episode.
+    The indices refer to the flattened block ``[D, T, B / D]``, episode by episode.
     """
     num_steps, num_columns = shape
     per_device = num_columns // num_devices

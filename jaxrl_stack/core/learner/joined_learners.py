@@ -63,7 +63,7 @@ class JoinedLearners:
 
     Args:
         config: The algorithm's config.
-        placement_group: Ray placement group; its last bundles are those of the learners.
+        placement_group: Ray placement group; its last bundles are for the learners.
         backend: Runtime of the actors.
         **actor_arguments: Further arguments of `actor_class`: ``module_spec``.
     """

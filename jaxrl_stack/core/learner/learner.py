@@ -354,7 +354,7 @@ class Learner(Checkpointable):
         self.pure_connector: PurePipeline = self._learner_connector.pure_part()
 
     def _follow_connectors(self) -> None:
-        """Adds the states of connectors that were added to the learner pipeline; drops those of removed ones."""
+        """Adds states for connectors that were added to the learner pipeline; drops states of removed connectors."""
         assert self._state is not None
         self._note_connectors()
         kept, fresh = self._state.connector, self.pure_connector.init(1)
@@ -750,7 +750,7 @@ class Learner(Checkpointable):
 
         Raises:
             RuntimeError: If `compute_losses` has not returned yet.
-            ValueError: If the losses are not those of `compute_losses`.
+            ValueError: If the losses are not the result of `compute_losses`.
         """
         trace = self._running_trace("compute_gradients")
         if trace.losses is None:
@@ -980,7 +980,7 @@ class Learner(Checkpointable):
         return jax.device_get(host_view(self.state.extra))
 
     def has_rows(self, module_id: ModuleID) -> Any:
-        """Whether the running update has valid rows of a module. Call it in `post_update`.
+        """Returns whether the running update has valid rows of a module. Call it in `post_update`.
 
         Returns:
             False for a module that the update leaves out, a traced bool scalar if its rows may be masked, else True.
@@ -1162,7 +1162,7 @@ class Learner(Checkpointable):
         """Makes one gradient step on all rows of a batch that was drawn from replay.
 
         This is the hot path of off-policy algorithms: values of rows are not checked, and metrics stay on the devices
-        until `row_results` fetches those of the last update. The learner pipeline receives the rows as one time step.
+        until `row_results` fetches the last update's. The learner pipeline receives the rows as one time step.
 
         Args:
             experience: Rows ``[N, ...]``, or sequences ``[N, J, ...]``, NumPy; each of this learner's D devices takes

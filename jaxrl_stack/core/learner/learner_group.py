@@ -46,7 +46,7 @@ class LearnerGroup(Checkpointable):
         config: The algorithm's config.
         module_spec: Spec of the module(s); None takes the config's spec.
         learner: A built learner to use instead of building one.
-        placement_group: Ray placement group whose last ``num_learners`` bundles are those of the learners.
+        placement_group: Ray placement group whose last ``num_learners`` bundles are for the learners.
         actors: Running learner actors to use instead of starting new ones.
 
     Raises:

@@ -150,7 +150,7 @@ class TracedMetrics:
 
 @struct.dataclass
 class Metrics:
-    """Metrics of a part of an update, as a monoid: those of parts, minibatches and devices can be merged.
+    """Metrics of a part of an update, as a monoid: metrics of parts, minibatches and devices can be merged.
 
     ==========  ====================  =====================  ================
     reduction   parts of a minibatch  minibatches            devices
@@ -205,7 +205,7 @@ class Metrics:
         return self._with(numbers, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.statistics))
 
     def with_part(self, part: Metrics) -> Metrics:
-        """Returns these metrics merged with those of another part of the same minibatch."""
+        """Returns these metrics merged with the metrics of another part of the same minibatch."""
         merges = {"min": jnp.minimum, "max": jnp.maximum}
         numbers = {
             how: tuple(map(merges.get(how, jnp.add), own, part.numbers[how])) for how, own in self.numbers.items()
@@ -238,7 +238,7 @@ class Metrics:
     # -------------------------------------------------------------------------------------------------- minibatches
 
     def over_minibatches(self) -> Metrics:
-        """Reduces metrics of all minibatches, with leaves ``[num_minibatches, ...]``, to those of the update."""
+        """Reduces metrics of all minibatches, with leaves ``[num_minibatches, ...]``, to metrics of the update."""
         reducers = {"last": lambda x: x[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
         numbers = {how: tuple(map(reducers[how], own)) for how, own in self.numbers.items()}
         return self._with(numbers, jax.tree.map(lambda x: x[-1], self.statistics))
@@ -276,7 +276,7 @@ class Metrics:
         """Returns one number for each metric, ``{path: float32}``.
 
         Args:
-            axis_name: Device axis, to merge the metrics of all devices; None returns those of this device.
+            axis_name: Device axis, to merge the metrics of all devices; None returns this device's metrics.
             are_exchanged: Whether these are `exchanged` already.
         """
         numbers, statistics = dict(self.numbers), self.statistics

@@ -796,7 +796,7 @@ class RLModuleSpec:
 
         Args:
             other: The other spec; fields that are None are ignored.
-            override: True: fields of `other` replace those of this spec, flags included. False: only fields that are
+            override: True: fields of `other` replace fields of this spec, flags included. False: only fields that are
                 None in this spec are set.
 
         Raises:
@@ -937,8 +937,8 @@ class MultiRLModuleSpec:
 
         Args:
             other: A MultiRLModuleSpec (id by id; new ids are added) or an RLModuleSpec (for each module).
-            override: True: specs of `other` replace those of this spec, or fields of an RLModuleSpec those of each
-                module. False: only fields that are None in this spec are set.
+            override: True: specs of `other` replace specs here, or fields of an RLModuleSpec replace fields of each
+                module's spec. False: only fields that are None in this spec are set.
 
         Raises:
             ValueError: If `other` is not a spec.

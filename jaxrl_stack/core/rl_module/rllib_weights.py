@@ -99,7 +99,7 @@ def from_rllib_names(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
     Args:
         weights: ``{"encoder.actor_encoder.net.mlp.0.weight": array or CPU tensor}``. Dense weights are ``[out, in]``,
-            those of convolutions ``[out, in, height, width]``.
+            convolution weights ``[out, in, height, width]``.
 
     Raises:
         ValueError: If a name is not a part of RLlib's default modules.

@@ -32,5 +32,5 @@ class TargetNetworkAPI(abc.ABC):
             batch: Columns `[N, ...]`.
 
         Returns:
-            Outputs `[N, ...]`; those of a policy are under `TARGET_NETWORK_ACTION_DIST_INPUTS`.
+            Outputs `[N, ...]`; a policy's are under `TARGET_NETWORK_ACTION_DIST_INPUTS`.
         """
