@@ -520,7 +520,7 @@ def test_masks_that_do_not_fit_the_actions_are_refused(config_class, action_spac
 def test_a_mask_beside_other_keys_is_refused_and_another_key_makes_it_an_observation():
     space = gym.spaces.Dict(action_mask=gym.spaces.MultiBinary(3), board=gym.spaces.Box(-1, 1, (2,)))
     spaces = {"__env_single__": (space, gym.spaces.Discrete(3))}
-    with pytest.raises(ValueError, match=r"beside \['board'\].*environment\(action_mask_key=...\)"):
+    with pytest.raises(ValueError, match=r"and also \['board'\].*environment\(action_mask_key=...\)"):
         PPOConfig().build_env_to_module_connector(spaces=spaces)
     pipeline = PPOConfig().environment(action_mask_key="none").build_env_to_module_connector(spaces=spaces)
     assert pipeline.observation_space.shape == (5,)

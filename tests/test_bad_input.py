@@ -764,7 +764,7 @@ LEARNERS = [
     case("optimizer-rate-missing", optimizer(lr_or_lr_schedule=None), ValueError, "lr_or_lr_schedule", POLICY, "config.training(lr=...)"),
     case("optimizer-unknown-parameter", optimizer(params=["nope/kernel"]), ValueError, "params=...", "'nope/kernel'", "self.get_parameters"),
     case("optimizer-parameter-number", optimizer(params=[3]), TypeError, "params=...", "3 is not a parameter", "self.get_parameters"),
-    case("optimizer-no-parameters", optimizer(params=[]), ValueError, "params=...", "got []", "self.get_parameters"),
+    case("optimizer-no-parameters", optimizer(params=[]), ValueError, "params=...", "params=[]", "self.get_parameters"),
     case("no-data", update(), ValueError, "exactly one data argument", "none", "'batch'"),
     case("two-data-arguments", update(batch=batch(), episodes=[]), ValueError, "exactly one data argument", "['batch', 'episodes']", "out of"),
     case("two-in-training-data", update(training_data=TrainingData(batch=batch(), episodes=[])), ValueError, "exactly one data argument", "['batch', 'episodes']", "out of"),

@@ -70,7 +70,7 @@ def test_a_mapping_that_draws_is_asked_for(tmp_path):
 def test_the_table_is_of_the_agents_that_were_there():
     table = PolicyTable({"a": "p", 3: "q"})
     assert (table("a"), table(3, None, worker=None)) == ("p", "q")
-    with pytest.raises(ValueError, match=r"agent 'b' is new.*policy_mapping_fn=\.\.\."):
+    with pytest.raises(ValueError, match=r"no policy for agent 'b'.*policy_mapping_fn=\.\.\."):
         table("b", None)
     node = Encoder().encode(table)
     assert Decoder(ClassLoader()).decode(node)(3) == "q"

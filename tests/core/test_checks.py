@@ -98,7 +98,7 @@ def test_ppo_refuses_a_module_whose_actions_have_no_log_probabilities():
 
     spaces = {"default_policy": (OBS_SPACE, ACTION_SPACE)}
     config = PPOConfig().rl_module(rl_module_spec=RLModuleSpec(module_class=Actor))
-    expected = r"Actor .*\._forward_exploration\(\) .*\['action_logp', 'action_dist_inputs'\] beside 'actions'.*alone"
+    expected = r"Actor .*\._forward_exploration\(\) .*\['action_logp', 'action_dist_inputs'\] in addition to.*only"
     with pytest.raises(ValueError, match=expected):
         config.build_learner(spaces=spaces)
     config.rl_module(rl_module_spec=RLModuleSpec(module_class=Complete)).build_learner(spaces=spaces)
@@ -211,7 +211,7 @@ def test_stateful_modules():
     class Forgets(Counter):
         keep_state = False
 
-    with pytest.raises(ValueError, match="'state_out' too, as get_initial_state"):
+    with pytest.raises(ValueError, match="also 'state_out', because get_initial_state"):
         check(Forgets)
 
     class Changes(Counter):

@@ -442,7 +442,7 @@ def _fail(learner):
 def test_arguments_that_contradict_each_other():
     with pytest.raises(ValueError, match="learner runs in this process"):
         LearnerGroup(config=config_of(0), placement_group=object())
-    with pytest.raises(ValueError, match="num_learners=2 asks for actors"):
+    with pytest.raises(ValueError, match="num_learners=2 starts actors"):
         LearnerGroup(config=config_of(2), learner=object())
 
 
@@ -501,7 +501,7 @@ def test_columns_of_experiences():
             columns = [share.modules["m"]["x"] for share in shares]
             assert {own.shape for own in columns} == {(2, 12 // num_learners)}
             np.testing.assert_array_equal(np.concatenate(columns, axis=1), everything)
-    with pytest.raises(ValueError, match="Samples of 4 columns .* get 3/5 of them each.*a multiple of 5"):
+    with pytest.raises(ValueError, match="Samples of 4 columns .* need 3/5 samples each.*a multiple of 5"):
         shares_of(parts, 5)
     with pytest.raises(ValueError, match=r"\{'m': 12\} columns .* split over 5 learners evenly"):
         Experience.merged(parts).deal_out(5)
@@ -530,7 +530,7 @@ def test_modules_of_an_experience_may_differ_in_their_columns():
             assert {own.shape for own in columns} == {(2, num_columns)}
             everything = np.concatenate([part.modules[mid]["x"] for part in parts], axis=1)
             np.testing.assert_array_equal(np.concatenate(columns, axis=1), everything)
-    with pytest.raises(ValueError, match="Samples of 2 columns .* get 3/4 of them each.*a multiple of 4"):
+    with pytest.raises(ValueError, match="Samples of 2 columns .* need 3/4 samples each.*a multiple of 4"):
         shares_of(parts, 4)
     mask = np.zeros((2, 2), bool)
     masked = Experience.of_steps({"a": {"x": np.zeros((2, 4))}, "b": {"x": np.zeros((2, 2)), "loss_mask": mask}})

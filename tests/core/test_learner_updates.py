@@ -440,7 +440,7 @@ def test_blocks_that_do_not_fit(block_learners):
     uneven = block(5, 4) | {Columns.REWARDS: np.zeros((4, 4))}
     with pytest.raises(ValueError, match=r"\[T, B, ...\] with the same T and B.*'rewards': \[\(4, 4\)\]"):
         update(block_learners[1], {DEFAULT_MODULE_ID: uneven})
-    with pytest.raises(ValueError, match="module 'other'; this learner has"):
+    with pytest.raises(ValueError, match="module 'other'. This learner has"):
         update(block_learners[1], {"other": block(5, 4)})
     with pytest.raises(ValueError, match="minibatch_size=7 must be a positive multiple of the 2 shuffle shards"):
         block_learners[1].update_block(Experience.of_steps({DEFAULT_MODULE_ID: block(5, 4)}), minibatch_size=7)
