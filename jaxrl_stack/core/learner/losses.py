@@ -114,11 +114,10 @@ class Losses:
             except KeyError as error:
                 columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
                 raise ValueError(
-                    f"The loss of {type(learner).__name__}, or a forward_train(), looks up {error}, which does not "
-                    f"exist: the batch has the columns {columns}, and forward_train() returned {outputs}. Add a "
-                    f"learner connector that makes it; or return it from forward_exploration(), or make it in an "
-                    f"env-to-module connector, and declare it: columns_from_acting = ({error},) in "
-                    f"{type(learner).__name__}."
+                    f"The loss of {type(learner).__name__}, or a forward_train(), looks up {error}, but the batch has "
+                    f"{columns}, and forward_train() returned {outputs}. Make it in a learner connector; or make it "
+                    f"in forward_exploration() or an env-to-module connector, and declare it: columns_from_acting = "
+                    f"({error},) in {type(learner).__name__}."
                 ) from error
         _check_losses(losses, type(learner).__name__)
         rest = learner.pure.unbind(trace.module)[1]
