@@ -210,7 +210,8 @@ class AgentRecording:
     def finish(self) -> None:
         """Stores, after the last vector step, the final observations of rows with an incomplete step.
 
-        The observation after the last complete step of such a row is the observation of its incomplete step.
+        If the last complete step of such a row did not end the agent's episode, the observation after it is the
+        observation of the incomplete step.
         """
         last = self.counts - 1
         rows = np.flatnonzero((np.array(self.held) != NO_ACT) & (last >= 0))
