@@ -29,7 +29,8 @@ def refused(text: str) -> list[str]:
 
 
 ROOMS = ("callbacks", "connectors", "policy", "runs", "tune", "videos")
-"""Rooms of which users read all modules."""
+ROOMS += ("acting", "core/distribution", "core/learner", "core/rl_module", "episodes")
+"""Rooms whose public docstrings all keep to the rule: first those of which users read all modules."""
 
 
 def of_rooms() -> Iterator[tuple[str, str]]:
@@ -95,9 +96,9 @@ def test_docstrings_of_the_reference_avoid_refused_words():
     assert {name: refused(text) for name, text in docstrings if refused(text)} == {}
 
 
-def test_docstrings_of_rooms_that_users_read_avoid_refused_words():
+def test_docstrings_of_rooms_avoid_refused_words():
     docstrings = list(of_rooms())
-    assert len(docstrings) > 500
+    assert len(docstrings) > 1200
     assert {name: refused(text) for name, text in docstrings if refused(text)} == {}
 
 
