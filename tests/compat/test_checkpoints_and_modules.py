@@ -277,7 +277,7 @@ class Remembering(DefaultPPORLModule):
 @pytest.mark.parametrize("env", [Buttons, NumberInJax])
 def test_a_module_that_returns_no_recurrent_state_is_refused_when_the_algorithm_is_built(env):
     config = tiny().environment(env).rl_module(rl_module_spec=RLModuleSpec(module_class=Remembering))
-    with pytest.raises(ValueError, match="Remembering.*'state_out' too, as get_initial_state"):
+    with pytest.raises(ValueError, match="Remembering.*also 'state_out', because get_initial_state"):
         config.build_algo()
 
 

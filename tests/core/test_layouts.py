@@ -270,7 +270,7 @@ def test_chunks_that_lack_what_is_planned_are_not_taken_for_rows(recurrent, miss
     layout, columns = layout_of(recurrent.template[MID], NUM_STEPS), recurrent_block()
     updated(recurrent, columns, layout, minibatch_size=6)
     del columns[missing]
-    with pytest.raises(ValueError, match=rf"planned as Layout\(chunk_length=3.* lack \['{missing}'\]"):
+    with pytest.raises(ValueError, match=rf"the layout Layout\(chunk_length=3.* lack \['{missing}'\]"):
         updated(recurrent, columns, layout, minibatch_size=6)
 
 

@@ -443,7 +443,7 @@ SGD_OF_A = {"optimizer": optax.sgd, "params": ["a"], "lr_or_lr_schedule": LR}
         ([], r"configure_optimizers_for_module\('default_policy'\) registered no optimizer"),
         (
             [SGD_OF_A, SGD_OF_A | {"params": ["b", "a"], "optimizer_name": "second"}],
-            "'default_policy/a' belongs to optimizer 'default_optimizer'.*out of optimizer 'second'",
+            "'default_policy/a' already belongs to optimizer 'default_optimizer'.*out of optimizer 'second'",
         ),
         ([SGD_OF_A, SGD_OF_A | {"params": ["b"]}], "already has an optimizer 'default_optimizer'"),
         ([SGD_OF_A | {"lr_or_lr_schedule": None}], "needs lr_or_lr_schedule"),
@@ -1074,7 +1074,7 @@ def test_components_of_the_state(squares):
         ({"rl_module": {DEFAULT_MODULE_ID: {"a": np.zeros(3), "c": np.zeros(3)}}}, "got 'c', which this module does"),
         ({"rl_module": {DEFAULT_MODULE_ID: {"b": np.zeros(4)}}}, r"'b' of shape \(4,\)"),
         ({"rl_module": {DEFAULT_MODULE_ID: {"b": np.zeros(3, complex)}}}, "dtype complex128"),
-        ({"optimizer": {}}, r"optimizer is of \[\]; this learner has \['default_policy'\]"),
+        ({"optimizer": {}}, r"optimizer has \[\]; this learner has \['default_policy'\]"),
         ({"optimizer": {DEFAULT_MODULE_ID: {"x": np.zeros(3)}}}, "optimizer 'default_policy' does not fit: it lacks"),
         ({"weights": {}}, "Unknown components \\['weights'\\]"),
     ],

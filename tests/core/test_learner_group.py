@@ -469,7 +469,7 @@ def test_sharding_of_training_data():
     iterators = [iter(()), iter(())]
     shards = TrainingData(data_iterators=iterators).shard(2)
     assert [shard.data_iterators for shard in shards] == [[iterators[0]], [iterators[1]]]
-    with pytest.raises(ValueError, match="2 data_iterators for 3 learners"):
+    with pytest.raises(ValueError, match="2 data_iterators do not match 3 learners"):
         TrainingData(data_iterators=iterators).shard(3)
     episode = episode_of(5, 0)
     first, second = TrainingData(episodes=[episode]).shard(2, len_lookback_buffer=2)
@@ -539,11 +539,11 @@ def test_modules_of_an_experience_may_differ_in_their_columns():
 
 
 def test_what_is_no_experience_is_told_what_to_pass(one):
-    with pytest.raises(TypeError, match=r"Got dict where .* Experience.of_rows"):
+    with pytest.raises(TypeError, match=r"got dict. Pass Experience.of_rows"):
         one.update_rows({})
-    with pytest.raises(TypeError, match=r"Got dict where .* Experience.of_steps"):
+    with pytest.raises(TypeError, match=r"got dict. Pass Experience.of_steps"):
         one.update_block({})
-    with pytest.raises(TypeError, match=r"Got Experience where .* Experience.of_steps"):
+    with pytest.raises(TypeError, match=r"got Experience. Pass Experience.of_steps"):
         one.local_learner.update_block(Experience.of_rows({"m": {"x": np.zeros(2)}}))
 
 
