@@ -29,6 +29,7 @@ from jaxrl_stack.algorithms.config_store import (
 )
 from jaxrl_stack.algorithms.fluent_methods import fluent_method
 from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.observation_key_settings import kept_observation_keys
 from jaxrl_stack.algorithms.policy_spaces import SpacesById
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
 from jaxrl_stack.algorithms.setting_checks import Check
@@ -765,16 +766,19 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             module_id: Id of the module. A module with a custom class and this space in its spec gets unchanged
                 observations.
         """
-        own, mask_key = self._given_specs().get(module_id, RLModuleSpec()), self.action_mask_key
+        own = self._given_specs().get(module_id, RLModuleSpec())
         takes_it = own.module_class is not None and own.observation_space == observation_space
-        if takes_it or is_vector(observation_space) or not self._uses_default_module():
+        if takes_it or not self._uses_default_module():
             return []
-        connector = DefaultObservations(observation_space, action_mask_key=mask_key)
+        keys = kept_observation_keys(self, module_id, observation_space)
+        if is_vector(observation_space):
+            return []
+        arguments: dict[str, Any] = {"action_mask_key": self.action_mask_key} | ({"keys": keys} if keys else {})
+        connector = DefaultObservations(observation_space, **arguments)
         if connector.observation_space == observation_space:
             return []
         # Of observations without a mask and images a plain vector is left.
-        is_flat = is_vector(connector.observation_space)
-        return [FlattenObservations() if is_flat else DefaultObservations(action_mask_key=mask_key)]
+        return [FlattenObservations() if is_vector(connector.observation_space) else DefaultObservations(**arguments)]
 
     def _default_module_to_env_connectors(self) -> list[ConnectorV2]:
         """The module-to-env connectors; the user's run before the last one. Algorithms override it."""

@@ -27,6 +27,7 @@ from jaxrl_stack.algorithms.base_settings import BASE_OLD_NAMES, BASE_SECTIONS, 
 from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS, NOT_IN_CHECKPOINTS, Settings, _ConfigMeta, check_trusted, warn_deprecated
 from jaxrl_stack.algorithms.fluent_methods import fluent_method
 from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.observation_key_settings import kept_observation_keys
 from jaxrl_stack.algorithms.policy_spaces import SpacesById
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
 from jaxrl_stack.algorithms.setting_checks import Check

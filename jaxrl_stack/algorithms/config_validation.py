@@ -15,6 +15,7 @@ import jax
 from jaxrl_stack.algorithms.base_settings import BASE_SETTINGS, default_policy_mapping_fn
 from jaxrl_stack.algorithms.config_store import KEY_TRANSLATIONS
 from jaxrl_stack.algorithms.model_settings import problem_with_model_config
+from jaxrl_stack.algorithms.observation_key_settings import check_observation_key_settings
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
 from jaxrl_stack.algorithms.settings import DATA
@@ -292,6 +293,7 @@ def _validate_model_config(config: AlgorithmConfig) -> None:
     if problem is not None:
         config._value_error(f"rl_module(model_config=...): {problem}.")
         return
+    check_observation_key_settings(config)
     settings = as_dict(config._model_config)
     for key in ("lstm_use_prev_action", "lstm_use_prev_reward"):
         if settings.get(key):

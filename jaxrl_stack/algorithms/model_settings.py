@@ -48,10 +48,18 @@ def _filters(value: Any) -> str | None:
     return None
 
 
+def _keys(value: Any) -> str | None:
+    is_list = isinstance(value, (list, tuple)) and value and all(isinstance(key, str) for key in value)
+    if value is None or isinstance(value, str) or (is_list and len(set(value)) == len(value)):
+        return None
+    return "None for all keys, a key of the observations, such as 'state', or a list of different keys"
+
+
 _CHECKS_OF_ENDINGS: dict[str, Callable[[Any], str | None]] = {
     "_hiddens": _widths,
     "_activation": _activation,
     "_use_layernorm": boolean,
+    "_obs_key": _keys,
 }
 _CHECKS: dict[str, Callable[[Any], str | None]] = {
     "conv_filters": _filters,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core.models.catalog import Catalog
+from jaxrl_stack.core.observation_keys import POLICY_OBS_KEY
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -19,6 +20,7 @@ class BCCatalog(Catalog):
 
     rows_are_independent = True
     handles_resets = True
+    observation_key_settings = (POLICY_OBS_KEY,)
 
     def build_pi_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """The policy head `[..., latent]` -> action distribution inputs.

@@ -6,7 +6,8 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core.models.catalog import Catalog
-from jaxrl_stack.core.models.configs import ActorCriticEncoderConfig, MLPHeadConfig
+from jaxrl_stack.core.models.configs import ActorCriticEncoderConfig, MLPHeadConfig, ModelConfig
+from jaxrl_stack.core.observation_keys import OBSERVATION_KEYS, VALUE_OBS_KEY
 
 if TYPE_CHECKING:
     from flax import nnx
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 class PPOCatalog(Catalog):
     """Catalog of an actor-critic encoder, a policy head and a value head.
 
-    The heads take the latent of `latent_dims`, and follow all `head_fcnet_*` settings, initializers included.
+    The heads take the latent of `latent_dims`, and follow all `head_fcnet_*` settings, initializers included. If
+    `policy_obs_key` and `value_obs_key` select different keys, the value function has an encoder of other inputs.
 
     Args:
         observation_space, action_space, model_config_dict: See `Catalog`.
@@ -23,12 +25,22 @@ class PPOCatalog(Catalog):
 
     rows_are_independent = True
     handles_resets = True
+    observation_key_settings = OBSERVATION_KEYS
+
+    @functools.cached_property
+    def critic_encoder_config(self) -> ModelConfig | None:
+        """Config of the value function's encoder; None if it is the policy's, `encoder_config`."""
+        keys = self.observed_keys
+        return None if keys is None or len(set(keys.values())) == 1 else self._encoder_config_of(VALUE_OBS_KEY)
 
     @functools.cached_property
     def actor_critic_encoder_config(self) -> ActorCriticEncoderConfig:
         """Config of the encoder, or of the two encoders; created at the first access."""
-        shared = self.model_config_dict["vf_share_layers"]
-        return ActorCriticEncoderConfig(base_encoder_config=self.encoder_config, shared=shared)
+        return ActorCriticEncoderConfig(
+            base_encoder_config=self.encoder_config,
+            critic_encoder_config=self.critic_encoder_config,
+            shared=self.model_config_dict["vf_share_layers"],
+        )
 
     def build_actor_critic_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """Builds the encoder: `{OBS: [..., d]}` -> `{ENCODER_OUT: {ACTOR: [..., n], CRITIC: [..., n]}}`."""
@@ -48,4 +60,7 @@ class PPOCatalog(Catalog):
 
     def build_vf_head(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         """Builds the value head `[..., latent]` -> `[..., 1]`."""
-        return MLPHeadConfig(**self._head_settings(), output_layer_dim=1).build(framework, rngs=rngs)
+        settings, critic = self._head_settings(), self.critic_encoder_config
+        if critic is not None and self._latent_dims is None:
+            settings["input_dims"] = critic.output_dims
+        return MLPHeadConfig(**settings, output_layer_dim=1).build(framework, rngs=rngs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -16,23 +17,33 @@ class DefaultObservations(FlattenObservations):
 
     With a mask, observations become ``{"action_mask": mask, "observations": all else}``. All else is one float32
     vector; an image; or, of images among other things, a dict with a vector or an image for each key.
+    With `keys` all else is a dict of these keys, with a vector or an image for each.
 
     Args:
         input_observation_space: Any observation space, nested or not.
         input_action_space: See ConnectorV2.
         action_mask_key: Name of the mask in Dict observations.
+        keys: Keys of Dict observations that stay separate, while all others are dropped; None for no Dict of keys.
         **kwargs: See ConnectorV2.
 
     Raises:
-        ValueError: There is a mask beside other keys than "observations", or an image without an axis of channels.
+        ValueError: There is a mask beside other keys than "observations", an image without an axis of channels, or
+            `keys` has one that observations lack.
     """
 
     sees_action_mask = True
 
     def __init__(
-        self, input_observation_space=None, input_action_space=None, *, action_mask_key: str = ACTION_MASK, **kwargs
+        self,
+        input_observation_space=None,
+        input_action_space=None,
+        *,
+        action_mask_key: str = ACTION_MASK,
+        keys: Sequence[str] | None = None,
+        **kwargs,
     ):
         self._action_mask_key = action_mask_key
+        self._keys = None if keys is None else list(keys)
         super().__init__(input_observation_space, input_action_space, **kwargs)
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
@@ -41,15 +52,30 @@ class DefaultObservations(FlattenObservations):
 
     def _prepared_space(self, space: Any) -> gym.Space:
         if not has_action_mask(space, self._action_mask_key):
-            return flatten_space_beside_images(space)
+            return self._space_without_mask(space)
         return gym.spaces.Dict(
-            {ACTION_MASK: space[self._action_mask_key], OBSERVATIONS: flatten_space_beside_images(space[OBSERVATIONS])}
+            {ACTION_MASK: space[self._action_mask_key], OBSERVATIONS: self._space_without_mask(space[OBSERVATIONS])}
         )
+
+    def _space_without_mask(self, space: Any) -> gym.Space:
+        if self._keys is None:
+            return flatten_space_beside_images(space)
+        missing = set(self._keys) - set(space.spaces if isinstance(space, gym.spaces.Dict) else ())
+        if missing:
+            raise ValueError(
+                f"DefaultObservations(keys={self._keys}): {space} has no {sorted(missing)}. Leave them out."
+            )
+        return gym.spaces.Dict({key: flatten_space_beside_images(space[key]) for key in self._keys})
 
     def _flatten(self, space: Any, observation: Any) -> Any:
         if not has_action_mask(space, self._action_mask_key):
-            return flatten_beside_images(space, observation, batch_dims=1)
+            return self._without_mask(space, observation)
         return {
             ACTION_MASK: observation[self._action_mask_key],
-            OBSERVATIONS: flatten_beside_images(space[OBSERVATIONS], observation[OBSERVATIONS], batch_dims=1),
+            OBSERVATIONS: self._without_mask(space[OBSERVATIONS], observation[OBSERVATIONS]),
         }
+
+    def _without_mask(self, space: Any, observation: Any) -> Any:
+        if self._keys is None:
+            return flatten_beside_images(space, observation, batch_dims=1)
+        return {key: flatten_beside_images(space[key], observation[key], batch_dims=1) for key in self._keys}

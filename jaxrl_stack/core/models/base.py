@@ -29,6 +29,10 @@ class Encoder(nnx.Module):
         """Recurrent state at the start of an episode: a dict of arrays without batch axis; {} = stateless."""
         return {}
 
+    def has_inputs(self, inputs: dict[str, Any]) -> bool:
+        """Whether a batch has all columns, and all keys of its observations, that the encoder reads."""
+        return True
+
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Encode a batch's columns. With a recurrent state these are `[B, T, ...]`, with `STATE_IN` among them, and
         `STATE_OUT` is among what is returned."""
@@ -59,6 +63,11 @@ def of_steps(columns: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[s
 def state_out_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """``{STATE_OUT: state}`` of what an encoder or module returned; {} if that has none."""
     return {Columns.STATE_OUT: outputs[Columns.STATE_OUT]} if Columns.STATE_OUT in outputs else {}
+
+
+def has_inputs(encoder: Any, inputs: dict[str, Any]) -> bool:
+    """`Encoder.has_inputs` of any module that serves as an encoder."""
+    return not isinstance(encoder, Encoder) or encoder.has_inputs(inputs)
 
 
 def handles_resets(encoder: Any) -> bool:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
@@ -24,14 +25,15 @@ from jaxrl_stack.core.models.configs import (
     MLPHeadConfig,
     ModelConfig,
     MultiStreamEncoderConfig,
+    ObservationKeysEncoderConfig,
     RecurrentEncoderConfig,
 )
 from jaxrl_stack.core.models.filters import default_filters
+from jaxrl_stack.core.observation_keys import POLICY_OBS_KEY, check_observation_keys, observed_keys, selected_space
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig, as_model_config_dict, check_model_config
 from jaxrl_stack.utils.notices import notice_once
 
 if TYPE_CHECKING:
-    import gymnasium as gym
     from flax import nnx
 
     from jaxrl_stack.core.distribution.distribution import Distribution
@@ -54,16 +56,20 @@ class Catalog:
     Attributes:
         model_config_dict: All settings.
         latent_dims: Shape of the encoder's output, `(width,)`. Changing it changes what heads expect.
+        observed_keys: ``{"policy_obs_key": keys, ...}``, keys of Dict observations that the networks see; None for all.
 
     Raises:
-        ValueError: If a space is None, if an action mask does not fit the actions, or for what looks like a misspelt
-            setting.
+        ValueError: If a space is None, if an action mask does not fit the actions, for what looks like a misspelt
+            setting, or for keys that observations do not have or that the networks cannot select.
     """
 
     rows_are_independent = True
     """Whether what it builds computes each row by itself; see `RLModule.rows_are_independent`."""
     handles_resets = True
     """Whether what it builds follows the column ``RESETS``; see `RLModule.handles_resets`."""
+    observation_key_settings: tuple[str, ...] = ()
+    """Settings that select keys of Dict observations and that the networks read: some of ``"policy_obs_key"``, which
+    `encoder_config` follows, and ``"value_obs_key"``."""
 
     def __init__(
         self,
@@ -82,6 +88,10 @@ class Catalog:
         check_model_config(settings, custom_settings=True)
         self.model_config_dict: dict[str, Any] = as_model_config_dict(DefaultModelConfig()) | settings
         check_action_mask(observation_space, action_space)
+        check_observation_keys(self.model_config_dict, self.observation_key_settings, type(self).__name__)
+        self.observed_keys = observed_keys(
+            observations_space(observation_space), self.model_config_dict, self.observation_key_settings
+        )
         self._latent_dims: tuple[int, ...] | None = None
         if self.model_config_dict["conv_filters"] is not None and not has_images(observation_space):
             notice_once(
@@ -95,8 +105,20 @@ class Catalog:
 
         With ``use_lstm`` the encoder of `get_tokenizer_config`, and an LSTM after it.
         """
-        settings = self.model_config_dict
-        tokenizer = self.get_tokenizer_config(observations_space(self.observation_space), settings)
+        return self._encoder_config_of(POLICY_OBS_KEY)
+
+    def _encoder_config_of(self, setting: str) -> ModelConfig:
+        """Describes the encoder of the keys that a setting selects, or of whole observations."""
+        settings, space = self.model_config_dict, observations_space(self.observation_space)
+        if self.observed_keys is None:
+            tokenizer = self.get_tokenizer_config(space, settings)
+        else:
+            assert isinstance(space, gym.spaces.Dict)
+            selected = gym.spaces.Dict({key: space[key] for key in self.observed_keys[setting]})
+            tokenizer = ObservationKeysEncoderConfig(
+                base_encoder_config=self.get_tokenizer_config(selected_space(selected), settings),
+                observation_space=selected,
+            )
         return _recurrent_encoder_config(tokenizer, settings) if settings["use_lstm"] else tokenizer
 
     @property
@@ -167,8 +189,6 @@ class Catalog:
             ValueError: For other spaces, and for images that seem to have their channels first while ``conv_filters``
                 is None.
         """
-        import gymnasium as gym
-
         settings = model_config_dict
         if isinstance(observation_space, gym.spaces.Dict) and observation_space.spaces:
             parts = observation_space.spaces.items()

@@ -8,12 +8,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium as gym
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.cnn import CNN, ConvTranspose
-from jaxrl_stack.core.models.encoders import ActorCriticEncoder, CNNEncoder, MLPEncoder, MultiStreamEncoder
+from jaxrl_stack.core.models.encoders import (
+    ActorCriticEncoder,
+    CNNEncoder,
+    MLPEncoder,
+    MultiStreamEncoder,
+    ObservationKeysEncoder,
+)
 from jaxrl_stack.core.models.filters import Filter, parse_filters
 from jaxrl_stack.core.models.heads import CNNTransposeHead, FreeLogStdMLPHead, MLPHead
 from jaxrl_stack.core.models.initializers import get_initializer
@@ -512,6 +519,36 @@ class MultiStreamEncoderConfig(_LayersConfig):
 
 
 @dataclasses.dataclass
+class ObservationKeysEncoderConfig(_OwnConfig):
+    """An `ObservationKeysEncoder`.
+
+    Args:
+        base_encoder_config: Describes the encoder of the selected keys.
+        observation_space: Dict of these keys.
+    """
+
+    base_encoder_config: ModelConfig | None = None
+    observation_space: gym.spaces.Dict | None = None
+
+    def _base(self) -> ModelConfig:
+        if self.base_encoder_config is None or self.observation_space is None:
+            raise ValueError(
+                "ObservationKeysEncoderConfig needs a base_encoder_config, such as an MLPEncoderConfig, and the "
+                "observation_space of the selected keys, a gymnasium.spaces.Dict."
+            )
+        return self.base_encoder_config
+
+    @property
+    def output_dims(self) -> tuple[int, ...]:
+        return self._base().output_dims
+
+    def _build(self, rngs: nnx.Rngs) -> ObservationKeysEncoder:
+        encoder, space = self._base().build(rngs=rngs), self.observation_space
+        assert space is not None
+        return ObservationKeysEncoder(encoder, space)
+
+
+@dataclasses.dataclass
 class ActorCriticEncoderConfig(_OwnConfig):
     """An `ActorCriticEncoder`.
 
@@ -519,11 +556,17 @@ class ActorCriticEncoderConfig(_OwnConfig):
         base_encoder_config: Describes one encoder.
         shared: One encoder for policy and value function.
         inference_only: Leave the critic's encoder out.
+        critic_encoder_config: Describes the critic's encoder, if it differs from the policy's; None for
+            `base_encoder_config`.
+
+    Raises:
+        ValueError: For a `critic_encoder_config` with ``shared=True``, when it is built.
     """
 
     base_encoder_config: ModelConfig | None = None
     shared: bool = True
     inference_only: bool = False
+    critic_encoder_config: ModelConfig | None = dataclasses.field(default=None, kw_only=True)
 
     def _base(self) -> ModelConfig:
         if self.base_encoder_config is None:
@@ -535,5 +578,15 @@ class ActorCriticEncoderConfig(_OwnConfig):
         return self._base().output_dims
 
     def _build(self, rngs: nnx.Rngs) -> ActorCriticEncoder:
-        base = self._base()
-        return ActorCriticEncoder(lambda: base.build(rngs=rngs), shared=self.shared, inference_only=self.inference_only)
+        base, critic = self._base(), self.critic_encoder_config
+        if self.shared and critic is not None:
+            raise ValueError(
+                "ActorCriticEncoderConfig(shared=True, critic_encoder_config=...): a shared encoder is described by "
+                "base_encoder_config. Leave critic_encoder_config out, or set shared=False."
+            )
+        return ActorCriticEncoder(
+            lambda: base.build(rngs=rngs),
+            shared=self.shared,
+            inference_only=self.inference_only,
+            build_critic=None if critic is None else lambda: critic.build(rngs=rngs),
+        )

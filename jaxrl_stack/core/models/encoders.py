@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.activations import get_activation
-from jaxrl_stack.core.models.base import ACTOR, CRITIC, ENCODER_OUT, Encoder, handles_resets, initial_state_of
+from jaxrl_stack.core.models.base import (
+    ACTOR,
+    CRITIC,
+    ENCODER_OUT,
+    Encoder,
+    handles_resets,
+    has_inputs,
+    initial_state_of,
+)
 from jaxrl_stack.core.models.cnn import CNN
 from jaxrl_stack.core.models.dense import Dense, LayerInput
 from jaxrl_stack.core.models.mlp import MLP
+from jaxrl_stack.core.observation_keys import selected_observation
 
 
 class MLPEncoder(MLP, Encoder):
@@ -131,6 +141,38 @@ def side_by_side(parts: Sequence[jax.Array]) -> jax.Array:
     return jnp.concatenate([jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
 
 
+class ObservationKeysEncoder(Encoder):
+    """Encoder of some keys of Dict observations: `{OBS: {key: [..., d]}}` -> `{ENCODER_OUT: [..., latent]}`.
+
+    Args:
+        encoder: Encoder of the result of `selected_observation`.
+        space: Dict of the keys that the encoder sees; observations can have others.
+    """
+
+    def __init__(self, encoder: Any, space: gym.spaces.Dict):
+        self.encoder = encoder
+        self.space = space
+
+    @property
+    def handles_resets(self) -> bool:
+        return handles_resets(self.encoder)
+
+    def has_inputs(self, inputs: dict[str, Any]) -> bool:
+        return set(self.space.spaces) <= set(inputs[Columns.OBS])
+
+    def get_initial_state(self) -> Any:
+        return initial_state_of(self.encoder)
+
+    def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        if not self.has_inputs(inputs):
+            missing = [key for key in self.space.spaces if key not in inputs[Columns.OBS]]
+            raise ValueError(
+                f"Observations have no {', '.join(map(repr, missing))}, which this network sees. Give all of "
+                f"{list(self.space.spaces)}."
+            )
+        return self.encoder({**inputs, Columns.OBS: selected_observation(self.space, inputs[Columns.OBS])})
+
+
 class ActorCriticEncoder(Encoder):
     """Latents for the policy and for the value function, from one encoder or from one each.
 
@@ -142,16 +184,24 @@ class ActorCriticEncoder(Encoder):
         build: Makes one encoder.
         shared: One encoder for both.
         inference_only: Leave the critic's encoder out.
+        build_critic: Makes the critic's encoder, if it differs from the policy's; None for `build`.
     """
 
-    def __init__(self, build: Callable[[], Any], *, shared: bool, inference_only: bool = False):
+    def __init__(
+        self,
+        build: Callable[[], Any],
+        *,
+        shared: bool,
+        inference_only: bool = False,
+        build_critic: Callable[[], Any] | None = None,
+    ):
         self.is_shared = shared
         if shared:
             self.shared = build()
         else:
             self.actor = build()
             if not inference_only:
-                self.critic = build()
+                self.critic = (build_critic or build)()
 
     @property
     def actor_encoder(self) -> Any:
@@ -174,14 +224,17 @@ class ActorCriticEncoder(Encoder):
 
     def __call__(self, inputs: dict[str, Any], critic: bool = True) -> dict[str, Any]:
         """`{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}`; CRITIC only if `critic`. With a recurrent
-        state also `STATE_OUT`, which both encoders have a part in."""
+        state also `STATE_OUT`, which both encoders have a part in. If `critic` is False and observations lack the
+        critic's keys, the critic's part of the state stays."""
         if self.is_shared:
             of_both = self.shared(inputs)
             latents = dict.fromkeys((ACTOR, CRITIC) if critic else (ACTOR,), of_both[ENCODER_OUT])
             return {**of_both, ENCODER_OUT: latents}
         encoded = {ACTOR: self.actor({**inputs, **_state_of(inputs, ACTOR)})}
-        if critic or Columns.STATE_OUT in encoded[ACTOR]:
+        if critic or (Columns.STATE_OUT in encoded[ACTOR] and has_inputs(self.critic, inputs)):
             encoded[CRITIC] = self.critic({**inputs, **_state_of(inputs, CRITIC)})
+        elif Columns.STATE_OUT in encoded[ACTOR]:
+            encoded[CRITIC] = {Columns.STATE_OUT: inputs[Columns.STATE_IN][CRITIC]}
         latents = {name: own[ENCODER_OUT] for name, own in encoded.items() if critic or name == ACTOR}
         states = {name: own[Columns.STATE_OUT] for name, own in encoded.items() if Columns.STATE_OUT in own}
         return {ENCODER_OUT: latents, **({Columns.STATE_OUT: states} if states else {})}

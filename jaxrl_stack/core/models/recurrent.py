@@ -13,7 +13,7 @@ import numpy as np
 from flax import nnx
 
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.models.base import ENCODER_OUT, Encoder
+from jaxrl_stack.core.models.base import ENCODER_OUT, Encoder, has_inputs
 from jaxrl_stack.core.models.dense import Dense
 from jaxrl_stack.core.models.initializers import torch_default_bias
 from jaxrl_stack.ops.masks import expand
@@ -225,6 +225,9 @@ class RecurrentEncoder(Encoder):
         self.layers = nnx.List(layers)
         self.hidden_dim = hidden_dim
         self.batch_major = batch_major
+
+    def has_inputs(self, inputs: dict[str, Any]) -> bool:
+        return has_inputs(self.tokenizer, inputs)
 
     def get_initial_state(self) -> dict[str, jax.Array]:
         names = CELLS[self.layers[0].cell_type].state

@@ -36,8 +36,9 @@ def _reject_unknown(names: Iterable[str], known: Iterable[str], owner: str, erro
 
 @dataclasses.dataclass
 class DefaultModelConfig(Plain):
-    """Settings of the networks that a default RLModule builds from its spaces; names and defaults: RLlib's, but for
-    `compute_dtype`, which RLlib does not have.
+    """Settings of the networks that a default RLModule builds from its spaces.
+
+    Names and defaults are RLlib's. RLlib has no `policy_obs_key`, `value_obs_key` and `compute_dtype`.
 
     Activations are names ("linear", "relu", "tanh", "elu", "swish" or "silu", "gelu", "sigmoid",
     "leaky_relu", "softmax", … or a torch.nn class name) or callables. Initializers are names from
@@ -106,6 +107,11 @@ class DefaultModelConfig(Plain):
     # What layers compute in: "float32" or "bfloat16". Parameters, their gradients, the last layer of each head and all
     # that follows it (log-probabilities, values, losses) are float32 with both.
     compute_dtype: str = "float32"
+
+    # Key, or list of keys, of Dict observations that the policy and the value function see (names: brax's); None = all.
+    # Different keys need vf_share_layers=False.
+    policy_obs_key: str | list[str] | None = None
+    value_obs_key: str | list[str] | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> DefaultModelConfig:
         _reject_unknown(kwargs, cls.__dataclass_fields__, cls.__name__, TypeError)

@@ -1,0 +1,72 @@
+"""Keys of Dict observations in the model configs of an AlgorithmConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import gymnasium as gym
+
+from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.core.observation_keys import OBSERVATION_KEYS, check_observation_keys, observed_keys
+from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.utils.action_masks import OBSERVATIONS, mask_key_in
+
+
+def check_observation_key_settings(config: Any) -> None:
+    """Checks `policy_obs_key` and `value_obs_key` of a config, as far as no observation space is needed.
+
+    Args:
+        config: The AlgorithmConfig; it uses the algorithm's default module.
+
+    Raises:
+        ValueError: For a setting that the default module does not read, or keys that a shared encoder cannot see.
+    """
+    for spec in config._given_specs().values() or [RLModuleSpec()]:
+        settings = config.model_config | given_settings(spec.model_config)
+        if spec.module_class is not None or not _selects_keys(settings):
+            continue
+        try:
+            check_observation_keys(settings, _supported(config, spec), type(config).__name__)
+        except ValueError as error:
+            config._value_error(f"rl_module(...): {error}")
+
+
+def kept_observation_keys(config: Any, module_id: str | None, space: gym.Space) -> list[str] | None:
+    """Keys of the environment's observations that one of a module's networks sees; None if no setting selects keys.
+
+    Args:
+        config: The AlgorithmConfig.
+        module_id: Id of the module; None for the only one.
+        space: Space of the observations before the default connectors.
+
+    Raises:
+        ValueError: If observations are not a Dict, or lack a key.
+    """
+    module_id = next(iter(config._policy_ids())) if module_id is None else module_id
+    spec = config._given_specs().get(module_id, RLModuleSpec())
+    settings = config.get_config_for_module(module_id).model_config | given_settings(spec.model_config)
+    if not _selects_keys(settings):
+        return None
+    if mask_key_in(space, (config.action_mask_key,)) is not None:
+        assert isinstance(space, gym.spaces.Dict)
+        space = space[OBSERVATIONS]
+    keys = observed_keys(space, settings, _supported(config, spec))
+    if keys is None:
+        return None
+    assert isinstance(space, gym.spaces.Dict)
+    return [key for key in space.spaces if any(key in own for own in keys.values())]
+
+
+def _selects_keys(settings: Mapping[str, Any]) -> bool:
+    return any(settings.get(name) is not None for name in OBSERVATION_KEYS)
+
+
+def _supported(config: Any, spec: RLModuleSpec) -> Collection[str]:
+    """Settings of keys that a module's networks read; both for a class of the user's."""
+    if spec.module_class is not None:
+        return getattr(spec.catalog_class, "observation_key_settings", OBSERVATION_KEYS)
+    default = config.get_default_rl_module_spec()
+    catalog_class = spec.catalog_class or (None if isinstance(default, MultiRLModuleSpec) else default.catalog_class)
+    return () if catalog_class is None else catalog_class.observation_key_settings

@@ -1,0 +1,133 @@
+"""Keys of Dict observations that the networks of a module see: settings `policy_obs_key` and `value_obs_key`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import gymnasium as gym
+import jax.numpy as jnp
+
+from jaxrl_stack.core.default_observations import Nested, flatten_beside_images, flatten_space_beside_images
+
+POLICY_OBS_KEY = "policy_obs_key"
+VALUE_OBS_KEY = "value_obs_key"
+OBSERVATION_KEYS = (POLICY_OBS_KEY, VALUE_OBS_KEY)
+"""Settings of a model config that select keys."""
+
+
+def check_observation_keys(settings: Mapping[str, Any], supported: Collection[str], owner: str) -> None:
+    """Checks settings of keys as far as no observation space is needed.
+
+    Args:
+        settings: Settings of `DefaultModelConfig`; missing ones have their defaults.
+        supported: The settings of `OBSERVATION_KEYS` that the networks read.
+        owner: Name of the networks' owner, for messages.
+
+    Raises:
+        ValueError: For a setting that the networks do not read, or keys that differ with ``vf_share_layers=True``.
+    """
+    given = _given(settings)
+    for name, value in given.items():
+        if name not in supported:
+            raise ValueError(
+                f"model_config {name}={value!r}: the networks of {owner} do not read this setting. Leave it out, or "
+                "drop keys with the env-to-module connector FlattenObservations(keys_to_remove=[...])."
+            )
+    if not given or VALUE_OBS_KEY not in supported or not settings.get("vf_share_layers", True):
+        return
+    policy, value = (given.get(name) for name in OBSERVATION_KEYS)
+    if policy is None or value is None or _as_set(policy) != _as_set(value):
+        both = ", ".join(f"{name}={settings.get(name)!r}" for name in OBSERVATION_KEYS)
+        raise ValueError(
+            f"model_config {both}: with vf_share_layers=True policy and value function have one encoder, which sees "
+            "the same keys. Set model_config={'vf_share_layers': False, ...}, or give both the same keys."
+        )
+
+
+def observed_keys(
+    space: gym.Space | None, settings: Mapping[str, Any], supported: Collection[str] = OBSERVATION_KEYS
+) -> dict[str, tuple[str, ...]] | None:
+    """Keys that each part of the networks sees.
+
+    Args:
+        space: Space of the observations, without an action mask.
+        settings: Settings of `DefaultModelConfig`; missing ones have their defaults.
+        supported: The settings of `OBSERVATION_KEYS` that the networks read.
+
+    Returns:
+        ``{setting: keys in the order of the space}`` for `supported`; all keys for a setting that is None. None if no
+        setting selects keys.
+
+    Raises:
+        ValueError: If the space is not a Dict, or lacks a key.
+    """
+    given = {name: value for name, value in _given(settings).items() if name in supported}
+    if not given:
+        return None
+    for name, value in given.items():
+        if not isinstance(space, gym.spaces.Dict):
+            raise ValueError(
+                f"model_config {name}={value!r} needs Dict observations, and the observation space is {space}. Leave "
+                "it out, or leave out connectors such as FlattenObservations, after which no keys are left."
+            )
+        missing = sorted(_as_set(value) - set(space.spaces))
+        if missing:
+            raise ValueError(
+                f"model_config {name}={value!r}: observations have no key {', '.join(map(repr, missing))}. Use some of "
+                f"{list(space.spaces)}."
+            )
+    assert isinstance(space, gym.spaces.Dict)
+    return {
+        name: tuple(key for key in space.spaces if name not in given or key in _as_set(given[name]))
+        for name in supported
+    }
+
+
+def selected_space(space: gym.spaces.Dict) -> gym.Space:
+    """Space of the observations that `selected_observation` returns.
+
+    Args:
+        space: Dict of the selected keys.
+    """
+    return flatten_space_beside_images(_part(space, space))
+
+
+def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any]) -> Any:
+    """Observation of an environment that has the selected keys only, as default encoders take it.
+
+    One key gives its entry. Several keys without images give one float32 vector ``[..., d]``, with images a dict.
+
+    Args:
+        space: Dict of the selected keys.
+        observation: Dict with these keys, and others; leaves ``[..., *shape]``.
+    """
+    part, value = _part(space, space), _part(space, observation)
+    return flatten_beside_images(part, value, _num_batch_dims(part, value))
+
+
+def _part(space: gym.spaces.Dict, observation: Any) -> Any:
+    """The entry of the only key, or a dict of the entries of all keys."""
+    keys = list(space.spaces)
+    if len(keys) == 1:
+        return observation[keys[0]]
+    return space if observation is space else {key: observation[key] for key in keys}
+
+
+def _num_batch_dims(space: gym.Space, observation: Any) -> int:
+    while isinstance(space, Nested):
+        parts: dict[Any, gym.Space] = dict(
+            space.spaces.items() if isinstance(space, gym.spaces.Dict) else enumerate(space.spaces)
+        )
+        key, space = next(iter(parts.items()))
+        observation = observation[key]
+    assert space.shape is not None
+    return jnp.ndim(observation) - len(space.shape)
+
+
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in OBSERVATION_KEYS if settings.get(name) is not None}
+
+
+def _as_set(keys: Any) -> frozenset[str]:
+    return frozenset([keys] if isinstance(keys, str) else keys)
