@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import jax
 import numpy as np
 from flax import struct
@@ -15,7 +18,9 @@ from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.live_inputs import traced_once
 from jaxrl_stack.utils.nested import row
+from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 
 @struct.dataclass
@@ -103,7 +108,45 @@ class PolicyProgram:
         """``(component, pipeline, state of its pure part)``."""
         return [(name, getattr(self, field), getattr(arrays, field)) for name, field in FIELDS.items()]
 
+    def unread_observations(self, arrays: PolicyArrays) -> list[str]:
+        """Parts of Dict observations on which no action depends, by name, such as ``"privileged_state"``.
+
+        They are found in a trace of the program. Recurrent states and states of connectors count as read if a later
+        action depends on them. Host connectors may read everything: the list is empty then.
+
+        Args:
+            arrays: Any arrays of the policy.
+        """
+        space = self.env_to_module.input_observation_space
+        if self.has_host_connectors or not isinstance(space, gym.spaces.Dict):
+            return []
+        state = jax.eval_shape(lambda: self._initial_state((arrays.env_to_module, arrays.module_to_env), num_envs=1))
+        observations = shape_dtype_struct(space, (1,))
+        read_state: set[int] = set()
+        while True:
+            outcome = functools.partial(self._outcome, arrays, frozenset(read_state))
+            state_matters, matters = traced_once(outcome, state, observations).matters
+            found = {i for i, leaf_matters in enumerate(jax.tree.leaves(state_matters)) if leaf_matters}
+            if found <= read_state:
+                break
+            read_state |= found
+        named = jax.tree.leaves_with_path(matters)
+        return [jax.tree_util.keystr(path, simple=True, separator="/") for path, is_read in named if not is_read]
+
     # ---------------------------------------------------------------------------------------------------- traced
+
+    def _outcome(self, arrays: PolicyArrays, kept: Collection[int], state: PolicyState, observations: Any) -> Any:
+        """Actions and outputs of one step, and the leaves `kept` of the state after it; greedy and exploring."""
+        outcomes = []
+        for explore in (False, True):
+            given = (np.zeros(1, np.float32), np.zeros(1, bool), jax.random.key(0), np.uint32(0))
+            actions, after, outputs, _ = self.traced(
+                arrays, state, {Columns.OBS: observations}, *given, explore=explore
+            )
+            outputs = {name: column for name, column in outputs.items() if name != Columns.STATE_OUT}
+            leaves = [leaf for i, leaf in enumerate(jax.tree.leaves(after)) if i in kept]
+            outcomes.append((actions, outputs, leaves))
+        return outcomes
 
     def _initial_state(self, connectors: tuple[Any, Any], *, num_envs: int) -> PolicyState:
         return PolicyState(**{**vars(self.step.start(num_envs, *connectors)), "prev_rewards": None})

@@ -132,6 +132,7 @@ def write_stablehlo(
         "batch_size": batch_size,
         "seed": seed,
         "observation_space": space_to_dict(policy.observation_space),
+        "unread_observations": policy.unread_observations,
         "action_space": space_to_dict(policy.action_space),
         "weights": [{"name": names[index], **_shape_and_dtype(arrays[f"weight_{i}"])} for i, index in enumerate(used)],
         "state": [{"is_batched": row.is_batched, **_shape_and_dtype(row.first)} for row in rows],
@@ -236,6 +237,8 @@ class ExportedPolicy(Acting[ExportedState]):
         state: Sequence[np.ndarray],
     ):
         self.observation_space: gym.Space = space_from_dict(about["observation_space"])
+        # Exports of older releases do not have the entry.
+        self._unread_observations = list(about.get("unread_observations", ()))
         self.action_space: gym.Space = space_from_dict(about["action_space"])
         self.explore: bool = about["explore"]
         self.platforms: tuple[str, ...] = tuple(program.platforms)
@@ -250,6 +253,10 @@ class ExportedPolicy(Acting[ExportedState]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._description}, platforms={list(self.platforms)})"
+
+    @property
+    def unread_observations(self) -> list[str]:
+        return self._unread_observations
 
     def _initial_state(self, num_envs: int) -> ExportedState:
         leaves = tuple(

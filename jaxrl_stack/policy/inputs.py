@@ -6,7 +6,7 @@ import abc
 import functools
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gymnasium as gym
@@ -17,7 +17,7 @@ from jaxrl_stack.policy.playing import made, play
 from jaxrl_stack.utils.action_masks import allows_an_action, mask_key_of, note_mask_that_allows_nothing
 from jaxrl_stack.utils.closing import close_env
 from jaxrl_stack.utils.integers import choices_of, outside_of
-from jaxrl_stack.utils.spaces import dtype_of, map_parts, validate_batch
+from jaxrl_stack.utils.spaces import dtype_of, map_parts, shape_dtype_struct, validate_batch
 from jaxrl_stack.utils.spaces.boxes import members_of
 from jaxrl_stack.utils.streams import Stream, stream_key
 from jaxrl_stack.videos.encoding import checked_path
@@ -79,6 +79,15 @@ class Acting(abc.ABC, Generic[State]):
     @abc.abstractmethod
     def _initial_state(self, num_envs: int) -> State: ...
 
+    @property
+    def unread_observations(self) -> list[str]:
+        """Parts of the observations on which no action depends; callers may leave these keys out.
+
+        ``["privileged_state"]``, for example, if only the value function sees this key
+        (``model_config={"policy_obs_key": "state", ...}``). Nested keys are joined by ``"/"``.
+        """
+        return []
+
     def compute_actions(
         self,
         observations: Any,
@@ -94,7 +103,7 @@ class Acting(abc.ABC, Generic[State]):
         One program is compiled per batch size and value of `explore`.
 
         Args:
-            observations: ``[B, ...]``, as the environments return them.
+            observations: ``[B, ...]``, as the environments return them; keys of `unread_observations` are optional.
             state: Returned by the last call, for the same environments; None if all of these observations are the
                 first of their episodes.
             prev_rewards: ``[B]``, the rewards that came with these observations; None for zeros. Only some connectors
@@ -112,7 +121,7 @@ class Acting(abc.ABC, Generic[State]):
             ValueError: If an argument does not fit the observation space or the number of environments, an observation
                 is NaN or infinite, or a policy was exported with another `explore`.
         """
-        observations = checked_observations(self.observation_space, observations, 1)
+        observations = checked_observations(self.observation_space, self._completed(observations, 1), 1)
         key_of_mask = mask_key_of(self.observation_space, self.action_space)
         if key_of_mask is not None and not allows_an_action(self.action_space, observations[key_of_mask] > 0).all():
             note_mask_that_allows_nothing()
@@ -131,6 +140,16 @@ class Acting(abc.ABC, Generic[State]):
         given = Given(observations, rewards, resets, key, np.uint32(count & 0xFFFFFFFF))
         actions, state, outputs = self._act(state, given, explore)
         return self._as_members(actions), state, outputs
+
+    def _completed(self, observations: Any, batch_dims: int) -> Any:
+        """Observations with zeros for missing keys that are not read."""
+        if not _lacks_keys(self.observation_space, observations):
+            return observations
+        given = _as_arrays_of_given_keys(self.observation_space, observations)
+        leaves = jax.tree.leaves(given)
+        if not leaves or not self.unread_observations:
+            return observations
+        return _with_zeros(self.observation_space, given, self.unread_observations, np.shape(leaves[0])[:batch_dims])
 
     @functools.cached_property
     def _as_members(self) -> Callable[[Any], Any]:
@@ -153,7 +172,7 @@ class Acting(abc.ABC, Generic[State]):
         """Computes the action for one environment; see `compute_actions`.
 
         Args:
-            observation: Without batch axis.
+            observation: Without batch axis; keys of `unread_observations` are optional.
             state: Returned by the last call; None at the first observation of an episode.
             prev_reward: The reward that came with the observation.
             explore: As for `compute_actions`.
@@ -165,7 +184,7 @@ class Acting(abc.ABC, Generic[State]):
         Raises:
             ValueError: If the observation does not fit the observation space, or is NaN or infinite.
         """
-        observation = checked_observations(self.observation_space, observation, 0)
+        observation = checked_observations(self.observation_space, self._completed(observation, 0), 0)
         actions, state, outputs = self.compute_actions(
             jax.tree.map(lambda x: x[None], observation),
             state,
@@ -259,6 +278,67 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
                 f"np.nan_to_num(...), for example."
             )
     return arrays
+
+
+def _lacks_keys(space: gym.Space, observations: Any) -> bool:
+    """Whether a dict of observations lacks a key of its space, at any depth."""
+    if not isinstance(space, gym.spaces.Dict) or not isinstance(observations, Mapping):
+        return False
+    return any(key not in observations or _lacks_keys(part, observations[key]) for key, part in space.spaces.items())
+
+
+def _as_arrays_of_given_keys(space: gym.Space, observations: Any) -> Any:
+    """`_as_arrays` for dicts that may lack keys."""
+    if not _lacks_keys(space, observations):
+        return _as_arrays(space, observations)
+    parts = space.spaces  # type: ignore[attr-defined]
+    return {
+        key: _as_arrays_of_given_keys(parts[key], value) if key in parts else value
+        for key, value in observations.items()
+    }
+
+
+def _with_zeros(
+    space: gym.Space, observations: Any, unread: Sequence[str], batch_shape: tuple[int, ...], prefix: str = ""
+) -> Any:
+    """Observations with zeros for missing keys that are not read.
+
+    Args:
+        space: The environment's observation space.
+        observations: Result of `_as_arrays_of_given_keys`.
+        unread: Names of `Acting.unread_observations`.
+        batch_shape: Leading axes of the observations.
+        prefix: Names of the keys above, each with ``"/"`` after it.
+
+    Raises:
+        ValueError: If a key is missing that is read.
+    """
+    if not _lacks_keys(space, observations):
+        return observations
+    assert isinstance(space, gym.spaces.Dict)
+    completed = dict(observations)
+    for key, part in space.spaces.items():
+        name = prefix + key
+        if key in observations:
+            completed[key] = _with_zeros(part, observations[key], unread, batch_shape, f"{name}/")
+            continue
+        leaves = [
+            jax.tree_util.keystr(path, simple=True, separator="/")
+            for path, _ in jax.tree.leaves_with_path(shape_dtype_struct(part))
+        ]
+        if not all(f"{name}/{leaf}".rstrip("/") in unread for leaf in leaves):
+            raise ValueError(
+                f"The observation has no key {name!r}, which the policy reads. Add it; only {list(unread)} are "
+                "optional."
+            )
+        completed[key] = map_parts(lambda leaf: _first_element(leaf, batch_shape), part)
+    return completed
+
+
+def _first_element(space: gym.Space, batch_shape: tuple[int, ...]) -> np.ndarray:
+    """Zeros of a batch, or its first choice for a space of choices that do not start at 0."""
+    first = 0 if isinstance(space, gym.spaces.Box) else choices_of(space)[0]  # type: ignore[arg-type]
+    return np.broadcast_to(np.asarray(first, dtype_of(space)), (*batch_shape, *(space.shape or ())))
 
 
 def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:

@@ -217,6 +217,10 @@ class Policy(Acting[PolicyState], Checkpointable):
             after = dataclasses.replace(after, episodes=EpisodeTracker(running, seen, outputs))
         return actions, after, outputs
 
+    @functools.cached_property
+    def unread_observations(self) -> list[str]:
+        return self._program.unread_observations(self._arrays)
+
     # ------------------------------------------------------------------------------------------------ what it is worth
 
     def estimate(
