@@ -25,6 +25,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.bc import BCConfig
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
@@ -697,6 +698,12 @@ MODULES = [
     case("log-std-clip", model_config(log_std_clip_param=-1), ValueError, "log_std_clip_param=", "-1", "at least 0"),
     case("log-std-of-choices", changed(lambda c: c.rl_module(model_config={"free_log_std": True})), ValueError, "free_log_std=True", "Discrete(2)", "set it to False"),
     case("lstm-width", model_config(lstm_cell_size=0), ValueError, "lstm_cell_size", "=0", "at least 1"),
+    case("obs-key-number", model_config(policy_obs_key=3), ValueError, "policy_obs_key=", "3", "a key of the observations, such as 'state'"),
+    case("obs-keys-twice", model_config(value_obs_key=["state", "state"]), ValueError, "value_obs_key=", "['state', 'state']", "a list of different keys"),
+    case("obs-keys-shared", model_config(policy_obs_key="state", vf_share_layers=True), ValueError, "policy_obs_key='state'", "value_obs_key=None", "'vf_share_layers': False"),
+    case("obs-key-of-vectors", changed(lambda c: c.rl_module(model_config={"policy_obs_key": "state"})), ValueError, "policy_obs_key='state'", "Box(", "Leave it out"),
+    case("obs-key-of-dqn", lambda: DQNConfig().environment("CartPole-v1").rl_module(model_config={"policy_obs_key": "state"}).validate(), ValueError, "policy_obs_key='state'", "DQNConfig", "Leave it out"),
+    case("value-key-of-bc", lambda: BCConfig().rl_module(model_config={"value_obs_key": "state"}).validate(), ValueError, "value_obs_key='state'", "BCConfig", "Leave it out"),
     case("lstm-prev-action", model_config(lstm_use_prev_action=True), ValueError, "lstm_use_prev_action", ": True", "PrevActionsPrevRewards"),
 ]  # fmt: skip
 

@@ -33,9 +33,9 @@ def rngs():
     return nnx.Rngs(0)
 
 
-def test_model_config_has_rllibs_fields_and_defaults_and_a_compute_dtype():
+def test_model_config_has_rllibs_fields_and_defaults_and_three_more():
     fields = {field.name: getattr(DefaultModelConfig(), field.name) for field in dataclasses.fields(DefaultModelConfig)}
-    assert len(fields) == 39
+    assert len(fields) == 41
     named = {
         "fcnet_hiddens": [256, 256],
         "fcnet_activation": "tanh",
@@ -48,8 +48,9 @@ def test_model_config_has_rllibs_fields_and_defaults_and_a_compute_dtype():
         "lstm_cell_size": 256,
         "fusionnet_hiddens": [256, 256],
         "fusionnet_activation": "tanh",
-        "compute_dtype": "float32",  # the only one that RLlib does not have
+        "compute_dtype": "float32",
     }
+    assert {"compute_dtype", "policy_obs_key", "value_obs_key"} <= fields.keys()  # RLlib has all but these
     assert named.items() <= fields.items()
     assert all(value in (None, False) for name, value in fields.items() if name not in named)
     first, second = DefaultModelConfig(), DefaultModelConfig()
