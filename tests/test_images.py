@@ -159,10 +159,10 @@ def test_gray_images_without_an_axis_of_channels_are_refused():
         PPOConfig().build_env_to_module_connector(spaces={"__env_single__": (gray, gym.spaces.Discrete(2))})
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_the_examples_of_the_page_run(number, capsys):
     examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert len(examples) == 3
+    assert len(examples) == 4
     example = examples[number].replace("num_envs_per_env_runner=64", "num_envs_per_env_runner=8")
     example = example.replace("train_batch_size_per_learner=2048", "train_batch_size_per_learner=256")
     example = example.replace("minibatch_size=256", "minibatch_size=256, num_epochs=1")
