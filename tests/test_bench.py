@@ -29,6 +29,7 @@ from bench import (
     learning,
     off_policy_throughput,
     pong,
+    privileged_critic,
     randomized_params,
     recurrent_layer,
     recurrent_learning,
@@ -592,6 +593,12 @@ def test_randomized_parameters_are_judged_by_the_pairs_of_both_contenders(
     path = tmp_path / "runs.jsonl"
     assert randomized_params.main(["--seeds", "1", "--json", str(path)]) == status
     assert [json.loads(line)["run"]["contender"] for line in path.read_text().splitlines()] == ["randomized", "fixed"]
+
+
+def test_the_interval_of_a_difference_contains_it_and_shrinks_to_it_without_spread():
+    assert privileged_critic.difference_interval([3.0, 3.0], [1.0, 1.0, 1.0]) == (2.0, 2.0, 2.0)
+    difference, low, high = privileged_critic.difference_interval([0.0, 4.0], [1.0])
+    assert (difference, low, high) == (1.0, -1.0, 3.0)  # a quarter of the resamples has only 0, a quarter only 4
 
 
 class Evaluated:
