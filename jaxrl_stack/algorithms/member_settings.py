@@ -25,7 +25,7 @@ class MemberSettings:
 
     Attributes:
         configs: The present config of each.
-        reported: The same configs as dicts, for results.
+        reported: The same configs as dicts, for results; each is created at its first access.
         first: Initial value of each member, for each setting that has changed.
     """
 
@@ -33,13 +33,13 @@ class MemberSettings:
         self._base, self._seeds = base, [member.seed for member in members]
         self._settings = [dict(member.settings) for member in members]
         self.configs = list(configs)
-        self.reported = [config.to_dict() for config in configs]
+        self.reported = _Reported(self.configs)
         self.first: dict[str, list[Any]] = {}
 
     def _set(self, member: int, settings: Mapping[str, Any], config: AlgorithmConfig) -> None:
         self._settings[member] = dict(settings)
         self.configs[member] = config
-        self.reported[member] = config.to_dict()
+        self.reported.forget(member)
 
     def _config_of(self, member: int, settings: Mapping[str, Any]) -> AlgorithmConfig:
         return of_one_device(Member(self._seeds[member], settings).config(self._base))
@@ -52,10 +52,14 @@ class MemberSettings:
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> list[str]:
         """Gives members the settings of others, but not their seeds; returns settings that changed a first time."""
         new = self._track(dict.fromkeys(name for own in self._settings for name in own))
-        before = [dict(own) for own in self._settings]
+        before, configs = [dict(own) for own in self._settings], list(self.configs)
         for source, target in zip(sources, targets, strict=True):
             if before[source] != before[target]:
-                self._set(target, before[source], self._config_of(target, before[source]))
+                # It differs from a validated config in the seed only.
+                config = configs[source].copy(copy_frozen=False).debugging(seed=self._seeds[target])
+                config._share_resolved_envs(configs[source])
+                config.freeze()
+                self._set(target, before[source], config)
         return new
 
     def changed(self, member: int, settings: Mapping[str, Any], call: str) -> AlgorithmConfig:
@@ -121,6 +125,29 @@ class MemberSettings:
             if self._settings[int(text)] != settings:
                 self._set(int(text), settings, self._config_of(int(text), settings))
         self.first = {name: list(values) for name, values in state["first"].items()}
+
+
+class _Reported(Sequence[Mapping[str, Any]]):
+    """Configs as dicts. Few are read, and a dict takes a third of the time of a changed setting."""
+
+    def __init__(self, configs: Sequence[AlgorithmConfig]):
+        self._configs = configs
+        self._made: dict[int, Mapping[str, Any]] = {}
+
+    def forget(self, member: int) -> None:
+        """Creates the dict of a member again at its next access."""
+        self._made.pop(member, None)
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        if index not in self._made:
+            self._made[index] = self._configs[index].to_dict()
+        return self._made[index]
 
 
 def _name(config: AlgorithmConfig, name: str) -> str:

@@ -82,6 +82,7 @@ class Population(Checkpointable):
         reached: By member, the first time it reached the goal of the running or last `learn`; training continues after
             it.
         diverged: By member, the time and reason of its freeze.
+        stopped: By member, the time and reason of its end by `keep`.
         stop_reason: The goal that the last `learn` has reached, in words; None before.
 
     Raises:
@@ -133,6 +134,7 @@ class Population(Checkpointable):
         self._iterations = Iterations()
         self.reached: dict[int, Ended] = {}
         self.diverged: dict[int, Ended] = {}
+        self.stopped: dict[int, Ended] = {}
         self.stop_reason: StopReason | None = None
         evaluates, keeps = bool(self.config.evaluation_interval), self.config.keep_best
         self._best = BestMembers(len(members), evaluates=evaluates, keeps=keeps) if keeps else None
@@ -229,12 +231,12 @@ class Population(Checkpointable):
 
     def _result(self, numbers: dict[str, Any], iteration: Iteration) -> Result:
         """The result of an iteration, which is also added to `middle`."""
-        members, num_members = MemberResults(numbers, len(self), self._settings.reported), len(self)
+        members = MemberResults(numbers, len(self), self._settings.reported)
         together = population_numbers(members, self.driver.is_live)
-        sampled = iteration.num_env_steps * num_members
+        sampled = iteration.num_env_steps * self.driver.num_running
         together |= {
             "num_env_steps_sampled": sampled,
-            "num_env_steps_sampled_lifetime": self.driver.num_env_steps * num_members,
+            "num_env_steps_sampled_lifetime": self.driver.num_env_steps_of_all,
             "num_env_steps_sampled_lifetime_throughput": sampled / iteration.seconds,
         }
         shared = {name: value for name, value in numbers.items() if not isinstance(value, dict | np.ndarray)}
@@ -250,7 +252,8 @@ class Population(Checkpointable):
         Training states do not change.
 
         Returns:
-            For each member the dict of ``result["evaluation"]``: ``{"env_runners": {...}}``.
+            For each member the dict of ``result["evaluation"]``: ``{"env_runners": {...}}``, with NaN for stopped
+            members.
 
         Raises:
             ValueError: If there is no JAX environment to evaluate in.
@@ -334,8 +337,16 @@ class Population(Checkpointable):
         if self.config.results_dir is not None:
             self.write_runs(self.config.results_dir)
         if progress:
-            print("\n".join(closing_lines(reason, statistics, len(self), len(self.reached), len(self.diverged))))
+            print(
+                "\n".join(
+                    closing_lines(reason, statistics, self.driver.num_running, len(self.reached), self._num_diverged)
+                )
+            )
         return result
+
+    @property
+    def _num_diverged(self) -> int:
+        return len(self.diverged.keys() - self.stopped.keys())
 
     # --------------------------------------------------------------------------------------------------- its members
 
@@ -373,7 +384,7 @@ class Population(Checkpointable):
 
         Raises:
             IndexError: If the member does not exist.
-            ValueError: With `at_best`, if it has no best state.
+            ValueError: If `keep` has stopped it; or with `at_best`, if it has no best state.
         """
         self._check_is_running()
         index = self.best_member() if which == "best" else which
@@ -383,6 +394,11 @@ class Population(Checkpointable):
             raise ValueError(
                 f"member({which!r}, at_best=True): the population has no best state of this member. Set "
                 f"reporting(results_dir=..., keep_best=True), and train until an episode has ended."
+            )
+        if index in self.stopped and not at_best:
+            raise ValueError(
+                f"member({which!r}): keep() has stopped this member, and its state is released. Its numbers are in "
+                f"runs()[{index}]."
             )
         directory = self.config.results_dir
         folder = None if directory is None else folder_of(str(self.members[index]), directory)
@@ -396,9 +412,9 @@ class Population(Checkpointable):
         return algo
 
     def runs(self) -> list[Run]:
-        """The recorded run of each member, for figures and reports."""
+        """The recorded run of each member, for figures and reports; runs of stopped members end at their stop."""
         origin = {**self._origin, "num_members": len(self)}
-        ends = [self.reached.get(i) or self.diverged.get(i) for i in range(len(self))]
+        ends = [self.diverged.get(i) or self.stopped.get(i) or self.reached.get(i) for i in range(len(self))]
         folders = None if self._written is None else self._written[1]
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
@@ -462,19 +478,19 @@ class Population(Checkpointable):
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Copies members over others: weights, optimizers, values of settings, environments, replayed steps.
 
-        Each member keeps its random streams. Nothing is compiled. A diverged target trains again after the copy.
+        Each member keeps its random streams. Only rows of these members are moved, on their devices; the first call
+        compiles the programs for that. A diverged target trains again after the copy.
 
         Args:
             sources: Indices of the members to copy.
             targets: Indices of the same number of members to replace.
 
         Raises:
-            ValueError: If an index is out of range, or a target occurs twice.
+            ValueError: If an index is out of range or of a stopped member, or a target occurs twice.
         """
         self._check_is_running()
         for name, given in (("sources", sources), ("targets", targets)):
-            if any(isinstance(i, bool) or not 0 <= i < len(self) for i in given):
-                raise ValueError(f"copy({name}={list(given)}): must be indices of members from 0 to {len(self) - 1}.")
+            self._check_members(given, f"copy({name}={list(given)})")
         if len(sources) != len(targets) or len(set(targets)) < len(targets):
             raise ValueError(
                 f"copy({list(sources)}, {list(targets)}): must have one source for each target, and each target once."
@@ -505,12 +521,8 @@ class Population(Checkpointable):
         if of_all:
             raise ValueError(f"change_settings({', '.join(of_all)}=...): settings are set by member: {form}.")
         settings = {} if settings is None else settings
-        unknown = [member for member in settings if isinstance(member, bool) or member not in range(len(self))]
-        if unknown:
-            raise ValueError(
-                f"change_settings({{{unknown[0]!r}: ...}}): keys must be indices of members from 0 to "
-                f"{len(self) - 1}: {form}."
-            )
+        for member in settings:
+            self._check_members([member], f"change_settings({{{member!r}: ...}})", "keys must be", f": {form}")
         call = "change_settings({%d: ...})"
         changed = {int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()}
         template: Any = self._template.driver
@@ -518,6 +530,55 @@ class Population(Checkpointable):
         starts = member_starts(configs, self._first, template, self.driver.axes.env_params)
         self.driver.change_settings(dict(zip(changed, starts, strict=True)))
         self._note_settings(self._settings.change(changed))
+
+    def keep(self, members: Sequence[int], reason: str = "stopped by keep()") -> None:
+        """Continues with some members only, at lower cost; the others end.
+
+        ::
+
+            population.learn(10)
+            returns = population.history["env_runners/episode_return_mean"][-1]
+            population.keep(np.argsort(-returns)[:16])  # the best 16; result["members"] and history keep their indices
+
+        Members keep their indices. A stopped member is no longer live, its last row in `history` is its last iteration,
+        `runs` contains its run with this reason, and its numbers in results are NaN. The memory of stopped members is
+        released, except for the best states of ``reporting(keep_best=True)``.
+
+        The program is the same until a smaller block has room for all members: on CPUs a block of a quarter, on
+        accelerators of a sixteenth of the former size. The next iteration then compiles the program for that size, so
+        a population of up to 256 members per device compiles at most three.
+
+        Args:
+            members: Indices of the members to keep, at least one.
+            reason: Reason for the end of the others, in words.
+
+        Raises:
+            ValueError: If there are no members, one occurs twice, or an index is out of range or of a stopped member.
+        """
+        self._check_is_running()
+        kept = [int(i) if isinstance(i, np.integer) else i for i in members]
+        call = f"keep({short(kept)})"
+        if not kept or len(set(kept)) < len(kept):
+            raise ValueError(f"{call}: must be at least one member, each once: keep([0, 1]).")
+        self._check_members(kept, call)
+        ended = [i for i in self.driver.running.tolist() if i not in kept]
+        if not ended:
+            return
+        self.driver.keep(kept)
+        last = Ended(self.iteration, reason, is_goal=False)
+        self.stopped |= dict.fromkeys(ended, last)
+        self._note_settings(())
+
+    def _check_members(self, given: Sequence[Any], call: str, which: str = "must be", more: str = "") -> None:
+        """Refuses indices of members that do not exist or that `keep` has stopped.
+
+        Raises:
+            ValueError: Names the call and the member.
+        """
+        if any(isinstance(i, bool) or i not in range(len(self)) for i in given):
+            raise ValueError(f"{call}: {which} indices of members from 0 to {len(self) - 1}{more}.")
+        if stopped := [i for i in given if i in self.stopped]:
+            raise ValueError(f"{call}: keep() has stopped member {stopped[0]}.")
 
     def _note_settings(self, new: Sequence[str]) -> None:
         """Updates history and evaluation after changes of settings; those in `new` changed for the first time."""
@@ -552,6 +613,7 @@ class Population(Checkpointable):
             "evaluation": {"num_calls": self._num_evaluations, **self._evaluation_counts()},
             "reached": {str(i): list(ended) for i, ended in self.reached.items()},
             "diverged": {str(i): list(ended) for i, ended in self.diverged.items()},
+            "stopped": {str(i): list(ended) for i, ended in self.stopped.items()},
             "settings": self._settings.get_state(),
         }
         return {n: state[n] for n in selected(list(state), components, not_components, "a Population")}
@@ -565,6 +627,7 @@ class Population(Checkpointable):
         self._check_is_running()
         if "driver" in state:
             self.driver.set_state(state["driver"])
+            self._note_settings(())
         if "settings" in state:
             self._settings.set_state(state["settings"])
             self._note_settings(())
@@ -580,6 +643,7 @@ class Population(Checkpointable):
                 self._evaluating().set_lifetime(counts)
             self.reached = {int(i): Ended(*ended) for i, ended in state["reached"].items()}
             self.diverged = {int(i): Ended(*ended) for i, ended in state["diverged"].items()}
+            self.stopped = {int(i): Ended(*ended) for i, ended in state.get("stopped", {}).items()}
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Config, members, and the treatment of diverged members."""
@@ -605,9 +669,15 @@ class Population(Checkpointable):
 
     def __repr__(self) -> str:
         return (
-            f"Population({len(self)} x {type(self._template).__name__} in {short(env_name(self.config.env))}, "
+            f"Population({self._number_text} x {type(self._template).__name__} in {short(env_name(self.config.env))}, "
             f"iteration={self.iteration}, num_env_steps_sampled_lifetime={self.driver.num_env_steps:,} each)"
         )
+
+    @property
+    def _number_text(self) -> str:
+        """``"64"``, or ``"16 of 64"`` after `keep`."""
+        running = self.driver.num_running
+        return str(running) if running == len(self) else f"{running} of {len(self)}"
 
     def _check_is_running(self) -> None:
         if self._is_stopped:

@@ -13,6 +13,7 @@ import numpy as np
 
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics_of_members
+from jaxrl_stack.execution.member_moves import Layout, MemberMoves
 from jaxrl_stack.execution.member_statistics import num_episodes_of_members
 from jaxrl_stack.execution.population_program import MemberStates, PopulationProgram
 from jaxrl_stack.utils import counters, devices
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 
 CPU_MEMBERS = 16
 """Members that a CPU device trains at once: their arrays stay in its cache. An accelerator trains all at once."""
+CPU_SHRINKAGE, SHRINKAGE = 4, 16
+"""Ratio of a block size to the next smaller one on CPUs and on accelerators. Each size is a program to compile; on an
+accelerator, padding costs little."""
 
 
 class MemberStart(NamedTuple):
@@ -52,8 +56,8 @@ class PopulationDriver:
     """Trains M members by calls of one compiled program.
 
     One call trains a *block*: V members on each of D devices. All blocks have the same size, so one program serves
-    them; the last block is padded with copies of the last member, which are not reported. Member ``m`` is slot ``m %
-    V`` of device ``m // V % D`` in block ``m // (V D)``.
+    them; the last block is padded with copies of the last member, which are not reported. Slots are arranged by
+    `Layout`; slot ``k`` has member ``running[k]``, at first member ``k``.
 
     Args:
         template: Built, untrained driver of one member on one device, with all fixed parts and initial states.
@@ -65,18 +69,19 @@ class PopulationDriver:
         template: The template. Its state belongs to no member.
         devices: Devices of the members.
         axes: Leaves of the members' states that differ between members.
-        blocks: States of all members, block by block.
-        block_size: Members of a block, V * D.
-        at_once: V.
+        blocks: States of the running members, block by block.
+        layout: Layout of the blocks; `keep` may choose another one.
         num_members: M.
-        num_env_steps: Env steps that each member has sampled.
-        num_updates: Updates that each member has made.
-        is_live: bool ``[M]``, False for diverged members.
+        running: int64 ``[R]``, the members that `keep` has not stopped, in the order of their slots.
+        num_env_steps: Env steps that each running member has sampled.
+        num_env_steps_of_all: Env steps that all members together have sampled, with those of stopped members.
+        num_updates: Updates that each running member has made.
+        is_live: bool ``[M]``, False for diverged and stopped members.
         device_seconds: Time of the calls since the last reset to 0.
         compile_seconds: Part of it that other processes have spent compiling, 0.
         lacks_env_runners: Whether all EnvRunners are actors that are being restarted; False, as members have no actors.
         num_agent_steps: Steps of each of several agents; None, as members have one agent.
-        metrics: ``{module_id: {name: float64[M]}}`` of the last update; {} before the first.
+        metrics: ``{module_id: {name: float64[M]}}`` of the last update, NaN for stopped members; {} before the first.
         window: Finished episodes of all members, fields ``[M, ...]``; None before the first call and without
             environments.
     """
@@ -102,23 +107,16 @@ class PopulationDriver:
         if at_once is None:
             at_once = CPU_MEMBERS if self.devices[0].platform == "cpu" else each
         num_blocks = -(-each // at_once)
-        self.at_once = -(-each // num_blocks)
-        self.block_size = num_devices * self.at_once
-        self._num_blocks = -(-self.num_members // self.block_size)
+        self.layout = self._largest = Layout(tuple(self.devices), -(-each // num_blocks))
+        self._calls: dict[Layout, Any] = {}
+        self._moves: dict[Layout, MemberMoves] = {}
+        self.room = -(-self.num_members // self.layout.block_size) * self.layout.block_size
         self.axes = self._member_axes(starts[0])
         self._program = PopulationProgram(
             program=template.program,
             axes=self.axes,
             loss_key=template.learner.TOTAL_LOSS_KEY,
             env_may_return_nan=template.config.check_nans is False,
-        )
-        self._call = devices.map_over_devices(
-            self._program,
-            self.devices,
-            axis_name=template.learner.axis_name,
-            in_axes=(0, None, None),
-            out_axes=(0, None, 0),
-            donate_argnums=(0, 1),
         )
         self._require_memory()
         self._start(starts)
@@ -144,7 +142,7 @@ class PopulationDriver:
         parts = (template.learner.state, template.shards.shapes(), kept)
         member = sum(_num_bytes(part) for part in parts)
         recorded = template.rollout_memory.num_bytes + template.train_batch_memory.num_bytes
-        at_once = self.block_size * 2 * recorded + len(self.devices) * _num_bytes(fixed)
+        at_once = self._largest.block_size * 2 * recorded + len(self.devices) * _num_bytes(fixed)
         return {"member": member, "members": self.room * member, "at_once": at_once}
 
     def _require_memory(self) -> None:
@@ -171,38 +169,49 @@ class PopulationDriver:
             num_fitting=fitting,
         )
 
-    @property
-    def room(self) -> int:
-        """Maximum number of members, with padding slots."""
-        return self._num_blocks * self.block_size
-
     def restart(self, starts: Sequence[MemberStart]) -> None:
         """Starts with other members, at most `room`; compiles nothing."""
         assert len(starts) <= self.room
         self.num_members = len(starts)
         self._start(starts)
 
+    @property
+    def num_running(self) -> int:
+        """R, number of running members."""
+        return len(self.running)
+
+    @property
+    def _num_blocks(self) -> int:
+        return -(-self.num_running // self.layout.block_size)
+
+    @property
+    def _members_of_slots(self) -> np.ndarray:
+        """int64, the member of each slot; those of padding are copies of the last running member."""
+        num_slots = self._num_blocks * self.layout.block_size
+        return self.running[np.minimum(np.arange(num_slots), self.num_running - 1)]
+
     def _start(self, starts: Sequence[MemberStart]) -> None:
         """Creates new members, and resets counters."""
+        self.layout, self.running = self._largest, np.arange(self.num_members)
         self.blocks: list[MemberStates] = []
         self._timesteps: list[Any] = []
         kept, fixed = split_fixed(self.template.kept)
         # There is one on each device, for all blocks.
         self._fixed = devices.place_shards([devices.all_shards(fixed)] * len(self.devices), self.devices)
-        filled = [*starts, *[starts[-1]] * (self.room - self.num_members)]
+        filled, size = [starts[member] for member in self._members_of_slots], self.layout.block_size
         begun: tuple[MemberStart, MemberStates] | None = None
         for block in range(self._num_blocks):
             states = []
-            for start in filled[block * self.block_size : (block + 1) * self.block_size]:
+            for start in filled[block * size : (block + 1) * size]:
                 if begun is None or begun[0] is not start:
                     begun = (start, self._begun(start))
                 states.append(begun[1])
             axes = dataclasses.replace(self.axes, kept=None)
             placed = self._placed(stacked(axes, states), axes)
-            seeds = [start.config.root_seed for start in filled[block * self.block_size :][: self.block_size]]
+            seeds = [start.config.root_seed for start in filled[block * size :][:size]]
             self.blocks.append(dataclasses.replace(placed, kept=self._kept_of_seeds(self._kept_of_all(kept), seeds)))
             self._timesteps.append(devices.place_replicated(counters.zero(), self.devices))
-        self.num_env_steps = self.num_updates = 0
+        self.num_env_steps = self.num_updates = self._steps_of_stopped = 0
         self.is_live = np.ones(self.num_members, bool)
         self.device_seconds = 0.0
         self.metrics: dict[str, Any] = {}
@@ -235,7 +244,7 @@ class PopulationDriver:
         num_devices = len(self.devices)
 
         def own(x: Any) -> Any:
-            return x.reshape(num_devices, self.at_once, *x.shape[1:])
+            return x.reshape(num_devices, self.layout.at_once, *x.shape[1:])
 
         def shared(x: Any) -> Any:
             return np.broadcast_to(np.asarray(x), (num_devices, *np.shape(x)))
@@ -250,7 +259,7 @@ class PopulationDriver:
 
         def copies(_: Any) -> tuple[Any, ...]:
             of_one = jax.tree.map(lambda x: jax.numpy.asarray(x[0]), first)
-            repeated = lambda x: jax.numpy.broadcast_to(x, (self.at_once, *x.shape))  # noqa: E731
+            repeated = lambda x: jax.numpy.broadcast_to(x, (self.layout.at_once, *x.shape))  # noqa: E731
             return (map_members(repeated, self.axes.kept, of_one),)
 
         make = devices.map_over_devices(
@@ -268,10 +277,17 @@ class PopulationDriver:
         of_members = [self.template.step.kept_of_seed(seed) for seed in seeds]
         if not of_members[0]:
             return kept
-        own = jax.tree.map(lambda *xs: np.stack(xs).reshape(len(self.devices), self.at_once, *xs[0].shape), *of_members)
+        own = jax.tree.map(
+            lambda *xs: np.stack(xs).reshape(len(self.devices), self.layout.at_once, *xs[0].shape), *of_members
+        )
         return dataclasses.replace(kept, **devices.place_sharded(own, self.devices))
 
     # -------------------------------------------------------------------------------------------------------- training
+
+    @property
+    def num_env_steps_of_all(self) -> int:
+        """Env steps that all members together have sampled."""
+        return self.num_env_steps * self.num_running + self._steps_of_stopped
 
     @property
     def num_training_steps_per_call(self) -> int:
@@ -306,21 +322,58 @@ class PopulationDriver:
         num_calls = template.num_training_steps_per_call
         with deferred_interrupt():
             handed_out = []
+            call = self._program_of(self.layout)
             for i in range(self._num_blocks):
                 block = dataclasses.replace(self.blocks[i], kept=with_fixed(self.blocks[i].kept, self._fixed))
-                block, self._timesteps[i], of_block = self._call(block, self._timesteps[i], num_warm_up)
+                block, self._timesteps[i], of_block = call(block, self._timesteps[i], num_warm_up)
                 kept, self._fixed = split_fixed(block.kept)
                 self.blocks[i] = dataclasses.replace(block, kept=kept)
                 handed_out.append(of_block)
             # Reading them waits, for all blocks: on an accelerator the next one runs while the first is read.
-            bits = self._of_members([of_block.bits for of_block in handed_out])
-            metrics, windows, self.is_live, self.num_updates = handed_out[0].read(bits)
+            bits = self._of_running([of_block.bits for of_block in handed_out])
+            metrics, windows, is_live, self.num_updates = handed_out[0].read(bits)
+            self.is_live = self.of_all(is_live, False)
             self.num_env_steps += num_calls * template.plan.num_env_steps
             if template.program.rollout is not None:
-                self.window = EpisodeWindow.unpacked(windows).window
+                self._note_window(EpisodeWindow.unpacked(windows).window)
             if metrics and (num_warm_up is None or num_warm_up < num_calls):
-                self.metrics = nest_metrics_of_members(metrics)
+                nested = nest_metrics_of_members(metrics)
+                self.metrics = jax.tree.map(lambda values: self.of_all(values, np.nan), nested)
         self.device_seconds += time.perf_counter() - started
+
+    def _program_of(self, layout: Layout) -> Any:
+        """The compiled program of blocks of a layout."""
+        if layout not in self._calls:
+            self._calls[layout] = devices.map_over_devices(
+                self._program,
+                self.devices,
+                axis_name=self.template.learner.axis_name,
+                in_axes=(0, None, None),
+                out_axes=(0, None, 0),
+                donate_argnums=(0, 1),
+            )
+        return self._calls[layout]
+
+    def _note_window(self, window: Any) -> None:
+        """Updates the episodes of the running members, fields ``[R, ...]``; stopped members keep theirs."""
+        if self.num_running == self.num_members:
+            self.window = window
+        elif self.window is None:
+            self.window = jax.tree.map(lambda own: self.of_all(own, 0), window)
+        else:
+            self.window = jax.tree.map(self._with_running, self.window, window)
+
+    def _with_running(self, of_all: np.ndarray, of_running: np.ndarray) -> np.ndarray:
+        changed = np.array(of_all)
+        changed[self.running] = of_running
+        return changed
+
+    def of_all(self, of_running: np.ndarray, otherwise: Any) -> np.ndarray:
+        """``[M, ...]`` from values of the running members, ``[R, ...]``, with another value for stopped ones."""
+        if self.num_running == self.num_members:
+            return np.asarray(of_running)[np.argsort(self.running)]
+        shape, dtype = (self.num_members, *of_running.shape[1:]), np.result_type(of_running.dtype, otherwise)
+        return self._with_running(np.full(shape, otherwise, dtype), of_running)
 
     def results(self) -> dict[str, Any]:
         """Further nested parts of an iteration's results, which members share."""
@@ -346,71 +399,143 @@ class PopulationDriver:
         merge_nested(results, self.template.training_counts(num_updates))
         return results
 
-    def _of_members(self, parts: Sequence[Any]) -> np.ndarray:
-        """``[M, ...]`` from results of blocks, ``[D, V, ...]`` each."""
+    def _of_running(self, parts: Sequence[Any]) -> np.ndarray:
+        """``[R, ...]`` from results of blocks, ``[D, V, ...]`` each."""
         all_of_them = np.concatenate([devices.own_shards(part) for part in parts])
-        return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_members]
+        return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_running]
 
     # --------------------------------------------------------------------------------------------------- their states
 
     def states(self) -> MemberStates:
-        """States of all members on the host, leaves ``[M, ...]``; shared leaves have no axis M, and constant ones are
-        left out.
+        """States of the running members on the host, leaves ``[R, ...]``; shared leaves have no axis R, and constant
+        ones are left out.
         """
         return map_members(self._joined, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
     def states_of(self, members: Sequence[int]) -> list[MemberStates]:
-        """States of some members on the host, each with separate arrays, without kept data of the training step."""
+        """States of some running members on the host, each with separate arrays, without kept data of the training
+        step.
+        """
         axes = dataclasses.replace(self.axes, kept=None)
         blocks = [dataclasses.replace(block, kept=None) for block in self.blocks]
         shared = lambda x, *_: np.array(devices.own_shards(x)[0])  # noqa: E731
         states = map_members(self._joined, axes, *blocks, shared=shared)
-        return [map_members(lambda x, i=i: x[i] if is_key(x) else np.array(x[i]), axes, states) for i in members]
+        rows = [self._slot_of(member) for member in members]
+        return [map_members(lambda x, i=i: x[i] if is_key(x) else np.array(x[i]), axes, states) for i in rows]
+
+    def _slot_of(self, member: int) -> int:
+        (slot,) = np.flatnonzero(self.running == member)
+        return int(slot)
 
     def _joined(self, *parts: Any) -> Any:
-        """``[M, ...]`` on the host, from a leaf of each block."""
-        return _concatenated([x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)])[: self.num_members]
+        """``[R, ...]`` on the host, from a leaf of each block."""
+        return _concatenated([x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)])[: self.num_running]
 
     def set_states(self, states: MemberStates) -> None:
-        """Restores states that `states` returned, or the same number of members picked from them."""
-        filled = np.minimum(np.arange(self.room), self.num_members - 1)
-        for i in range(self._num_blocks):
-            index = filled[i * self.block_size : (i + 1) * self.block_size]
-            self.blocks[i] = self._placed(map_members(lambda x: x[index], self.axes, states), self.axes)  # noqa: B023
-        self.is_live = np.array(states.is_live)
+        """Restores states of the running members that `states` returned."""
+        num_slots, size = self._num_blocks * self.layout.block_size, self.layout.block_size
+        filled = np.minimum(np.arange(num_slots), self.num_running - 1)
+        counter = counters.from_int(self.num_env_steps)
+        self.blocks, self._timesteps = [], []
+        for start in range(0, num_slots, size):
+            of_block = map_members(lambda x, start=start: x[filled[start : start + size]], self.axes, states)
+            self.blocks.append(self._placed(of_block, self.axes))
+            self._timesteps.append(devices.place_replicated(counter, self.devices))
+        self.is_live = self.of_all(np.array(states.is_live), False)
 
     def dealt_out(self, values: Any) -> list[Any]:
         """Values of all members, leaves ``[M, ...]`` on the host, distributed to the devices: ``[D, V, ...]`` for each
         block.
         """
-        filled = np.minimum(np.arange(self.room), self.num_members - 1)
-        shape = (len(self.devices), self.at_once)
+        shape = (len(self.devices), self.layout.at_once)
         return [
             devices.place_sharded(jax.tree.map(lambda x: x[index].reshape(*shape, *x.shape[1:]), values), self.devices)  # noqa: B023
-            for index in np.split(filled, self._num_blocks)
+            for index in np.split(self._members_of_slots, self._num_blocks)
         ]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copies members over others: weights, optimizers, settings, environments, kept steps.
+        """Copies running members over others: weights, optimizers, settings, environments, kept steps.
 
-        Each keeps its random streams, so that copies continue differently. Nothing is compiled.
+        Each keeps its random streams, so that copies continue differently. Only the first call compiles.
 
         Args:
             sources: Indices of the members to copy.
             targets: Indices of the members that they replace, equally many.
         """
-        index = np.arange(self.num_members)
-        index[list(targets)] = list(sources)
-        before = self.states()
-        after = map_members(lambda x: x[index], self.axes, before)
-        learner = dataclasses.replace(after.learner, key=before.learner.key)
-        runner = after.runner
+        moves = []
+        for source, target in zip(map(self._slot_of, sources), map(self._slot_of, targets), strict=True):
+            is_last = target == self.num_running - 1
+            last = self._num_blocks * self.layout.block_size if is_last else target + 1
+            moves += [(source, slot) for slot in range(target, last)]  # the last member with its copies
+        self._move(moves, with_streams=False)
+        is_live = self.is_live.copy()
+        is_live[list(targets)] = self.is_live[list(sources)]
+        self.is_live = is_live
+
+    def keep(self, members: Sequence[int]) -> None:
+        """Stops all running members except these, and moves these to the first blocks. Other blocks are released.
+
+        The program stays the same until the members fit into one block of a smaller size. Block sizes are the size at
+        the beginning, divided by powers of `SHRINKAGE`; each has a program, which its first call compiles.
+
+        Args:
+            members: Indices of running members, at least one.
+        """
+        self._steps_of_stopped += self.num_env_steps * (self.num_running - len(members))
+        kept = np.isin(self.running, members)
+        number, layout = int(kept.sum()), self._layout_for(len(members))
+        running = self.running.copy()
+        free, late = np.flatnonzero(~kept[:number]), number + np.flatnonzero(kept[number:])
+        moves = list(zip(late.tolist(), free.tolist(), strict=True))
+        running[free] = running[late]
+        if layout == self.layout:
+            # A diverged member in a padding slot would slow down its block.
+            num_slots = -(-number // layout.block_size) * layout.block_size
+            has_diverged = ~self.is_live[self._members_of_slots[:num_slots]]
+            last = late[free == number - 1]
+            source = int(last[0]) if len(last) else number - 1
+            moves += [(source, slot) for slot in range(number, num_slots) if has_diverged[slot] and slot not in late]
+        self._move(moves, with_streams=True)
+        self.running = running[:number]
+        del self.blocks[self._num_blocks :], self._timesteps[self._num_blocks :]
+        if layout != self.layout:
+            states = self.states()
+            self.layout = layout
+            self.set_states(states)
+        is_live = self.is_live.copy()
+        is_live[np.setdiff1d(np.arange(self.num_members), self.running)] = False
+        self.is_live = is_live
+        self.metrics = jax.tree.map(lambda x: self.of_all(x[self.running], np.nan), self.metrics)
+
+    def _layout_for(self, number: int) -> Layout:
+        """Layout of the smallest block that has room for a number of members, or of the largest block."""
+        ratio = CPU_SHRINKAGE if self.devices[0].platform == "cpu" else SHRINKAGE
+        layout = self._largest
+        while layout.at_once > 1:
+            smaller = layout._replace(at_once=-(-layout.at_once // ratio))
+            if number > smaller.block_size:
+                break
+            layout = smaller
+        return layout
+
+    def _move(self, moves: Sequence[tuple[int, int]], *, with_streams: bool) -> None:
+        if self.layout not in self._moves:
+            axis_name = self.template.learner.axis_name
+            self._moves[self.layout] = MemberMoves(
+                self.layout, axis_name, self.axes, self._with_streams, self.blocks[0]
+            )
+        self._moves[self.layout](self.blocks, moves, with_streams=with_streams)
+
+    def _with_streams(self, block: MemberStates, value: Any) -> MemberStates:
+        """A tree of a block's structure with a value in place of the random streams."""
+        runner, kept = block.runner, block.kept
         if self.template.program.rollout is not None:
-            runner = dataclasses.replace(runner, key=before.runner.key)
-        kept = after.kept
+            runner = dataclasses.replace(runner, key=value)
         if names := self.template.step.kept_of_seed(0):
-            kept = dataclasses.replace(kept, **{name: getattr(before.kept, name) for name in names})
-        self.set_states(dataclasses.replace(after, learner=learner, runner=runner, kept=kept))
+            kept = dataclasses.replace(kept, **dict.fromkeys(names, value))
+        return dataclasses.replace(
+            block, learner=dataclasses.replace(block.learner, key=value), runner=runner, kept=kept
+        )
 
     def change_settings(self, starts: Mapping[int, MemberStart]) -> None:
         """Continues with other values of traced settings and of environments' numbers.
@@ -423,6 +548,7 @@ class PopulationDriver:
         """
         axes = self.axes.settings, self.axes.env_params
         values = map_members(self._joined, axes, *((block.settings, block.env_params) for block in self.blocks))
+        values = jax.tree.map(lambda own: self.of_all(own, 0), values)
         for member, start in starts.items():
             self.template.learner.change_settings(start.config)
             own = self.template.learner.settings(), dict(start.env_params)
@@ -432,18 +558,22 @@ class PopulationDriver:
             self.blocks[i] = dataclasses.replace(self.blocks[i], settings=settings, env_params=env_params)
 
     def hand_over(self, member: int, driver: DeviceDriver) -> None:
-        """Loads a member's state into a driver of one device."""
-        states = self.states()
-        of_member = map_members(lambda x: x[member], self.axes, states)
+        """Loads a running member's state into a driver of one device."""
+        slot, states = self._slot_of(member), self.states()
+        of_member = map_members(lambda x: x[slot], self.axes, states)
         driver.go_on_as(of_member.learner, of_member.runner, of_member.kept, num_env_steps=self.num_env_steps)
 
     def get_state(self) -> dict[str, Any]:
         """All values that change in training, by name."""
-        return {
+        state: dict[str, Any] = {
             "members": named_leaves(self.states()),
             "num_env_steps_sampled_lifetime": self.num_env_steps,
             "num_updates": self.num_updates,
         }
+        if self.num_running < self.num_members:
+            window = named_leaves(() if self.window is None else self.window)
+            state["stopped"] = {"running": self.running, "num_env_steps": self._steps_of_stopped, "window": window}
+        return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores a state that `get_state` returned.
@@ -451,19 +581,28 @@ class PopulationDriver:
         Raises:
             ValueError: If it has another number of members, or other modules, connectors or environments.
         """
+        stopped: Mapping[str, Any] = state.get("stopped", {})
+        running = np.asarray(stopped.get("running", np.arange(self.num_members)), np.int64)
+        layout = self._layout_for(len(running)) if stopped else self._largest
 
         def shapes(block: Any) -> Any:
-            return jax.ShapeDtypeStruct((self.num_members, *block.shape[2:]), block.dtype)
+            return jax.ShapeDtypeStruct((len(running), *block.shape[2:]), block.dtype)
 
         template = map_members(shapes, self.axes, self.blocks[0], shared=_without_axis)
-        self.set_states(from_named_leaves(template, state["members"], "the members"))
+        states = from_named_leaves(template, state["members"], "the members")
+        self.running, self.layout = running, layout
+        self._steps_of_stopped = int(stopped.get("num_env_steps", 0))
         self.num_env_steps = int(state["num_env_steps_sampled_lifetime"])
         self.num_updates = int(state["num_updates"])
-        counter = counters.from_int(self.num_env_steps)
-        self._timesteps = [devices.place_replicated(counter, self.devices) for _ in self.blocks]
+        self.set_states(states)
         if self.template.program.rollout is not None:
             windows = [block.runner.window for block in self.blocks]
-            self.window = jax.tree.map(lambda *parts: self._of_members(parts), *windows)
+            window = jax.tree.map(lambda *parts: self._of_running(parts), *windows)
+            if stopped.get("window"):
+                like = jax.tree.map(lambda own: self.of_all(own, 0), window)
+                self.window = from_named_leaves(like, stopped["window"], "the stopped members")
+            else:
+                self._note_window(window)
 
     def stop(self) -> None:
         """Releases the memory of the devices."""

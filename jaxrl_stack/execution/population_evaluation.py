@@ -25,6 +25,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
+    from jaxrl_stack.execution.member_moves import Layout
     from jaxrl_stack.execution.population_driver import PopulationDriver
     from jaxrl_stack.execution.population_program import MemberStates
 
@@ -51,12 +52,11 @@ class PopulationEvaluation:
         ids = self._runner.rollout.pure.module_ids
         self._module_ids = ids
         self.change_settings(trained)
-        self._init = self._mapped(self._begun, in_axes=(0, 0))
-        self._unroll = self._mapped(self._unrolled, in_axes=(0, 0, 0, None))
+        self._programs: dict[Layout, tuple[Any, Any]] = {}
         self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in trained]
 
     def change_settings(self, trained: Sequence[AlgorithmConfig]) -> None:
-        """Continue with other values of traced settings.
+        """Continues with other values of traced settings. Call it also after `PopulationDriver.keep`.
 
         Args:
             trained: The config of each member.
@@ -107,7 +107,7 @@ class PopulationEvaluation:
             call: Evaluations since that iteration; it also determines the seed.
 
         Returns:
-            ``{"env_runners": {name: float64[M]}}``.
+            ``{"env_runners": {name: float64[M]}}``, with NaN for stopped members.
 
         Raises:
             TimeoutError: If the episodes are not over in time.
@@ -115,16 +115,20 @@ class PopulationEvaluation:
         driver, config, started = self._driver, self._runner.config, time.perf_counter()
         duration = int(config.evaluation_duration)
         amount = (duration, None) if config.evaluation_duration_unit == "episodes" else (None, duration)
-        counts = [Counting(self._num_envs, *amount) for _ in self._configs]
+        counts = [Counting(self._num_envs, *amount) for _ in driver.running]
+        if driver.layout not in self._programs:
+            init = self._mapped(self._begun, in_axes=(0, 0))
+            self._programs[driver.layout] = init, self._mapped(self._unrolled, in_axes=(0, 0, 0, None))
+        init, unroll = self._programs[driver.layout]
         keys = driver.dealt_out(jax.numpy.stack([self._key(own, iteration, call) for own in self._configs]))
         timesteps = counters.from_int(driver.num_env_steps)
-        size = driver.block_size
+        size = driver.layout.block_size
         for i, block in enumerate(driver.blocks):
             of_block = counts[i * size : (i + 1) * size]
-            (state,) = self._init(block, keys[i])
+            (state,) = init(block, keys[i])
             while not all(count.is_done for count in of_block):
                 self._check_time(started, counts)
-                ((state, ended),) = self._unroll(block, state, self._settings[i], timesteps)
+                ((state, ended),) = unroll(block, state, self._settings[i], timesteps)
                 ended = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.own_shards(ended))
                 for i_member, count in enumerate(of_block):
                     count.add(jax.tree.map(lambda x, i=i_member: x[i], ended))
@@ -156,7 +160,8 @@ class PopulationEvaluation:
 
     def _results(self, counts: Sequence[Counting], seconds: float) -> dict[str, Any]:
         found = []
-        for count, lifetime in zip(counts, self._lifetime, strict=True):
+        for count, member in zip(counts, self._driver.running.tolist(), strict=True):
+            lifetime = self._lifetime[member]
             episodes = count.episodes(seconds / max(1, count.num_steps))
             own = numbers_of_episodes(episodes, count.num_steps, self._driver.template.module_map)
             results: dict[str, Any] = {
@@ -165,7 +170,7 @@ class PopulationEvaluation:
             }
             add_lifetime_counts(results, lifetime)
             found.append(results)
-        return jax.tree.map(lambda *numbers: np.array(numbers, np.float64), *found)
+        return jax.tree.map(lambda *numbers: self._driver.of_all(np.array(numbers, np.float64), np.nan), *found)
 
 
 def _of_evaluation(config: AlgorithmConfig) -> AlgorithmConfig:

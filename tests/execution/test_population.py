@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ from jaxrl_stack.runs.seeds import run_seeds
 from jaxrl_stack.utils import memory
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.members import map_members
+from jaxrl_stack.utils.named_leaves import is_key, named_leaves
 from jaxrl_stack.utils.results import flatten_result
 
 CARTPOLE = "gymnax/CartPole-v1"
@@ -303,13 +306,47 @@ def test_a_member_is_an_algorithm_that_trains_on_and_is_saved(population, tmp_pa
         one.stop()
 
 
-def test_members_are_copied_without_compiling_anything(base):
+def copied_on_the_host(driver, sources, targets):
+    """States after a copy, with rows that NumPy picks; random streams stay where they are."""
+    before, index = driver.states(), np.arange(driver.num_members)
+    index[targets] = sources
+    after = map_members(lambda x: x[index], driver.axes, before)
+    learner = dataclasses.replace(after.learner, key=before.learner.key)
+    return dataclasses.replace(after, learner=learner, runner=dataclasses.replace(after.runner, key=before.runner.key))
+
+
+def assert_same_states(ours, expected):
+    for (name, leaf), other in zip(named_leaves(ours).items(), named_leaves(expected).values(), strict=True):
+        data = [jax.random.key_data(x) if is_key(x) else x for x in (leaf, other)]
+        np.testing.assert_array_equal(*data, err_msg=name)
+
+
+def test_copies_equal_rows_picked_on_the_host_and_compile_programs_once(base, trained):
+    """Two devices, in blocks of one member each and with replays that share the head of their rings."""
+    in_blocks = base.build_population(seeds=5, members_at_once=1)
+    in_blocks.train()
+    replays = trained("DQN_prioritised_masks").population
+    cases = {
+        in_blocks: [([0], [1]), ([1, 0, 2], [0, 1, 4]), ([4, 4, 2], [0, 1, 3]), ([1, 2, 3, 4, 0], [0, 1, 2, 3, 4])],
+        replays: [([2], [0]), ([0, 1], [1, 0])],
+    }
+    for population, copies in cases.items():
+        driver, clock = population.driver, CompileClock()
+        begun = driver.states()
+        for number, (sources, targets) in enumerate(copies):
+            expected = copied_on_the_host(driver, sources, targets)
+            clock.reset()
+            driver.copy(sources, targets)
+            assert number == 0 or clock.compiles == 0
+            assert_same_states(driver.states(), expected)
+        driver.set_states(begun)
+    in_blocks.stop()
+
+
+def test_copies_continue_differently_and_compile_no_training(base):
     population = base.build_population(seeds=4)
     population.train()
     population.copy([2], [0])
-    params = population.driver.states().learner.params
-    for leaf in params.values():
-        np.testing.assert_array_equal(leaf[0], leaf[2])
     clock = CompileClock()
     population.train()
     assert clock.compiles == 0
@@ -320,6 +357,76 @@ def test_members_are_copied_without_compiling_anything(base):
     with pytest.raises(ValueError, match="one source"):
         population.copy([1, 2], [0, 0])
     population.stop()
+
+
+def test_members_that_are_kept_train_as_if_the_others_still_ran(base, tmp_path):
+    """Six members in three blocks of one on each of two devices; three of them are kept."""
+    config = base.copy(copy_frozen=False).evaluation(evaluation_duration=1)
+    members = [Member(seed, {"lr": 1e-3}) for seed in range(6)]
+    whole, population = (config.build_population(members=members, members_at_once=1) for _ in range(2))
+    for one in (whole, population):
+        one.train()
+    evaluated = whole.evaluate()
+    population.evaluate()
+    clock = CompileClock()
+    population.keep([5, 1, 3], "stopped at rung 1")
+    compiled = clock.compiles
+    result = population.train()
+    whole.train()
+    ours = population.evaluate()
+    assert clock.compiles == compiled and len(population.driver.blocks) == 2
+    kept, ended = [1, 3, 5], [0, 2, 4]
+    column = "env_runners/episode_return_mean"
+    for name in ("learners/default_policy/total_loss", column):
+        np.testing.assert_array_equal(population.history[name][:, kept], whole.history[name][:, kept])
+        assert np.isnan(population.history[name][1, ended]).all() and np.isfinite(population.history[name][0]).all()
+    assert len(population.runs()[0].history) == 1 and len(population.runs()[1].history) == 2
+    assert population.runs()[2].origin["stopped"]["reason"] == "stopped at rung 1"
+    assert sorted(population.stopped) == ended
+    assert result["population"]["num_live_members"] == 3 and result["population"]["best_member"] in kept
+    assert result["population"]["num_env_steps_sampled_lifetime"] == 64 * 9
+    assert np.isnan(result["members"][0]["learners"]["default_policy"]["total_loss"])
+    assert np.isnan(ours.column(column)[ended]).all() and np.isfinite(ours.column(column)[kept]).all()
+    assert np.isfinite(evaluated.column(column)).all() and repr(population).startswith("Population(3 of 6 x PPO")
+    restored = Population.from_checkpoint(population.save_to_path(tmp_path / "population"))
+    for one in (population, restored):
+        one.copy([5], [3])
+        one.change_settings({3: {"lr": 1e-2}})
+    assert_same_states(restored.driver.states(), population.driver.states())
+    assert restored.train()["members"][3]["config"]["lr"] == 1e-2 and sorted(restored.stopped) == ended
+    population.train()
+    np.testing.assert_array_equal(restored.history[column], population.history[column])
+    assert len(population.as_sweep().rows()) == 1
+    for call, message in (
+        (lambda: population.keep([]), r"keep\(\[\]\): must be at least one member"),
+        (lambda: population.keep([1, 1]), "each once"),
+        (lambda: population.keep([6]), r"keep\(\[6\]\): must be indices of members from 0 to 5"),
+        (lambda: population.keep([0]), r"keep\(\[0\]\): keep\(\) has stopped member 0"),
+        (lambda: population.copy([0], [1]), "has stopped member 0"),
+        (lambda: population.change_settings({2: {"lr": 1.0}}), "has stopped member 2"),
+        (lambda: population.member(2), "has stopped this member"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    population.restart(members)
+    assert population.train()["population"]["num_live_members"] == 6 and not population.stopped
+    for one in (whole, population, restored):
+        one.stop()
+
+
+def test_few_kept_members_continue_in_a_smaller_block(population):
+    members = [Member(seed, {"lr": 1e-3}) for seed in range(4)]
+    returns = []
+    for kept in (None, [3, 0]):
+        population.restart(members)
+        population.train()
+        if kept:
+            population.keep(kept)
+        population.train()
+        population.train()
+        assert population.driver.layout.at_once == (1 if kept else 2)
+        returns.append(population.history["env_runners/episode_return_mean"][:, [0, 3]])
+    np.testing.assert_allclose(*returns, rtol=1e-6)
 
 
 def test_a_member_that_has_diverged_trains_on_as_a_copy(population):

@@ -177,6 +177,7 @@ class PureModule:
             for path, leaf in states[module_id].items():
                 if isinstance(leaf, nnx.Variable):
                     self._ref_of_variable.setdefault(id(leaf), f"{module_id}/{join_path(path)}")
+        self._trainable_ids = [module_id for module_id in self.module_ids if sizes[module_id]]
         leaves = dict(nnx.to_flat_state(nnx.state(module)))
         for path in leaves:
             if path[0] != MODULES_ATTRIBUTE:
@@ -274,7 +275,7 @@ class PureModule:
     @property
     def trainable_ids(self) -> list[str]:
         """Ids of the modules with Params, which may be shared."""
-        return [module_id for module_id in self.module_ids if self.refs_of(self.template[module_id])]
+        return list(self._trainable_ids)
 
     def module_refs(self, module_id: str) -> list[str]:
         """Returns the refs of the Params that belong to `module_id`, without shared ones that belong to another id.
