@@ -16,6 +16,7 @@ from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.algorithms.setting_changes import SettingChanges, changed_config, settings_of
 from jaxrl_stack.algorithms.setting_values import same
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.core.learner.optimizers import is_another_value
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.utils.compile_clock import CompileClock
 from tests import programs
@@ -269,6 +270,12 @@ def test_a_change_in_a_callback_counts_from_the_next_iteration_on():
 def test_numbers_of_numpy_are_compared_with_schedules():
     assert not same(np.float32(1e-4), [[0, 1e-3], [10, 1e-4]]) and not same([[0, 1e-3]], np.float32(1e-3))
     assert same(np.float64(0.5), 0.5)
+
+
+def test_rates_that_are_equal_in_float32_are_no_change_that_optimizers_miss():
+    rate = 0.4 * 1.2 * 0.8
+    assert rate != 0.4 * 0.8 * 1.2 and not is_another_value(rate, 0.4 * 0.8 * 1.2)
+    assert is_another_value(1e-3, 1e-4) and is_another_value(1e-3, [[0, 1e-3], [10, 0.0]])
 
 
 def test_an_override_that_was_not_built_names_the_config():

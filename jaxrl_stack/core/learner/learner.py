@@ -38,6 +38,7 @@ from jaxrl_stack.core.learner.optimizers import (
     RegisteredOptimizer,
     check_gradients,
     clip_gradients,
+    is_another_value,
     problem_with_rates,
 )
 from jaxrl_stack.core.learner.post_update import UpdatedState, UpdateResult, accepts_both_forms
@@ -1556,7 +1557,7 @@ class Learner(Checkpointable):
         before, rates = self.config, self.optimizers.rates()
         self._use_settings(config)
         traced = [(s.name, value) for s, value in config.stored_settings() if s.kind == "traced"]
-        names = [name for name, value in traced if value != before.stored_value(name)]
+        names = [name for name, value in traced if is_another_value(value, before.stored_value(name))]
         where = f"{type(self).__name__}.configure_optimizers_for_module()"
         problem = problem_with_rates(rates, self.optimizers.rates(), names, where)
         if problem:

@@ -323,6 +323,13 @@ def registered_optimizer(
     )
 
 
+def is_another_value(value: Any, former: Any) -> bool:
+    """Whether a traced setting has changed for programs, which read numbers as float32."""
+    if isinstance(value, int | float) and isinstance(former, int | float):
+        return bool(np.float32(value) != np.float32(former))
+    return value != former
+
+
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
     """Returns an error message if changed learning rates need a new program or have no effect; else "".
 
