@@ -20,6 +20,8 @@ from jaxrl_stack.utils.optional_packages import optional_import
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from jaxrl_stack.runs.lineage import Lineage
+
 _matplotlib = optional_import("matplotlib", purpose="A figure", install="jaxrl-stack[plots]")
 _figure = optional_import("matplotlib.figure", purpose="A figure", install="jaxrl-stack[plots]")
 _ticker = optional_import("matplotlib.ticker", purpose="A figure", install="jaxrl-stack[plots]")
@@ -341,6 +343,66 @@ def draw_heat_map(
             axes.text(column, row, number_text(float(value)), ha="center", va="center", color=color, fontsize=10)
     bar = figure.colorbar(image, ax=axes, format=_ticker.FuncFormatter(lambda value, place: number_text(value)))
     bar.set_label(value_label, fontsize=10, parse_math=False)
+    if target is not None:
+        _save(figure, target)
+    return figure
+
+
+def draw_lineage(
+    lineage: Lineage,
+    num_iterations: int,
+    best: int,
+    *,
+    title: str | None = None,
+    path: str | os.PathLike[str] | None = None,
+) -> RunFigure:
+    """Draws the settings of a population over its iterations, a panel for each setting.
+
+    Members are faint lines, copies are points at the new value, and the values that led to one member are a thick line.
+
+    Args:
+        lineage: The lineage.
+        num_iterations: Number of iterations.
+        best: Index of the emphasized member.
+        title: Title of the figure.
+        path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+
+    Raises:
+        ValueError: If `path` has another ending.
+    """
+    target = None if path is None else checked_figure_path(path)
+    names = lineage.names
+    figure = RunFigure(figsize=(6.4, 0.6 + 2.6 * len(names)), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(len(names), sharex=True))
+    iterations = np.arange(1, num_iterations + 1)
+    ancestors = lineage.ancestors(best)
+    # The ancestor in each iteration.
+    starts = np.array([start for start, _ in ancestors])
+    place = np.array([place for _, place in ancestors])[np.searchsorted(starts, iterations, side="right") - 1]
+    for axes, name in zip(panels, names, strict=True):
+        values = lineage.values(name, num_iterations)
+        axes.step(iterations, values, where="mid", color=_THIN_COLOR, linewidth=0.7, alpha=0.6)
+        copies = [one for one in lineage.copies if one.iteration < num_iterations]
+        axes.plot(
+            [one.iteration + 1 for one in copies],
+            [float(one.new[name]) for one in copies],
+            linestyle="none",
+            marker=".",
+            markersize=4,
+            color=_THIN_COLOR,
+        )
+        of_best = values[iterations - 1, place]
+        label = f"lineage of member {best}"
+        axes.step(iterations, of_best, where="mid", color=_COLORS[0], linewidth=2.2, label=label)
+        if (values > 0).all() and values.max() > 20 * values.min():
+            axes.set_yscale("log")
+        axes.set_ylabel(name, fontsize=11, parse_math=False)
+        axes.tick_params(labelsize=10)
+        axes.grid(visible=True, color="#DDDDDD", linewidth=0.6)
+    panels[-1].set_xlabel("iterations", fontsize=11)
+    panels[0].legend(fontsize=9, frameon=False)
+    if title is not None:
+        panels[0].set_title(title, fontsize=11.5, loc="left", fontweight="bold", parse_math=False)
     if target is not None:
         _save(figure, target)
     return figure

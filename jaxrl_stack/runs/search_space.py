@@ -30,8 +30,10 @@ def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list
     """
     if not isinstance(space, Mapping) or not space:
         raise ValueError(f"{where}(space={space!r}): must be a dict of setting → {_ASK_FOR}.")
-    grids = {name: _grid(name, values, where) for name, values in space.items() if not _is_sampled(values)}
+    grids = {name: _grid(name, values, where) for name, values in space.items() if not is_sampled(values)}
     sampled = {name: values for name, values in space.items() if name not in grids}
+    for name, values in sampled.items():
+        check_space(name, values, where)
     if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
         raise ValueError(f"{where}(num_samples={num_samples!r}): must be an integer of at least 1.")
     if num_samples > 1 and not sampled:
@@ -43,14 +45,15 @@ def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list
     rng = np.random.default_rng(0)
     grid = [dict(zip(grids, values, strict=True)) for values in itertools.product(*grids.values())]
     drawn = [
-        {**{name: _sample(values, rng) for name, values in sampled.items()}, **one}
+        {**{name: sample(values, rng) for name, values in sampled.items()}, **one}
         for _ in range(num_samples)
         for one in grid
     ]
     return [{name: one[name] for name in space} for one in drawn]
 
 
-def _is_sampled(values: Any) -> bool:
+def is_sampled(values: Any) -> bool:
+    """Whether an object has a ``sample()`` method, as Ray Tune's search spaces have."""
     return callable(getattr(type(values), "sample", None))
 
 
@@ -78,7 +81,27 @@ def _grid(name: str, values: Any, where: str) -> list[Any]:
     return list(listed)
 
 
-def _sample(space: Any, rng: np.random.Generator) -> Any:
+def check_space(name: str, space: Any, where: str) -> None:
+    """Refuses a search space without values.
+
+    Raises:
+        ValueError: If its lower end is not below its upper end.
+    """
+    low, high = getattr(space, "lower", None), getattr(space, "upper", None)
+    if isinstance(low, int | float) and isinstance(high, int | float) and not low < high:
+        raise ValueError(
+            f"{where}: {name} has the lower end {low!r}, which must be below the upper end {high!r}. Set both: "
+            f"{name}=tune.uniform(low, high)."
+        )
+
+
+def sample(space: Any, rng: np.random.Generator) -> Any:
+    """A value of a search space.
+
+    Args:
+        space: An object for which `is_sampled` holds.
+        rng: Random stream; objects that take none have another source.
+    """
     # Ray Tune's domains take a generator; an object of one's own need not.
     takes_rng = "random_state" in inspect.signature(space.sample).parameters
     value = space.sample(random_state=rng) if takes_rng else space.sample()

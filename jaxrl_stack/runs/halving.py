@@ -1,0 +1,67 @@
+"""Successive halving (Jamieson & Talwalkar, 2016): rungs at which the best runs continue."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from jaxrl_stack.runs.curves import ITERATIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class Halving:
+    """Arguments of Ray Tune's ``ASHAScheduler``.
+
+    Attributes:
+        max_t: Time at which runs end, in units of `time_attr`.
+        grace_period: Time of the first rung.
+        reduction_factor: One of this many runs continues at each rung; above 1.
+        time_attr: Path of a number in results that grows with each iteration.
+        metric: Path of the score in results; None for the mean return of the last evaluation, or of training without
+            evaluations.
+        mode: "max" if the highest score is best, "min" if the lowest is.
+        stop_last_trials: Whether runs end at `max_t`; if False they only end at the goal.
+    """
+
+    max_t: float
+    grace_period: float = 1
+    reduction_factor: float = 4
+    time_attr: str = ITERATIONS
+    metric: str | None = None
+    mode: Literal["max", "min"] = "max"
+    stop_last_trials: bool = True
+
+    @property
+    def rungs(self) -> list[float]:
+        """Times ``grace_period * reduction_factor**k`` up to `max_t`; not `max_t` itself if runs end there."""
+        found, rung = [], self.grace_period
+        while rung < self.max_t or (rung == self.max_t and not self.stop_last_trials):
+            found.append(rung)
+            rung *= self.reduction_factor
+        return found
+
+
+def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:
+    """The runs that continue after a rung: of n groups the best ``1 + floor((n - 1) / reduction_factor)``.
+
+    Tune keeps as many if all scores are different: those at or above the percentile ``100 * (1 - 1 /
+    reduction_factor)``.
+
+    Args:
+        scores: float ``[R]``, higher is better; NaN is the lowest.
+        groups: Group of each run. A group has the mean of its scores, and its runs continue together.
+        reduction_factor: See `Halving`.
+
+    Returns:
+        Indices of the runs in ascending order.
+    """
+    values = np.where(np.isnan(scores), -math.inf, scores)
+    means = {group: np.mean([values[i] for i, own in enumerate(groups) if own == group]) for group in groups}
+    # The sort is stable: of equal groups the first ones continue.
+    order = sorted(means, key=lambda group: -means[group])
+    kept = set(order[: 1 + math.floor((len(order) - 1) / reduction_factor)])
+    return [i for i, group in enumerate(groups) if group in kept]
