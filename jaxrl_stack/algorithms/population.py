@@ -312,7 +312,7 @@ class Population(Checkpointable):
 
         criteria = [StopCriteria(until, iteration=self.iteration, plateau=plateau) for _ in self.members]
         criteria[0].check_evaluation(self.config.evaluation_interval)
-        criteria[0].check_names(known_result(self.config, self._template.driver.module_ids))
+        self.check_names(criteria[0])
         self.reached, self.stop_reason = (self.reached if continues else {}), None
         display = make_display(criteria[0], is_quiet=not progress)
         display.header(f"{self}, until {'one has: ' if until_any else ''}{criteria[0]}.")
@@ -590,6 +590,10 @@ class Population(Checkpointable):
     def get_default_config(self) -> AlgorithmConfig:
         """The default config of the members' algorithm."""
         return type(self._template).get_default_config()
+
+    def check_names(self, criteria: StopCriteria) -> None:
+        """Checks paths of stop criteria before the first result; see `StopCriteria.check_names`."""
+        criteria.check_names(known_result(self.config, self._template.driver.module_ids))
 
     # ------------------------------------------------------------------------------------------------- checkpoints
 

@@ -107,6 +107,17 @@ class MemberHistory:
             get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near
         return self._column(name)
 
+    def in_last_iteration(self, name: str) -> np.ndarray:
+        """A number of all members in the last iteration, ``float64[M]``; NaN for members that ended before it.
+
+        Raises:
+            KeyError: If no iteration reported it.
+        """
+        if not self._num_rows or name not in self._cells:
+            return self[name][-1]
+        counts = self.num_iterations == self._num_rows
+        return np.where(counts, np.asarray(self._cells[name][-1], np.float64), math.nan)
+
     def _filled(self, name: str) -> np.ndarray:
         """``float64[iterations, M]``, with values after a member's last iteration."""
         table = np.empty((self._num_rows, self.num_members), np.float64)

@@ -166,6 +166,7 @@ def kept_in_folder(
     checkpoint_seconds: float | None,
     *,
     measure: Measure | None = None,
+    schedule: Any = None,
     where: str,
 ) -> SeriesFolder:
     """The folder of a series that continues after a kill; see `SeriesFolder`.
@@ -175,6 +176,7 @@ def kept_in_folder(
         until: Goal of each run.
         checkpoint_seconds: Time from one checkpoint to the next. None creates a folder that stores nothing.
         measure: Function that scores finished runs.
+        schedule: Arguments of the sweep's scheduler; None without one.
         where: Name of the caller, for messages.
 
     Raises:
@@ -196,7 +198,8 @@ def kept_in_folder(
         )
     goal = StopCriteria(until).targets
     path = Path(base.results_dir)
-    return SeriesFolder(path, base, runs, goal, checkpoint_seconds=checkpoint_seconds, measure=measure, where=where)
+    how: Any = {"checkpoint_seconds": checkpoint_seconds, "measure": measure, "schedule": schedule}
+    return SeriesFolder(path, base, runs, goal, **how, where=where)
 
 
 def train_all(
@@ -256,13 +259,13 @@ def _together(
 ) -> Series:
     """Trains groups of trials, each as one population."""
     runs = folder.finished()
-    defaults: Mapping[str, Any] = _defaults(trials[0])
+    defaults: Mapping[str, Any] = known_defaults(trials[0])
     for group in groups:
         while pending := [place for place in group if place not in runs]:
             is_done, defaults = _as_population(trials, pending, until, runs, folder, progress=progress)
             if not is_done:
                 return _interrupted(trials, runs, defaults, is_one_program=True)
-    return _series(trials, runs, defaults, is_one_program=True)
+    return series_of(trials, runs, defaults, is_one_program=True)
 
 
 def _as_population(
@@ -339,7 +342,7 @@ def train_one_by_one(
     configs = [trial.config() for trial in trials]
     groups = _groups(configs, lambda config, first: config.shares_programs_with(first))
     order = [place for group in groups for place in group if place in places and place not in runs]
-    defaults: Mapping[str, Any] = _defaults(trials[0])
+    defaults: Mapping[str, Any] = known_defaults(trials[0])
     try:
         for place in order:
             name, config = trials[place].name, configs[place]
@@ -367,10 +370,10 @@ def train_one_by_one(
     finally:
         if algo is not None:
             algo.stop()
-    return _series(trials, runs, defaults, is_one_program=False)
+    return series_of(trials, runs, defaults, is_one_program=False)
 
 
-def _defaults(trial: Trial) -> Mapping[str, Any]:
+def known_defaults(trial: Trial) -> Mapping[str, Any]:
     """`Series.defaults` without an algorithm, as far as known."""
     return as_json(type(trial.base)().to_dict())
 
@@ -386,12 +389,19 @@ def _interrupted(
     if not runs:
         raise KeyboardInterrupt
     print(f"Ctrl-C: {len(runs)} of {len(trials)} runs are finished.", flush=True)
-    return _series(trials, runs, defaults, is_one_program=is_one_program)
+    return series_of(trials, runs, defaults, is_one_program=is_one_program)
 
 
-def _series(
+def series_of(
     trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
 ) -> Series:
+    """The series of some trials' runs, with the names of the trials.
+
+    Args:
+        trials: All trials.
+        runs: Runs by index of the trial.
+        defaults, is_one_program: See `Series`.
+    """
     ordered = {place: dataclasses.replace(run, name=trials[place].name) for place, run in sorted(runs.items())}
     return Series(tuple(ordered.values()), defaults, tuple(ordered), is_one_program)
 

@@ -44,6 +44,7 @@ class SeriesFolder:
         until: The goal: path in the result -> value.
         checkpoint_seconds: Time from one checkpoint to the next.
         measure: Function that scores finished runs. None stores no scores.
+        schedule: Arguments of the sweep's scheduler; None without one.
         where: Name of the caller, for messages.
 
     Raises:
@@ -59,6 +60,7 @@ class SeriesFolder:
         *,
         checkpoint_seconds: float = 300.0,
         measure: Measure | None = None,
+        schedule: Any = None,
         where: str,
     ):
         self.path, self.checkpoint_seconds, self.measure = path, checkpoint_seconds, measure
@@ -77,6 +79,7 @@ class SeriesFolder:
             "settings": as_json(base.to_dict()),
             "runs": [{"seed": seed, "settings": as_json(settings)} for seed, settings in runs],
             "until": as_json(until),
+            **({} if schedule is None else {"scheduler": schedule_text(schedule)}),
         }
         self._check(where)
 
@@ -96,9 +99,9 @@ class SeriesFolder:
             for name in settings_that_differ([stored["settings"], own["settings"]])
         ]
         differing += [
-            f"{label}={value_text(stored[name])} (now {value_text(own[name])})"
-            for name, label in (("runs", "seeds"), ("until", "until"))
-            if stored[name] != own[name]
+            f"{label}={value_text(stored.get(name))} (now {value_text(own.get(name))})"
+            for name, label in (("runs", "seeds"), ("until", "until"), ("scheduler", "scheduler"))
+            if stored.get(name) != own.get(name)
         ]
         if differing:
             raise ValueError(
@@ -255,6 +258,19 @@ class Wave:
             "scores": list(scores),
         }
         write_json(self._file, content)
+
+
+def schedule_text(schedule: Any) -> str:
+    """Text of a dataclass of arguments, in which search spaces have their ends."""
+    given = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
+    return f"{type(schedule).__name__}({', '.join(f'{name}={_argument_text(one)}' for name, one in given.items())})"
+
+
+def _argument_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name}: {_argument_text(one)}' for name, one in value.items())}}}"
+    ends = getattr(value, "domain_str", None)
+    return value_text(value, None) if ends is None else f"{value.sampler}{ends}"
 
 
 def write_json(path: Path, content: Any) -> None:

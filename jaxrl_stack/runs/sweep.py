@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from jaxrl_stack.runs.curves import RETURN, STEPS, key_label
+from jaxrl_stack.runs.halving import Halving
+from jaxrl_stack.runs.lineage import Lineage
+from jaxrl_stack.runs.pbt import PBT
 from jaxrl_stack.runs.plots import Comparison, Ending, compare, ending_header
 from jaxrl_stack.runs.run import common_title, value_text
+from jaxrl_stack.runs.scheduled import check_scheduled, train_scheduled
 from jaxrl_stack.runs.search_space import combinations
 from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, kept_in_folder, train_all
 from jaxrl_stack.runs.stop import StopCriteria, Until
 from jaxrl_stack.runs.terminal import table_text
+from jaxrl_stack.runs.tune_schedulers import Schedule, read_scheduler
 from jaxrl_stack.utils.optional_packages import optional_import
 
 if TYPE_CHECKING:
@@ -31,10 +36,12 @@ class SweepRow(Ending):
     Attributes:
         settings: The combination: name -> value.
         num_seeds: Number of trained seeds.
+        num_iterations: Iterations of the longest run.
     """
 
     settings: Mapping[str, Any]
     num_seeds: int
+    num_iterations: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,11 +52,16 @@ class Sweep(Series):
         config: Config of the sweep, with its original values.
         combinations: Combinations of the settings, in the order of creation.
         members: Combination and seed of each of `runs`.
+        lineage: Copies of population-based training; None without it. The combinations are then the last settings of
+            each member.
+        has_rungs: Whether runs have different lengths because of successive halving. Longer runs are then better.
     """
 
     config: AlgorithmConfig
     combinations: tuple[Mapping[str, Any], ...]
     members: tuple[tuple[int, int], ...]
+    lineage: Lineage | None = None
+    has_rungs: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -74,12 +86,19 @@ class Sweep(Series):
         for place, settings in enumerate(self.combinations):
             alike = [run for run, (combination, _) in zip(self.runs, self.members, strict=True) if combination == place]
             if alike:
-                found.append(_row(settings, compare(alike, key, x)))
-        return sorted(found, key=lambda row: -row.last if mode == "max" else row.last)
+                num_iterations = max(len(run.history) for run in alike)
+                found.append(_row(settings, compare(alike, key, x), num_iterations))
+        ordered = sorted(found, key=lambda row: -row.last if mode == "max" else row.last)
+        return sorted(ordered, key=lambda row: -row.num_iterations) if self.has_rungs else ordered
 
     def best(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> SweepRow:
         """The first of `rows`."""
         return self.rows(key, x, mode=mode)[0]
+
+    def best_member(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> int:
+        """Index of the combination of `best`: with population-based training, of the member in `lineage`."""
+        settings = self.best(key, x, mode=mode).settings
+        return next(i for i, own in enumerate(self.combinations) if own is settings)
 
     def best_config(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> AlgorithmConfig:
         """A copy of the config with the settings of `best`."""
@@ -88,8 +107,16 @@ class Sweep(Series):
     def table(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> str:
         """`rows` as a table for terminals."""
         rows = self.rows(key, x, mode=mode)
-        cells = [[*map(value_text, row.settings.values()), *row.cells(row.num_seeds)] for row in rows]
-        return table_text([*self.names, *ending_header(x)], cells)
+        length = ["iterations"] if self.has_rungs else []
+        cells = [
+            [
+                *map(value_text, row.settings.values()),
+                *([str(row.num_iterations)] if self.has_rungs else []),
+                *row.cells(row.num_seeds),
+            ]
+            for row in rows
+        ]
+        return table_text([*self.names, *length, *ending_header(x)], cells)
 
     def __str__(self) -> str:
         return self.table()
@@ -150,10 +177,37 @@ class Sweep(Series):
         above = common_title(self.runs) if title is None else title
         return draw_heat_map(values, rows=rows, columns=columns, **labels, title=above, path=path)
 
+    def plot_lineage(self, path: str | os.PathLike[str] | None = None, *, title: str | None = None) -> Any:
+        """Draws the settings of all members over the iterations of population-based training, a panel for each setting.
 
-def _row(settings: Mapping[str, Any], compared: Sequence[Comparison]) -> SweepRow:
+        The thick line shows the values that led to the best member.
+
+        Args:
+            path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+            title: Title of the figure; None for the names of algorithm and environment.
+
+        Returns:
+            The `RunFigure`, which notebooks show.
+
+        Raises:
+            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+            ValueError: If the sweep has no lineage, or `path` has another ending.
+        """
+        from jaxrl_stack.runs.figures import draw_lineage
+
+        if self.lineage is None:
+            raise ValueError(
+                "plot_lineage(): the sweep has no copies of members. Train it with "
+                "run_sweep(..., scheduler=PopulationBasedTraining(...))."
+            )
+        num_iterations = max(len(run.history) for run in self.runs)
+        above = self.runs[0].title if title is None else title
+        return draw_lineage(self.lineage, num_iterations, self.best_member(), title=above, path=path)
+
+
+def _row(settings: Mapping[str, Any], compared: Sequence[Comparison], num_iterations: int) -> SweepRow:
     (one,) = compared
-    return SweepRow(one.last, one.low, one.high, one.area, one.x, settings, one.num_runs)
+    return SweepRow(one.last, one.low, one.high, one.area, one.x, settings, one.num_runs, num_iterations)
 
 
 def run_sweep(
@@ -167,6 +221,7 @@ def run_sweep(
     one_program: bool = True,
     max_groups: int = MAX_GROUPS,
     checkpoint_seconds: float | None = None,
+    scheduler: Any = None,
 ) -> Sweep:
     """Trains a config with every combination of some settings, each with several seeds.
 
@@ -189,6 +244,10 @@ def run_sweep(
         max_groups: Maximum number of populations.
         checkpoint_seconds: Time from one checkpoint in ``results_dir`` to the next. The same call then continues after
             a kill, and does not repeat finished runs. Each run writes its files when it is finished.
+        scheduler: Ray Tune's ``ASHAScheduler`` (successive halving) or ``PopulationBasedTraining``, whose arguments
+            are read; all runs are then members of one population. Without ``metric`` the score is the mean return, of
+            evaluations if the config has them. With population-based training the members have the seeds ``seed``,
+            ``seed + 1``, ...
 
     Returns:
         The runs, with ``print(sweep)``, ``sweep.plot(path)``, ``sweep.heat_map(path)``, ``sweep.best()`` and
@@ -196,16 +255,29 @@ def run_sweep(
 
     Raises:
         ValueError: If `space` is empty, a setting is unknown, a value is invalid, there are no seeds, more than
-            `max_groups` programs would be compiled, `until` is None or names a number that results do not have, or
-            ``results_dir`` has runs with other settings, which the message names.
+            `max_groups` programs would be compiled, `until` is None or names a number that results do not have,
+            ``results_dir`` has runs with other settings, which the message names, or a population cannot train the runs
+            with the scheduler.
         KeyboardInterrupt: If no run was finished.
     """
     chosen = chosen_seeds(seeds, "run_sweep")
     check_until(until, "run_sweep")
+    schedule = None if scheduler is None else read_scheduler(scheduler, "run_sweep")
     StopCriteria(until).check_evaluation(config.evaluation_interval)
     tried = combinations(space, num_samples, "run_sweep")
     members = [(place, seed) for place in range(len(tried)) for seed in chosen]
+    if isinstance(schedule, PBT):
+        if len(chosen) > 1:
+            raise ValueError(
+                f"run_sweep(seeds={seeds!r}): each member of population-based training has another seed. Set the first "
+                "one, seeds=[0], and call run_sweep again for another population."
+            )
+        # A copy continues differently from its source because of its seed.
+        members = [(place, chosen[0] + place) for place in range(len(tried))]
     trials = [_trial(config, tried[place], seed) for place, seed in members]
+    if schedule is not None:
+        how: Any = {"progress": progress, "one_program": one_program}
+        return _scheduled(config, space, tried, members, trials, schedule, until, checkpoint_seconds, **how)
     folder = kept_in_folder(trials, until, checkpoint_seconds, where="run_sweep")
     trained = train_all(
         trials,
@@ -218,6 +290,41 @@ def run_sweep(
     )
     finished = tuple(members[place] for place in trained.places)
     return Sweep(**vars(trained), config=config.copy(copy_frozen=False), combinations=tuple(tried), members=finished)
+
+
+def _scheduled(
+    config: AlgorithmConfig,
+    space: Mapping[str, Any],
+    tried: Sequence[Mapping[str, Any]],
+    members: Sequence[tuple[int, int]],
+    trials: Sequence[Trial],
+    schedule: Schedule,
+    until: Until,
+    checkpoint_seconds: float | None,
+    *,
+    progress: bool,
+    one_program: bool,
+) -> Sweep:
+    """The sweep of `run_sweep` with a scheduler."""
+    where = "run_sweep"
+    if callable(until):
+        raise ValueError(
+            f"{where}(until={until!r}): must be a dict or a number of iterations with a scheduler: "
+            f"until={{'training_iteration': 200}}."
+        )
+    goal = StopCriteria(until).targets
+    check_scheduled(trials, schedule, space, one_program=one_program, where=where)
+    folder = kept_in_folder(trials, goal, checkpoint_seconds, schedule=schedule, where=where)
+    trained, lineage = train_scheduled(trials, schedule, goal, progress=progress, where=where, folder=folder)
+    finished = [members[place] for place in trained.places]
+    return Sweep(
+        **vars(trained),
+        config=config.copy(copy_frozen=False),
+        combinations=tuple(tried if lineage is None else lineage.present),
+        members=tuple(finished),
+        lineage=lineage,
+        has_rungs=isinstance(schedule, Halving),
+    )
 
 
 def _trial(config: AlgorithmConfig, settings: Mapping[str, Any], seed: int) -> Trial:

@@ -1,0 +1,392 @@
+"""Training of a sweep's runs with a scheduler, as members of one population."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN
+from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.halving import Halving, survivors
+from jaxrl_stack.runs.learn import CTRL_C
+from jaxrl_stack.runs.lineage import LINEAGE_FILE, Copy, Lineage
+from jaxrl_stack.runs.output import free_directory, write_run
+from jaxrl_stack.runs.pbt import PBT, explore, quantiles
+from jaxrl_stack.runs.run import Run, folder_of
+from jaxrl_stack.runs.search_space import check_space
+from jaxrl_stack.runs.series import Series, Trial, known_defaults, series_of
+from jaxrl_stack.runs.series_folder import SeriesFolder
+from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.runs.terminal import number_text
+from jaxrl_stack.runs.tune_schedulers import Schedule
+from jaxrl_stack.runs.writers import as_json
+from jaxrl_stack.utils.seeds import derived_seed
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.population import Population
+
+EXPLOIT_STREAM = "population-based training"
+"""Name of the random stream that draws sources and new settings."""
+
+
+class Trained(NamedTuple):
+    """Result of `train_scheduled`.
+
+    Attributes:
+        series: The runs, in the order of the trials.
+        lineage: Copies of members; None without population-based training.
+    """
+
+    series: Series
+    lineage: Lineage | None
+
+
+class Scores:
+    """Scores and times of a population's members after an iteration.
+
+    Args:
+        population: The population.
+        schedule: Arguments of the scheduler.
+        where: Name of the caller, for messages.
+
+    Raises:
+        ValueError: If results have no number at ``metric`` or ``time_attr``.
+    """
+
+    def __init__(self, population: Population, schedule: Schedule, where: str):
+        config = population.config
+        interval = config.evaluation_interval
+        self._population, self._schedule, self._where = population, schedule, where
+        self.metric = schedule.metric or (EVALUATED_RETURN if interval else RETURN)
+        self._interval = interval if interval and self.metric.startswith("evaluation/") else 1
+        for name, path in (("metric", self.metric), ("time_attr", schedule.time_attr)):
+            criteria = StopCriteria({path: math.inf}, f"{where}, {name} of the scheduler")
+            criteria.check_evaluation(interval)
+            population.check_names(criteria)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether members were scored in the last iteration: always, or if it has an evaluation."""
+        return self._population.iteration % self._interval == 0
+
+    def times(self) -> list[tuple[float, bool]]:
+        """Time after each iteration so far, and whether members were scored in it."""
+        history = self._population.history
+        if not len(history):
+            return []
+        times = np.nanmax(history[self._schedule.time_attr], axis=1)
+        return [(float(time), (place + 1) % self._interval == 0) for place, time in enumerate(times)]
+
+    @property
+    def time(self) -> float:
+        """Time after the last iteration."""
+        return float(np.nanmax(self._last(self._schedule.time_attr)))
+
+    def read(self) -> np.ndarray:
+        """Scores of the last iteration, float ``[M]``, higher is better; NaN for diverged members."""
+        values = self._last(self.metric)
+        return values if self._schedule.mode == "max" else -values
+
+    def as_reported(self, score: float) -> float:
+        """A score with the sign that results have."""
+        return score if self._schedule.mode == "max" else -score
+
+    def _last(self, path: str) -> np.ndarray:
+        try:
+            return self._population.history.in_last_iteration(path)
+        except KeyError as error:
+            raise ValueError(f"{self._where}: {error.args[0]}") from error
+
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def check_scheduled(
+    trials: Sequence[Trial], schedule: Schedule, space: Mapping[str, Any], *, one_program: bool, where: str
+) -> None:
+    """Refuses runs and schedules that one population cannot train.
+
+    Args:
+        trials: The runs.
+        schedule: Arguments of the scheduler.
+        space: Search space of the sweep.
+        one_program: Argument of the sweep.
+        where: Name of the caller, for messages.
+
+    Raises:
+        ValueError: Names the setting or argument.
+    """
+    configs = [trial.member_config() for trial in trials]
+    if not one_program:
+        raise ValueError(
+            f"{where}(one_program=False): a scheduler needs runs of one program. Leave one_program out, or leave "
+            "scheduler out."
+        )
+    if len(trials) < 2:
+        raise ValueError(
+            f"{where}: a scheduler compares runs, and the sweep has one. Set num_samples=32, or list more values."
+        )
+    first = configs[0]
+    reason = first.why_no_population()
+    if reason is not None:
+        algo = first.algo_class if isinstance(first.algo_class, str) else first.algo_class.__name__
+        raise ValueError(
+            f"{where}(scheduler=...) trains a population, and {reason}. Use Ray Tune:\n"
+            f'tune.Tuner("{algo}", param_space=config, tune_config=tune.TuneConfig(scheduler=scheduler, num_samples='
+            f"{len(trials)})).fit()"
+        )
+    other = next((config for config in configs if not config.can_be_members(first)), None)
+    if other is not None:
+        names = first.settings_between_populations(other) or ["env_config"]
+        raise ValueError(
+            f"{where}(scheduler=...): runs differ in {', '.join(names)}, which one program cannot serve. Remove it "
+            "from the space, and call run_sweep once for each value."
+        )
+    if first.keep_best:
+        raise ValueError(
+            f"{where}(scheduler=...): reporting(keep_best=True) is not supported. Set "
+            f"config.reporting(keep_best=False)."
+        )
+    if isinstance(schedule, PBT):
+        _check_mutations(schedule, first, space, where)
+
+
+def _check_mutations(pbt: PBT, config: AlgorithmConfig, space: Mapping[str, Any], where: str) -> None:
+    for name, values in pbt.mutations.items():
+        shown = f"{where}: hyperparam_mutations of {name!r}"
+        if name not in space:
+            raise ValueError(f"{shown}: is not in the space, so members do not differ in it. Add it to the space.")
+        setting = config.setting(name)
+        if setting is not None and setting.kind != "traced":
+            raise ValueError(f"{shown}: the program is compiled for its value. Remove it from hyperparam_mutations.")
+        if isinstance(values, list | tuple) and not values:
+            raise ValueError(f"{shown}: has no values. List at least one.")
+        check_space(name, values, f"{where}, hyperparam_mutations")
+
+
+# ----------------------------------------------------------------------------------------------------------- training
+
+
+def train_scheduled(
+    trials: Sequence[Trial],
+    schedule: Schedule,
+    goal: Mapping[str, float],
+    *,
+    progress: bool,
+    where: str,
+    folder: SeriesFolder,
+) -> Trained:
+    """Trains all runs as members of one population, with a scheduler.
+
+    Args:
+        trials: Runs that passed `check_scheduled`.
+        schedule: Arguments of the scheduler.
+        goal: Goal of each run: path in the result -> value.
+        progress: Whether to print the progress.
+        where: Name of the caller, for messages.
+        folder: Folder with finished runs and checkpoints; see `kept_in_folder`.
+
+    Returns:
+        The runs; after Ctrl-C up to the last iteration.
+    """
+    directory = trials[0].base.results_dir
+    path = None if directory is None or not isinstance(schedule, PBT) else Path(directory, LINEAGE_FILE)
+    runs = folder.finished()
+    if runs:
+        series = series_of(trials, runs, known_defaults(trials[0]), is_one_program=True)
+        return Trained(series, None if path is None else Lineage.read(path))
+    if path is not None and folder.path is None:
+        path = _free_file(path)
+    # The files of runs are written here: those of a population are written at each end of `learn`.
+    trials = [trial.without_folder() for trial in trials]
+    base, everyone = trials[0].base, list(range(len(trials)))
+    members = [{"seed": trial.seed, "settings": trial.settings} for trial in trials]
+    population = base.build_population(members=members)
+    try:
+        defaults = as_json(population.get_default_config().to_dict())
+        scores = Scores(population, schedule, where)
+        wave = folder.wave(everyone, population, is_one_program=True)
+        decider: Exploiter | Halver
+        if isinstance(schedule, PBT):
+            lineage = Lineage(tuple(dict(trial.settings) for trial in trials))
+            if wave.is_restored:
+                assert path is not None
+                lineage = Lineage.read(path).until(population.iteration)
+            decider = Exploiter(population, schedule, scores, lineage, path, base)
+        else:
+            decider = Halver(population, schedule, scores, trials, progress=progress)
+            if schedule.stop_last_trials:
+                end = StopCriteria(goal)
+                end.add(schedule.time_attr, schedule.max_t)
+                goal = end.targets
+
+        def after_iteration(reason: str) -> None:
+            # Decisions at the end would change settings, or end runs, that nothing trains afterwards.
+            if not reason or reason == CTRL_C:
+                decider.decide_if_due()
+            wave.save_if_due(reason)
+
+        how: Any = {"after_iteration": after_iteration, "continues": wave.is_restored, "progress": progress}
+        is_done = population.learn(goal, **how)["done"]
+        trained = population.runs()
+        found = dict(enumerate(wave.finish(trained) if is_done else trained))
+    finally:
+        population.stop()
+    if directory is not None and folder.path is None:
+        found = {place: _written(run, folder_of(trials[place].name, directory)) for place, run in found.items()}
+    return Trained(series_of(trials, found, defaults, is_one_program=True), decider.lineage)
+
+
+def _written(run: Run, asked_for: Path) -> Run:
+    """The run after its files are written into a free folder."""
+    path = free_directory(asked_for)
+    write_run(run, path)
+    return dataclasses.replace(run, folder=path)
+
+
+def _free_file(path: Path) -> Path:
+    """The path, or ``lineage_2.jsonl`` and so on if the file exists."""
+    free, number = path, 1
+    while free.exists():
+        number += 1
+        free = path.with_stem(f"{path.stem}_{number}")
+    return free
+
+
+class Halver:
+    """Ends the worst runs of a population at the rungs of successive halving.
+
+    Args:
+        population: The population.
+        halving: Arguments of successive halving.
+        scores: Scores of the members.
+        trials: The runs. Those that differ only in the seed continue together.
+        progress: Whether to print a line at each rung.
+    """
+
+    lineage = None
+
+    def __init__(
+        self, population: Population, halving: Halving, scores: Scores, trials: Sequence[Trial], *, progress: bool
+    ):
+        self._population, self._halving, self._scores, self._progress = population, halving, scores, progress
+        first: list[Mapping[str, Any]] = []
+        self._groups = []
+        for trial in trials:
+            if trial.settings not in first:
+                first.append(trial.settings)
+            self._groups.append(first.index(trial.settings))
+        passed = [time for time, is_complete in scores.times() if is_complete]
+        self._num_passed = sum(rung <= max(passed, default=-math.inf) for rung in halving.rungs)
+
+    def decide_if_due(self) -> None:
+        """Ends runs if a rung is reached. Call it after each iteration."""
+        population, scores, halving = self._population, self._scores, self._halving
+        rungs = halving.rungs
+        if not scores.is_complete or self._num_passed == len(rungs) or scores.time < rungs[self._num_passed]:
+            return
+        rung = rungs[self._num_passed]
+        self._num_passed = sum(one <= scores.time for one in rungs)
+        running = [i for i in range(len(population)) if i not in population.stopped]
+        values = scores.read()
+        staying = survivors(values[running], [self._groups[i] for i in running], halving.reduction_factor)
+        if len(staying) < len(running):
+            population.keep([running[i] for i in staying], f"stopped at the rung {halving.time_attr}={rung:g}")
+        if self._progress:
+            best = scores.as_reported(float(np.nanmax(values))) if np.isfinite(values).any() else math.nan
+            print(
+                f"Rung {halving.time_attr}={rung:g}: {len(staying)} of {len(running)} runs continue; the best score is "
+                f"{number_text(best)}.",
+                flush=True,
+            )
+
+
+class Exploiter:
+    """Copies the best members of a population over the worst, and gives the copies new settings.
+
+    Args:
+        population: The population.
+        pbt: Arguments of population-based training.
+        scores: Scores of the members.
+        lineage: Copies so far.
+        path: File of the lineage; None writes none.
+        base: Config of all runs, which says whether a setting takes a value.
+
+    Attributes:
+        lineage: Copies so far.
+    """
+
+    def __init__(
+        self,
+        population: Population,
+        pbt: PBT,
+        scores: Scores,
+        lineage: Lineage,
+        path: Path | None,
+        base: AlgorithmConfig,
+    ):
+        self._population, self._pbt, self._scores, self._path, self._base = population, pbt, scores, path, base
+        self.lineage = lineage
+        self._last = 0.0
+        for time, is_complete in scores.times():
+            self._note(time, is_complete=is_complete)
+        self._write()
+
+    def _note(self, time: float, *, is_complete: bool) -> bool:
+        """Notes the time of a perturbation; returns whether it is due."""
+        is_due = is_complete and self._pbt.is_due(time, self._last)
+        if is_due:
+            self._last = time
+        return is_due
+
+    def _write(self) -> None:
+        if self._path is not None:
+            self.lineage.write(self._path)
+
+    def _is_valid(self, name: str, value: Any) -> bool:
+        """Whether the config takes a value of a setting."""
+        try:
+            self._base.with_settings({name: value}).validate()
+        except (TypeError, ValueError):
+            return False
+        return True
+
+    def decide_if_due(self) -> None:
+        """Replaces members if the interval has passed. Call it after each iteration."""
+        population, scores = self._population, self._scores
+        if not self._note(scores.time, is_complete=scores.is_complete):
+            return
+        values = scores.read()
+        lower, upper = quantiles(values, self._pbt.quantile_fraction, list(population.diverged))
+        if not lower:
+            return
+        # A stream of its own for each perturbation: a resumed run draws the same.
+        seed = derived_seed(EXPLOIT_STREAM, population.members[0].seed, population.iteration)
+        rng = np.random.default_rng(seed)
+        present = self.lineage.present
+        copies = []
+        for target in lower:
+            source = upper[int(rng.integers(len(upper)))]
+            new, operations = explore(self._pbt, present[source], rng, self._is_valid)
+            copies.append(
+                Copy(
+                    iteration=population.iteration,
+                    source=source,
+                    target=target,
+                    source_score=scores.as_reported(float(values[source])),
+                    target_score=scores.as_reported(float(values[target])),
+                    old=present[target],
+                    new=new,
+                    operations=operations,
+                )
+            )
+        population.copy([one.source for one in copies], [one.target for one in copies])
+        population.change_settings({one.target: dict(one.new) for one in copies})
+        self.lineage = dataclasses.replace(self.lineage, copies=(*self.lineage.copies, *copies))
+        self._write()

@@ -1,0 +1,226 @@
+"""Sweeps with a scheduler: population-based training and successive halving."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import signal
+
+import numpy as np
+import pytest
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+
+from jaxrl_stack.algorithms.population import Population
+from jaxrl_stack.runs import run_sweep
+from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.lineage import Lineage
+from jaxrl_stack.runs.search_space import combinations
+from jaxrl_stack.runs.series_folder import Wave
+from tests import programs
+
+CONFIG = programs.run()
+SPACE = {"lr": tune.loguniform(1e-5, 1e-2), "entropy_coeff": tune.uniform(0.0, 0.05)}
+NUM_MEMBERS = 4
+
+
+def pbt(**arguments):
+    given = {
+        "time_attr": "training_iteration",
+        "perturbation_interval": 2,
+        "hyperparam_mutations": SPACE,
+        "synch": True,
+    }
+    return PopulationBasedTraining(**given | arguments)
+
+
+def sweep(config=CONFIG, space=SPACE, **options):
+    given = {"num_samples": NUM_MEMBERS, "until": 7, "progress": False, "scheduler": pbt()}
+    return run_sweep(config, space, **given | options)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return tmp_path_factory.mktemp("pbt")
+
+
+@pytest.fixture(scope="module")
+def trained(results):
+    random.seed(3)
+    state = random.getstate()
+    found = sweep(CONFIG.copy().reporting(results_dir=results))
+    assert random.getstate() == state, "draws from global random numbers"
+    return found
+
+
+def test_the_worst_members_become_changed_copies_of_the_best(trained):
+    lineage = trained.lineage
+    assert list(lineage.first) == combinations(SPACE, NUM_MEMBERS, "run_sweep")
+    # A quarter of 4 members, after iterations 2, 4 and 6; nothing trains after the last one, 7.
+    assert [one.iteration for one in lineage.copies] == [2, 4, 6]
+    returns = np.stack([history[RETURN] for history in trained.histories], axis=1)
+    for one in lineage.copies:
+        scores = returns[one.iteration - 1]
+        assert (one.source, one.target) == (scores.argmax(), scores.argmin())
+        assert (one.source_score, one.target_score) == (scores.max(), scores.min())
+        before = lineage.until(one.iteration - 1).present
+        assert one.old == before[one.target]
+        for name, operation in one.operations.items():
+            if operation != "resample":
+                assert one.new[name] == before[one.source][name] * float(operation.removeprefix("* "))
+
+
+def test_runs_and_table_have_the_settings_that_members_trained_with(trained):
+    for name in SPACE:
+        columns = np.stack([history[f"config/{name}"] for history in trained.histories], axis=1)
+        np.testing.assert_array_equal(columns, trained.lineage.values(name, 7))
+    assert list(trained.combinations) == trained.lineage.present
+    assert trained.best_config().lr == trained.best().settings["lr"]
+    assert [run.settings["seed"] for run in trained.runs] == [0, 1, 2, 3]
+    assert str(trained).splitlines()[0].split()[:3] == ["lr", "entropy_coeff", "seeds"]
+
+
+def test_the_lineage_is_a_figure_and_a_file_beside_the_runs(trained, results, tmp_path):
+    first, *lines = (results / "lineage.jsonl").read_text().splitlines()
+    assert len(json.loads(first)["first"]) == NUM_MEMBERS
+    assert [json.loads(line)["target"] for line in lines] == [one.target for one in trained.lineage.copies]
+    assert len([path for path in results.iterdir() if path.is_dir()]) == NUM_MEMBERS
+    figure = trained.plot_lineage(tmp_path / "lineage.png")
+    assert [axes.get_ylabel() for axes in figure.axes] == list(SPACE) and (tmp_path / "lineage.png").is_file()
+    with pytest.raises(ValueError, match=r"plot_lineage\(\): the sweep has no copies of members"):
+        dataclasses.replace(trained, lineage=None).plot_lineage()
+
+
+def stop(call, how, monkeypatch):
+    """Calls, and stops after iteration 4, of which a "kill" leaves decisions without a checkpoint."""
+    save, train = Wave.save_if_due, Population.train
+
+    def fail_later(self, reason):
+        if self._trained.iteration == 4:
+            raise InterruptedError
+        save(self, reason)
+
+    def interrupt_later(self):
+        if self.iteration == 3:
+            signal.raise_signal(signal.SIGINT)
+        return train(self)
+
+    with monkeypatch.context() as patch:
+        if how == "Ctrl-C":
+            patch.setattr(Population, "train", interrupt_later)
+            assert {len(history) for history in call().histories} <= {2, 4}
+        else:
+            patch.setattr(Wave, "save_if_due", fail_later)
+            with pytest.raises(InterruptedError):
+                call()
+
+
+def equal_sweeps(one, other):
+    assert str(one) == str(other) and one.lineage == other.lineage
+    for a, b in zip(one.histories, other.histories, strict=True):
+        np.testing.assert_array_equal(a[RETURN], b[RETURN])
+
+
+@pytest.mark.parametrize("stopped", ["kill", "Ctrl-C"])
+def test_population_based_training_continues_after_a_kill_with_the_same_copies(trained, stopped, tmp_path, monkeypatch):
+    config = CONFIG.copy().reporting(results_dir=tmp_path)
+    how = {"until": {"training_iteration": 7}, "checkpoint_seconds": 1e-9}
+    stop(lambda: sweep(config, **how), stopped, monkeypatch)
+    equal_sweeps(sweep(config, **how), trained)
+    # Once more: all of it comes from the files.
+    equal_sweeps(sweep(config, **how), trained)
+    assert Lineage.read(tmp_path / "lineage.jsonl") == trained.lineage
+    with pytest.raises(ValueError, match=r"was started with scheduler=.*Call it with these values"):
+        sweep(config, **how, scheduler=pbt(perturbation_interval=3))
+
+
+def test_a_diverged_member_is_replaced_first_and_trains_again():
+    space = {"lr": [1e-3, 1e38, 1e-4, 1e-5]}
+    done = sweep(space=space, num_samples=1, until=5, scheduler=pbt(hyperparam_mutations={"lr": [1e-3, 1e-4]}))
+    assert done.lineage is not None
+    first = done.lineage.copies[0]
+    assert (first.target, first.old["lr"], np.isnan(first.target_score)) == (1, 1e38, True)
+    assert len(done.histories[1]) == 5 and np.isfinite(done.histories[1][RETURN][-1])
+    assert not any(run.has_diverged for run in done.runs)
+
+
+RATES = {"lr": [1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1]}
+
+
+def halved(config=CONFIG, **options):
+    given = {"num_samples": 1, "until": 100, "scheduler": ASHAScheduler(grace_period=2, reduction_factor=2, max_t=8)}
+    return sweep(config, RATES, **given | options)
+
+
+@pytest.fixture(scope="module")
+def halving():
+    return halved()
+
+
+def test_at_each_rung_the_best_continue_and_the_others_end(halving):
+    returns = [history[RETURN] for history in halving.histories]
+    lengths = [len(one) for one in returns]
+    running = range(len(RATES["lr"]))
+    # Of 6 runs 3 continue, of 3 runs 2.
+    for rung, number in ((2, 3), (4, 2)):
+        order = sorted(running, key=lambda i, rung=rung: -returns[i][rung - 1])
+        ended, running = order[number:], order[:number]
+        assert {lengths[i] for i in ended} == {rung}
+        stops = {halving.runs[i].origin["stopped"]["reason"] for i in ended}
+        assert stops == {f"stopped at the rung training_iteration={rung}"}
+    assert {lengths[i] for i in running} == {8}
+
+
+def test_the_table_begins_with_the_runs_that_reached_the_end(halving):
+    assert [row.num_iterations for row in halving.rows()] == [8, 8, 4, 2, 2, 2]
+    assert str(halving).splitlines()[0].split()[:3] == ["lr", "iterations", "seeds"]
+    assert halving.best().last == max(row.last for row in halving.rows()[:2])
+
+
+@pytest.mark.parametrize("stopped", ["kill", "Ctrl-C"])
+def test_successive_halving_continues_after_a_kill_with_the_same_runs(halving, stopped, tmp_path, monkeypatch):
+    config = CONFIG.copy().reporting(results_dir=tmp_path)
+    how = {"until": {"training_iteration": 100}, "checkpoint_seconds": 1e-9}
+    stop(lambda: halved(config, **how), stopped, monkeypatch)
+    equal_sweeps(halved(config, **how), halving)
+    equal_sweeps(halved(config, **how), halving)
+
+
+HOST = programs.run().environment("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"config": HOST},
+            r'its environment is stepped on the host. Use Ray Tune:\ntune.Tuner\("PPO", param_space=con',
+        ),
+        (
+            {"space": {"num_epochs": [1, 2]}, "num_samples": 1},
+            "runs differ in num_epochs, which one program cannot serve. Remove it from the space",
+        ),
+        ({"num_samples": 1}, r"run_sweep: a scheduler compares runs, and the sweep has one. Set num_samples=32"),
+        ({"seeds": 2}, r"run_sweep\(seeds=2\): each member of population-based training has another seed"),
+        ({"one_program": False}, r"run_sweep\(one_program=False\): a scheduler needs runs of one program"),
+        ({"until": lambda result: True}, r"must be a dict or a number of iterations with a scheduler"),
+        ({"scheduler": pbt(metric="episode_reward_mean")}, "metric of the scheduler: .*'episode_reward_mean'"),
+        ({"scheduler": pbt(time_attr="timesteps_total")}, "time_attr of the scheduler: .*'timesteps_total'"),
+        ({"scheduler": pbt(metric="evaluation/env_runners/episode_return_mean")}, "needs evaluations"),
+        (
+            {"scheduler": pbt(hyperparam_mutations={"gamma": [0.9, 0.99]})},
+            r"hyperparam_mutations of 'gamma': is not in the space, so members do not differ in it. Add it",
+        ),
+        ({"scheduler": pbt(hyperparam_mutations={"lr": []})}, "hyperparam_mutations of 'lr': has no values"),
+        (
+            {"scheduler": pbt(hyperparam_mutations={"lr": tune.uniform(0.1, 0.01)})},
+            "hyperparam_mutations: lr has the lower end 0.1, which must be below the upper end 0.01",
+        ),
+        ({"space": {"lr": tune.uniform(0.1, 0.01)}}, "run_sweep: lr has the lower end 0.1, which must be below"),
+        ({"scheduler": "pbt"}, r"run_sweep\(scheduler='pbt'\): must be a PopulationBasedTraining or an ASHAScheduler"),
+    ],
+)
+def test_what_cannot_be_scheduled_is_refused_by_name(options, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(**options)
