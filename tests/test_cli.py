@@ -205,6 +205,18 @@ def test_a_sweep_goes_over_numbers_of_the_environment(tmp_path, capsys, monkeypa
     assert found == {f"env_config_gravity={g}_seed=0": {"gravity": g} for g in (9.8, 5.0)}
 
 
+def test_a_sweep_samples_values_and_has_a_scheduler(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--set", "lr=loguniform(1e-4,1e-2)", "--num-samples", "4", "--config", json.dumps(SMALL)]
+    options += ["--num-iterations", "3", "--out", "curves.svg"]
+    assert train(*TRAIN[1:], *options, "--scheduler", "pbt", "--perturbation-interval", "1", command="sweep") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2].startswith("Lineage:    2 members were replaced: results/sweep_PPO_")
+    (directory,) = (tmp_path / "results").iterdir()
+    rates = [float(line.split()[0]) for line in lines if line.split()[:1] and line[0].isdigit()]
+    assert len(rates) == 4 and (directory / "lineage.jsonl").is_file()
+
+
 def test_a_run_is_filmed_and_has_a_report(trained, tmp_path, capsys):
     directory, _ = trained
     assert cli.main(["video", str(directory), "--episodes", "1", "--out", str(tmp_path / "x.gif")]) == 0
@@ -503,6 +515,11 @@ def test_numbers_that_own_code_may_report_are_not_refused():
             "--set with several values is missing. List those to try: --set lr",
         ),
         (["sweep", *TRAIN[1:], "--set", "lr=1,2"], "--stop is missing. Say when each run ends"),
+        (["sweep", *TRAIN[1:], "--set", "lr=uniform(2,1)"], "--set lr=uniform(2,1): must have two ends, the lower one"),
+        (
+            ["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "9", "--grace-period", "3"],
+            "--grace-period belongs to --scheduler asha.",
+        ),
         (["sweep", *TRAIN[1:], "--set", "lrr=1,2", "--num-iterations", "1"], "PPOConfig has no setting 'lrr'. Did you"),
         (
             ["sweep", *TRAIN[1:], "--set", "model_config.a=1,2", "--num-iterations", "1"],

@@ -7,6 +7,7 @@ import ast
 import contextlib
 import json
 import pathlib
+import re
 import runpy
 import sys
 import traceback
@@ -97,17 +98,26 @@ def _assign(config: AlgorithmConfig, assignments: Sequence[str]) -> None:
             config.update_from_dict({setting: value})
 
 
-def swept(assignments: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
-    """``--set name=value`` options with several values, ``lr=1e-4,3e-4``, and the other options unchanged.
+_SPACE = re.compile(r"(uniform|loguniform|randint|lograndint)\((.*)\)")
+"""Search spaces of Ray Tune in ``--set lr=loguniform(1e-5,1e-2)``."""
+
+
+def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """``--set name=value`` options with several values, ``lr=1e-4,3e-4``, or a search space of Ray Tune,
+    ``lr=loguniform(1e-5,1e-2)``; and the other options unchanged.
 
     Entries of ``env_config`` get the names of `run_sweep`, such as ``env_config/gravity`` for ``env_config.gravity``.
 
     Raises:
-        CliError: If an option lists values for an entry of another dict.
+        CliError: If an option lists values for an entry of another dict, or a search space has no two ends.
     """
     space, single = {}, []
     for assignment in assignments:
         name, _, text = assignment.partition("=")
+        sampled = _SPACE.fullmatch(text.strip())
+        if sampled is not None:
+            space[name.replace("env_config.", "env_config/")] = _search_space(assignment, *sampled.groups())
+            continue
         listed = _parsed(f"[{text}]")
         values = listed if isinstance(listed, list) else [_parsed(part) for part in text.split(",")]
         if len(values) < 2:
@@ -122,6 +132,22 @@ def swept(assignments: Sequence[str]) -> tuple[dict[str, list[Any]], list[str]]:
         else:
             space[name] = values
     return space, single
+
+
+def _search_space(assignment: str, kind: str, text: str) -> Any:
+    """A search space of Ray Tune.
+
+    Raises:
+        CliError: If it has no two ends.
+    """
+    from ray import tune
+
+    ends = _parsed(f"[{text}]")
+    numbers = ends if isinstance(ends, list) else []
+    if len(numbers) != 2 or not all(isinstance(end, int | float) for end in numbers) or numbers[0] >= numbers[1]:
+        raise CliError(f"--set {assignment}: must have two ends, the lower one first: {kind}(1e-5,1e-2).")
+    with wrong_input(f"--set {assignment}"):
+        return getattr(tune, kind)(*numbers)
 
 
 def _with_entry(settings: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:

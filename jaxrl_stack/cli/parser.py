@@ -62,6 +62,7 @@ learning rates, one compiled program serves all runs. The table at the end has t
 examples:
   jaxrl sweep PPO gymnax/CartPole-v1 --set lr=1e-3,3e-3 --set entropy_coeff=0,0.01 --seeds 3 --num-iterations 30
   jaxrl sweep SAC gymnax/Pendulum-v1 --set tau=0.005,0.02 --stop '{"num_env_steps_sampled_lifetime": 20000}' --out a.svg
+  jaxrl sweep PPO gymnax/CartPole-v1 --set 'lr=loguniform(1e-5,1e-2)' --num-samples 64 --scheduler asha
   jaxrl plot results/sweep_PPO_gymnax-CartPole-v1_TIME --out curves.png
 """
 
@@ -401,7 +402,30 @@ def _add_sweep(add: Callable[..., _Parser]) -> None:
     )
     _add_experiment(sweep)
     sweep.add_argument("--seeds", type=_positive, metavar="N", default=1, help="runs of each combination (default: 1)")
+    sweep.add_argument(
+        "--num-samples",
+        type=_positive,
+        metavar="N",
+        default=1,
+        help="samples of values such as lr=loguniform(1e-5,1e-2) (default: 1)",
+    )
     _add_until(sweep)
+    schedule = sweep.add_argument_group("scheduler")
+    schedule.add_argument(
+        "--scheduler",
+        choices=("asha", "pbt"),
+        help="asha: end the worst runs early (successive halving); pbt: replace the worst runs by changed copies of "
+        "the best (population-based training)",
+    )
+    schedule.add_argument(
+        "--grace-period",
+        type=_positive,
+        metavar="N",
+        help="asha: iterations before the first runs end (default: a sixteenth of a run)",
+    )
+    schedule.add_argument(
+        "--perturbation-interval", type=_positive, metavar="N", help="pbt: iterations between copies (default: 5)"
+    )
     sweep.add_argument("--results-dir", metavar="DIR", help="where to write (default: results/sweep_ALGO_ENV_TIME)")
     sweep.add_argument("--out", metavar="PATH", help="a figure of the curves, .png, .svg or .pdf")
     sweep.add_argument("--quiet", action="store_true", help="no line for each run")

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, wrong_input
 from jaxrl_stack.cli.experiment import algo_name, experiment, swept
 from jaxrl_stack.cli.train import results_directory
+from jaxrl_stack.runs.curves import ITERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jaxrl_stack.runs.stop import StopCriteria
+    from jaxrl_stack.runs.tune_schedulers import Schedule
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -17,17 +25,21 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from jaxrl_stack.algorithms.settings_display import env_name
     from jaxrl_stack.runs.figures import checked_figure_path
+    from jaxrl_stack.runs.lineage import LINEAGE_FILE
     from jaxrl_stack.runs.sweep import run_sweep
 
     space, arguments.assignments = swept(arguments.assignments or [])
     if not space:
         raise CliError("--set with several values is missing. List those to try: --set lr=1e-4,3e-4,1e-3.")
     config, criteria, origin = experiment(arguments)
+    if arguments.scheduler == "asha" and not criteria.targets:
+        criteria.add(ITERATIONS, _MAX_T)
     if not criteria.targets:
         raise CliError("--stop is missing. Say when each run ends: --stop '{\"training_iteration\": 100}'.")
+    scheduler = _scheduler(arguments, space, criteria)
     for name, values in space.items():
         with wrong_input(f"--set {name}={values}"):
-            for value in values:
+            for value in values if isinstance(values, list) else ():
                 config.with_settings({name: value})
     with wrong_input("--out"):
         if arguments.out is not None:
@@ -37,9 +49,49 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{algo_name(config)} in {env_name(config.env)}: {origin}")
     print(f"Each until {criteria}. Results in {directory}.", flush=True)
     with wrong_input():
-        sweep = run_sweep(config, space, seeds=arguments.seeds, until=criteria.targets, progress=not arguments.quiet)
+        sweep = run_sweep(
+            config,
+            space,
+            seeds=arguments.seeds,
+            until=criteria.targets,
+            num_samples=arguments.num_samples,
+            progress=not arguments.quiet,
+            scheduler=scheduler,
+        )
     print(f"\n{sweep}\n\nCurves:     jaxrl plot {directory}")
+    if sweep.lineage is not None:
+        print(f"Lineage:    {len(sweep.lineage.copies)} members were replaced: {directory / LINEAGE_FILE}")
     if arguments.out is not None:
         sweep.plot(arguments.out)
         print(f"Figure:     {arguments.out}")
     return 0
+
+
+_MAX_T = 100
+"""Iterations of a sweep with ``--scheduler asha`` and no other end, as in Ray Tune."""
+
+
+def _scheduler(arguments: argparse.Namespace, space: Mapping[str, Any], criteria: StopCriteria) -> Schedule | None:
+    """The schedule that the options describe; None without ``--scheduler``.
+
+    Raises:
+        CliError: If an option belongs to another scheduler.
+    """
+    from jaxrl_stack.runs.halving import Halving
+    from jaxrl_stack.runs.pbt import PBT
+
+    for option, value, needed in (
+        ("--grace-period", arguments.grace_period, "asha"),
+        ("--perturbation-interval", arguments.perturbation_interval, "pbt"),
+    ):
+        if value is not None and arguments.scheduler != needed:
+            raise CliError(f"{option} belongs to --scheduler {needed}. Leave it out, or set --scheduler {needed}.")
+    if arguments.scheduler == "asha":
+        max_t = criteria.targets.get(ITERATIONS, _MAX_T)
+        grace_period = arguments.grace_period or max(1, int(max_t) // 16)
+        if grace_period > max_t:
+            raise CliError(f"--grace-period {grace_period}: must be at most {max_t:g}, the iterations of a run.")
+        return Halving(max_t=max_t, grace_period=grace_period)
+    if arguments.scheduler == "pbt":
+        return PBT(space, arguments.perturbation_interval or 5)
+    return None
