@@ -129,9 +129,16 @@ SLOW: tuple[Slow, ...] = (
         test_what_was_recorded_is_shown_and_learned_from
         test_estimates_of_policies_stand_beside_the_truth
         test_two_policies_have_a_curve_and_games
+        test_population_based_training_has_a_lineage_and_a_config
         """,
         kept_by="test_notebooks.py::test_the_curve_is_one_display_that_is_updated",
         reason="one notebook is run by default; the others show in theirs what pages and tests of the same subject do",
+    ),
+    Slow(
+        "test_docs.py",
+        "test_tutorials_run[tuning]",
+        kept_by="runs/test_scheduled_sweep.py::test_the_worst_members_become_changed_copies_of_the_best",
+        reason="the page's calls are those of the tests of scheduled sweeps",
     ),
     Slow(
         "test_docs.py",

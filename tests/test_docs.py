@@ -308,6 +308,16 @@ TUTORIALS: dict[str, dict[str, str]] = {
         'wide.env_runners(num_envs_per_env_runner=4).rl_module(model_config={"fcnet_hiddens": [4]})\n'
         "sweep = run_sweep(wide,",
     },
+    "tuning": {
+        'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=128, '
+        "minibatch_size=128, num_epochs=1).env_runners(num_envs_per_env_runner=8)"
+        '.rl_module(model_config={"fcnet_hiddens": [4]})',
+        "grace_period=10, max_t=160": "grace_period=1, max_t=3",
+        "num_samples=64": "num_samples=4",
+        "num_samples=32": "num_samples=4",
+        "perturbation_interval=5": "perturbation_interval=1",
+        "until=160": "until=3, progress=False",
+    },
     "serving": {
         'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=128, '
         'minibatch_size=128, num_epochs=1).rl_module(model_config={"fcnet_hiddens": [4]})',
