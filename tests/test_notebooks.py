@@ -68,6 +68,11 @@ def two_policies(environment):
     return executed("07_two_policies.ipynb", environment)
 
 
+@pytest.fixture(scope="module")
+def population_based_training(environment):
+    return executed("08_population_based_training.ipynb", environment)
+
+
 def outputs(notebook, cell_id):
     cell = next(cell for cell in notebook.cells if cell.id == cell_id)
     return cell.outputs
@@ -191,3 +196,9 @@ def test_two_policies_have_a_curve_and_games(two_policies):
     (video,) = data(two_policies, "evaluate", "text/html")
     assert 'src="data:video/mp4;base64,' in video
     assert text(two_policies, "policy").startswith("opens with field ")
+
+
+def test_population_based_training_has_a_lineage_and_a_config(population_based_training):
+    assert text(population_based_training, "pbt").splitlines()[0].split()[:2] == ["lr", "seeds"]
+    assert len(data(population_based_training, "lineage", "image/png")) == 1
+    assert text(population_based_training, "config").startswith("config.training(lr=")
