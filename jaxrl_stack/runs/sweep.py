@@ -251,7 +251,7 @@ def run_sweep(
 
     Returns:
         The runs, with ``print(sweep)``, ``sweep.plot(path)``, ``sweep.heat_map(path)``, ``sweep.best()`` and
-        ``sweep.to_pandas()``; after Ctrl-C the finished ones.
+        ``sweep.to_pandas()``; after Ctrl-C the finished ones, and with a scheduler all up to the last iteration.
 
     Raises:
         ValueError: If `space` is empty, a setting is unknown, a value is invalid, there are no seeds, more than

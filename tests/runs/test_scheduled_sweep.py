@@ -217,6 +217,18 @@ HOST = programs.run().environment("CartPole-v1")
             {"scheduler": pbt(hyperparam_mutations={"lr": tune.uniform(0.1, 0.01)})},
             "hyperparam_mutations: lr has the lower end 0.1, which must be below the upper end 0.01",
         ),
+        (
+            {
+                "space": {"lr": [1e-3, 1e-4], "num_epochs": [1]},
+                "num_samples": 1,
+                "scheduler": pbt(hyperparam_mutations={"num_epochs": [1, 2]}),
+            },
+            "hyperparam_mutations of 'num_epochs': the program is compiled for its value. Remove it",
+        ),
+        (
+            {"config": CONFIG.copy().reporting(results_dir="unused", keep_best=True)},
+            r"reporting\(keep_best=True\) is not supported. Set config.reporting\(keep_best=False\)",
+        ),
         ({"space": {"lr": tune.uniform(0.1, 0.01)}}, "run_sweep: lr has the lower end 0.1, which must be below"),
         ({"scheduler": "pbt"}, r"run_sweep\(scheduler='pbt'\): must be a PopulationBasedTraining or an ASHAScheduler"),
     ],
