@@ -25,6 +25,7 @@ from jaxrl_stack.runs.stop import StopCriteria
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.tune_schedulers import Schedule
 from jaxrl_stack.runs.writers import as_json
+from jaxrl_stack.utils.memory import TooManyError
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
@@ -194,6 +195,9 @@ def train_scheduled(
 
     Returns:
         The runs; after Ctrl-C up to the last iteration.
+
+    Raises:
+        ValueError: If not all runs fit into memory, or results have no number at ``metric`` or ``time_attr``.
     """
     directory = trials[0].base.results_dir
     path = None if directory is None or not isinstance(schedule, PBT) else Path(directory, LINEAGE_FILE)
@@ -207,7 +211,13 @@ def train_scheduled(
     trials = [trial.without_folder() for trial in trials]
     base, everyone = trials[0].base, list(range(len(trials)))
     members = [{"seed": trial.seed, "settings": trial.settings} for trial in trials]
-    population = base.build_population(members=members)
+    try:
+        population = base.build_population(members=members)
+    except TooManyError as error:
+        raise ValueError(
+            f"{where}(scheduler=...) trains all runs at the same time, and {error.num_fitting} of {len(trials)} fit "
+            f"into memory. Lower num_samples, or list fewer values."
+        ) from error
     try:
         defaults = as_json(population.get_default_config().to_dict())
         scores = Scores(population, schedule, where)

@@ -6,6 +6,8 @@ import dataclasses
 import json
 import random
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +17,18 @@ from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.runs import run_sweep
 from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.halving import Halving
 from jaxrl_stack.runs.lineage import Lineage
+from jaxrl_stack.runs.member_history import MemberHistory
+from jaxrl_stack.runs.scheduled import Scores
 from jaxrl_stack.runs.search_space import combinations
 from jaxrl_stack.runs.series_folder import Wave
+from jaxrl_stack.utils.memory import TooManyError
 from tests import programs
 
 CONFIG = programs.run()
-SPACE = {"lr": tune.loguniform(1e-5, 1e-2), "entropy_coeff": tune.uniform(0.0, 0.05)}
+SPACE = {"lr": tune.loguniform(1e-5, 1e-2), "env_config/gravity": tune.uniform(5.0, 15.0)}
+MUTATIONS = {"lr": SPACE["lr"], "env_config": {"gravity": SPACE["env_config/gravity"]}}
 NUM_MEMBERS = 4
 
 
@@ -29,7 +36,7 @@ def pbt(**arguments):
     given = {
         "time_attr": "training_iteration",
         "perturbation_interval": 2,
-        "hyperparam_mutations": SPACE,
+        "hyperparam_mutations": MUTATIONS,
         "synch": True,
     }
     return PopulationBasedTraining(**given | arguments)
@@ -78,7 +85,7 @@ def test_runs_and_table_have_the_settings_that_members_trained_with(trained):
     assert list(trained.combinations) == trained.lineage.present
     assert trained.best_config().lr == trained.best().settings["lr"]
     assert [run.settings["seed"] for run in trained.runs] == [0, 1, 2, 3]
-    assert str(trained).splitlines()[0].split()[:3] == ["lr", "entropy_coeff", "seeds"]
+    assert str(trained).splitlines()[0].split()[:3] == ["lr", "env_config/gravity", "seeds"]
 
 
 def test_the_lineage_is_a_figure_and_a_file_beside_the_runs(trained, results, tmp_path):
@@ -187,6 +194,28 @@ def test_successive_halving_continues_after_a_kill_with_the_same_runs(halving, s
     equal_sweeps(halved(config, **how), halving)
 
 
+def test_scores_are_of_evaluations_if_there_are_any_and_higher_is_better():
+    history = MemberHistory([{}, {}])
+    evaluated = "evaluation/env_runners/episode_return_mean"
+    population: Any = SimpleNamespace(
+        config=CONFIG.copy().evaluation(evaluation_interval=2), history=history, check_names=lambda criteria: None
+    )
+    least = Halving(max_t=9, mode="min", time_attr="num_env_steps_sampled_lifetime")
+    scores = Scores(population, least, "run_sweep")
+    assert scores.metric == evaluated
+    assert Scores(population, Halving(max_t=9, metric=RETURN), "run_sweep").metric == RETURN
+    for population.iteration in (1, 2, 3):
+        returns = np.array([3.0, 5.0]) + population.iteration
+        numbers = {"num_env_steps_sampled_lifetime": 8 * population.iteration, evaluated: returns, RETURN: -returns}
+        history.append(numbers, counts=np.array([True, population.iteration < 3]))
+        # Decisions wait for the next evaluation.
+        assert scores.is_complete == (population.iteration == 2) and scores.time == 8 * population.iteration
+    assert scores.times() == [(8, False), (16, True), (24, False)]
+    # The second member has ended.
+    np.testing.assert_array_equal(scores.read(), [-6.0, np.nan])
+    assert scores.as_reported(-6.0) == 6.0
+
+
 HOST = programs.run().environment("CartPole-v1")
 
 
@@ -194,7 +223,7 @@ HOST = programs.run().environment("CartPole-v1")
     ("options", "message"),
     [
         (
-            {"config": HOST},
+            {"config": HOST, "space": {"lr": SPACE["lr"]}},
             r'its environment is stepped on the host. Use Ray Tune:\ntune.Tuner\("PPO", param_space=con',
         ),
         (
@@ -236,3 +265,12 @@ HOST = programs.run().environment("CartPole-v1")
 def test_what_cannot_be_scheduled_is_refused_by_name(options, message):
     with pytest.raises(ValueError, match=message):
         sweep(**options)
+
+
+def test_runs_that_do_not_fit_into_memory_are_refused_with_the_number_that_fits(monkeypatch):
+    def refuse(self, members):
+        raise TooManyError("too many", num_fitting=3)
+
+    monkeypatch.setattr(type(CONFIG), "build_population", refuse)
+    with pytest.raises(ValueError, match="at the same time, and 3 of 4 fit into memory. Lower num_samples"):
+        sweep()
