@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN
+from jaxrl_stack.runs.budget import Budget, end_of_domain
 from jaxrl_stack.runs.curves import RETURN, STEPS, key_label
 from jaxrl_stack.runs.halving import Halving
 from jaxrl_stack.runs.lineage import Lineage
@@ -17,6 +19,8 @@ from jaxrl_stack.runs.plots import Comparison, Ending, compare, ending_header
 from jaxrl_stack.runs.run import common_title, value_text
 from jaxrl_stack.runs.scheduled import check_scheduled, train_scheduled
 from jaxrl_stack.runs.search_space import combinations
+from jaxrl_stack.runs.searched import Search, Trained, default_halving, train_searched
+from jaxrl_stack.runs.searchers import Objective, RandomSearch, prepared
 from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, kept_in_folder, train_all
 from jaxrl_stack.runs.stop import StopCriteria, Until
 from jaxrl_stack.runs.terminal import table_text
@@ -37,11 +41,13 @@ class SweepRow(Ending):
         settings: The combination: name -> value.
         num_seeds: Number of trained seeds.
         num_iterations: Iterations of the longest run.
+        is_confirmed: Whether the runs confirm a result of the search with other seeds.
     """
 
     settings: Mapping[str, Any]
     num_seeds: int
     num_iterations: int
+    is_confirmed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +61,8 @@ class Sweep(Series):
         lineage: Copies of population-based training; None without it. The combinations are then the last settings of
             each member.
         has_rungs: Whether runs have different lengths because of successive halving. Longer runs are then better.
+        confirmation: Runs of the best combinations with seeds that the search has not used; None without a budget.
+        space: Search space, for the ends of its domains.
     """
 
     config: AlgorithmConfig
@@ -62,6 +70,8 @@ class Sweep(Series):
     members: tuple[tuple[int, int], ...]
     lineage: Lineage | None = None
     has_rungs: bool = False
+    confirmation: Sweep | None = None
+    space: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -69,7 +79,8 @@ class Sweep(Series):
         return list(self.combinations[0])
 
     def rows(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> list[SweepRow]:
-        """A row for each combination with a finished seed, best first.
+        """A row for each combination with a finished seed, best first; rows of `confirmation` come before all others,
+        because the best of many searched returns is too high by luck.
 
         Args:
             key: Number to compare.
@@ -89,7 +100,10 @@ class Sweep(Series):
                 num_iterations = max(len(run.history) for run in alike)
                 found.append(_row(settings, compare(alike, key, x), num_iterations))
         ordered = sorted(found, key=lambda row: -row.last if mode == "max" else row.last)
-        return sorted(ordered, key=lambda row: -row.num_iterations) if self.has_rungs else ordered
+        if self.has_rungs:
+            ordered = sorted(ordered, key=lambda row: -row.num_iterations)
+        confirmed = [] if self.confirmation is None else self.confirmation.rows(key, x, mode=mode)
+        return [*(dataclasses.replace(row, is_confirmed=True) for row in confirmed), *ordered]
 
     def best(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> SweepRow:
         """The first of `rows`."""
@@ -98,25 +112,44 @@ class Sweep(Series):
     def best_member(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> int:
         """Index of the combination of `best`: with population-based training, of the member in `lineage`."""
         settings = self.best(key, x, mode=mode).settings
-        return next(i for i, own in enumerate(self.combinations) if own is settings)
+        # Members of one population may have equal settings.
+        same = (lambda own: own is settings) if self.lineage is not None else (lambda own: own == settings)
+        return next(i for i, own in enumerate(self.combinations) if same(own))
 
     def best_config(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> AlgorithmConfig:
         """A copy of the config with the settings of `best`."""
         return self.config.with_settings(self.best(key, x, mode=mode).settings)
 
     def table(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> str:
-        """`rows` as a table for terminals."""
+        """`rows` as a table for terminals; a line follows for each setting whose best value is near an end of its
+        domain.
+        """
         rows = self.rows(key, x, mode=mode)
         length = ["iterations"] if self.has_rungs else []
+        kind = [] if self.confirmation is None else ["return"]
         cells = [
             [
                 *map(value_text, row.settings.values()),
+                *(["confirmed" if row.is_confirmed else "searched"] if kind else []),
                 *([str(row.num_iterations)] if self.has_rungs else []),
                 *row.cells(row.num_seeds),
             ]
             for row in rows
         ]
-        return table_text([*self.names, *length, *ending_header(x)], cells)
+        table = table_text([*self.names, *kind, *length, *ending_header(x)], cells)
+        return "\n".join([table, *self._lines_of_ends(rows[0].settings)])
+
+    def _lines_of_ends(self, best: Mapping[str, Any]) -> list[str]:
+        """A line for each setting whose best value is near an end of its domain."""
+        lines = []
+        for name, values in self.space.items():
+            end = end_of_domain(values, best.get(name))
+            if end is not None:
+                lines.append(
+                    f"The best {name}={value_text(best[name])} is within 5 % of the {end} end of its domain, "
+                    f"{value_text(values.lower)} to {value_text(values.upper)}. Widen the domain."
+                )
+        return lines
 
     def __str__(self) -> str:
         return self.table()
@@ -222,6 +255,8 @@ def run_sweep(
     max_groups: int = MAX_GROUPS,
     checkpoint_seconds: float | None = None,
     scheduler: Any = None,
+    search_alg: Any = None,
+    budget: Any = None,
 ) -> Sweep:
     """Trains a config with every combination of some settings, each with several seeds.
 
@@ -238,7 +273,8 @@ def run_sweep(
             entry of ``env_config``.
         seeds: Number of seeds, which are then 0, 1, 2, ...; or a list of seeds. Every combination is trained with all.
         until: Goal of each run, see `Algorithm.learn`: ``{"num_env_steps_sampled_lifetime": 200_000}``.
-        num_samples: Repetitions of each combination of the lists, with new samples of sampled values.
+        num_samples: Repetitions of each combination of the lists, with new samples of sampled values. With
+            `search_alg`, the number of combinations; with `budget`, 1 stands for as many as the budget has room for.
         progress: Whether to print the progress.
         one_program: False trains one run after the other, each exactly as a single run.
         max_groups: Maximum number of populations.
@@ -248,6 +284,15 @@ def run_sweep(
             are read; all runs are then members of one population. Without ``metric`` the score is the mean return, of
             evaluations if the config has them. With population-based training the members have the seeds ``seed``,
             ``seed + 1``, ...
+        search_alg: Searcher of Ray Tune, such as ``OptunaSearch()``, or an object with its methods
+            ``suggest(trial_id)`` and ``on_trial_complete(trial_id, result, error)``. It suggests up to 16 combinations
+            at a time, a wave (64 with successive halving), and gets the final value of its metric for each, an
+            interquartile mean over the seeds. The space consists of domains, or is {} if the searcher has one.
+        budget: Seconds, text such as ``"10 min"`` or ``"2 h"``, or ``{"num_env_steps_sampled_lifetime": n}`` for the
+            env steps of all runs together. Waves of combinations train until it is used up, compilation included. The
+            last fifth trains the best three combinations with three seeds that the search has not used; `best` and
+            the table rank these first. Without `search_alg` the samples are random, and waves use successive
+            halving with factor 4 if one program can train them.
 
     Returns:
         The runs, with ``print(sweep)``, ``sweep.plot(path)``, ``sweep.heat_map(path)``, ``sweep.best()`` and
@@ -264,6 +309,10 @@ def run_sweep(
     check_until(until, "run_sweep")
     schedule = None if scheduler is None else read_scheduler(scheduler, "run_sweep")
     StopCriteria(until).check_evaluation(config.evaluation_interval)
+    if search_alg is not None or budget is not None:
+        how: Any = {"checkpoint_seconds": checkpoint_seconds, "progress": progress, "one_program": one_program}
+        amount = None if budget is None else Budget.read(budget, "run_sweep")
+        return _searched(config, space, search_alg, amount, chosen, until, num_samples, schedule, **how)
     tried = combinations(space, num_samples, "run_sweep")
     members = [(place, seed) for place in range(len(tried)) for seed in chosen]
     if isinstance(schedule, PBT):
@@ -276,7 +325,7 @@ def run_sweep(
         members = [(place, chosen[0] + place) for place in range(len(tried))]
     trials = [_trial(config, tried[place], seed) for place, seed in members]
     if schedule is not None:
-        how: Any = {"progress": progress, "one_program": one_program}
+        how = {"progress": progress, "one_program": one_program}
         return _scheduled(config, space, tried, members, trials, schedule, until, checkpoint_seconds, **how)
     folder = kept_in_folder(trials, until, checkpoint_seconds, where="run_sweep")
     trained = train_all(
@@ -290,6 +339,55 @@ def run_sweep(
     )
     finished = tuple(members[place] for place in trained.places)
     return Sweep(**vars(trained), config=config.copy(copy_frozen=False), combinations=tuple(tried), members=finished)
+
+
+def _searched(
+    config: AlgorithmConfig,
+    space: Mapping[str, Any],
+    search_alg: Any,
+    budget: Budget | None,
+    seeds: Sequence[int],
+    until: Until,
+    num_samples: int,
+    schedule: Schedule | None,
+    **how: Any,
+) -> Sweep:
+    """The sweep of `run_sweep` with a searcher or a budget."""
+    where = "run_sweep"
+    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+        raise ValueError(f"{where}(num_samples={num_samples!r}): must be an integer of at least 1.")
+    if isinstance(schedule, PBT):
+        raise ValueError(
+            f"{where}(scheduler=PopulationBasedTraining(...)): trains one population until its goal. Leave search_alg "
+            "and budget out."
+        )
+    interval = config.evaluation_interval
+    if search_alg is None:
+        searcher: Any = RandomSearch(space, where)
+        default = EVALUATED_RETURN if interval else RETURN
+        objective = (
+            Objective(default, "max") if schedule is None else Objective(schedule.metric or default, schedule.mode)
+        )
+    else:
+        searcher, objective = search_alg, prepared(search_alg, space, interval, where)
+    halving = schedule
+    if halving is not None:
+        halving = dataclasses.replace(halving, metric=halving.metric or objective.metric)
+    elif search_alg is None and how["one_program"] and config.why_no_population() is None:
+        halving = default_halving(until, objective)
+    limit = None if budget is not None and num_samples == 1 else num_samples
+    given: Any = {"config": config, "space": space, "until": until, "halving": halving, "trial": _trial, **how}
+    found = train_searched(
+        Search(searcher=searcher, objective=objective, seeds=seeds, num_samples=limit, budget=budget, **given)
+    )
+    confirmed = None if found.confirmed is None else _sweep_of(found.confirmed, config)
+    more: Any = {"confirmation": confirmed, "space": space, "has_rungs": halving is not None}
+    return _sweep_of(found.search, config, **more)
+
+
+def _sweep_of(trained: Trained, config: AlgorithmConfig, **more: Any) -> Sweep:
+    given: Any = {"combinations": tuple(trained.combinations), "members": tuple(trained.members)}
+    return Sweep(**vars(trained.series), config=config.copy(copy_frozen=False), **given, **more)
 
 
 def _scheduled(

@@ -1,0 +1,566 @@
+"""Training of a sweep in waves: a searcher suggests settings; a budget ends the search and confirms its winners."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jaxrl_stack.runs.budget import CONFIRMED_SHARE, Budget
+from jaxrl_stack.runs.curves import ITERATIONS, STEPS
+from jaxrl_stack.runs.halving import Halving
+from jaxrl_stack.runs.learn import CTRL_C
+from jaxrl_stack.runs.plots import compare
+from jaxrl_stack.runs.run import Run, value_text
+from jaxrl_stack.runs.scheduled import Halver, Scores, check_scheduled
+from jaxrl_stack.runs.searchers import FINISHED, Objective, flat
+from jaxrl_stack.runs.series import Series, Trial, kept_in_folder, known_defaults, train_one_by_one
+from jaxrl_stack.runs.series_folder import SeriesFolder, schedule_text, write_json
+from jaxrl_stack.runs.statistics import counted
+from jaxrl_stack.runs.stop import StopCriteria, Until
+from jaxrl_stack.runs.writers import as_json
+from jaxrl_stack.utils.memory import TooManyError
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.population import Population
+
+WAVE, WAVE_WITH_HALVING = 16, 64
+"""Combinations of a wave. With successive halving most of them are short."""
+NUM_CONFIRMED, NUM_FRESH_SEEDS = 3, 3
+"""Best combinations that are trained again at the end of a budget, and seeds of each."""
+SEARCH_FILE = "search.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """Arguments of a searched sweep.
+
+    Attributes:
+        config: Config of all runs.
+        space: Search space.
+        searcher: Searcher that has the space.
+        objective: Number that it optimizes.
+        seeds: Seeds of each combination.
+        until: Goal of each run.
+        num_samples: Number of combinations; None for as many as the budget has room for.
+        budget: Budget; None without one.
+        halving: Successive halving of each wave; None trains all runs to the goal.
+        checkpoint_seconds, progress, one_program: See `run_sweep`.
+        trial: Creates a valid run from config, settings and seed.
+    """
+
+    config: AlgorithmConfig
+    space: Mapping[str, Any]
+    searcher: Any
+    objective: Objective
+    seeds: Sequence[int]
+    until: Until
+    num_samples: int | None
+    budget: Budget | None
+    halving: Halving | None
+    checkpoint_seconds: float | None
+    progress: bool
+    one_program: bool
+    trial: Callable[[AlgorithmConfig, Mapping[str, Any], int], Trial]
+    where: str = "run_sweep"
+
+
+class Trained(NamedTuple):
+    """Runs of some combinations.
+
+    Attributes:
+        series: The runs.
+        combinations: Combinations of the settings.
+        members: Combination and seed of each run.
+    """
+
+    series: Series
+    combinations: list[Mapping[str, Any]]
+    members: list[tuple[int, int]]
+
+
+class Searched(NamedTuple):
+    """Result of `train_searched`.
+
+    Attributes:
+        search: Runs of the search.
+        confirmed: Runs of the best combinations with fresh seeds; None without a budget or after Ctrl-C.
+    """
+
+    search: Trained
+    confirmed: Trained | None
+
+
+def default_halving(until: Until, objective: Objective) -> Halving | None:
+    """Successive halving by 4 at a sixteenth and a quarter of a goal in iterations or env steps; None for others."""
+    if callable(until):
+        return None
+    goal = StopCriteria(until).targets
+    time_attr = next((name for name in (ITERATIONS, STEPS) if goal.get(name, 0) >= 4), None)
+    if time_attr is None:
+        return None
+    max_t = goal[time_attr]
+    return Halving(max_t, max(1.0, max_t // 16), time_attr=time_attr, metric=objective.metric, mode=objective.mode)
+
+
+def train_searched(search: Search) -> Searched:
+    """Trains waves of suggested combinations until the searcher, the number of samples or the budget ends.
+
+    A wave trains all its combinations with all seeds, then the searcher gets their results. A wave starts if it and the
+    confirmation fit into the budget, judged by the waves before it; at least one is trained.
+
+    Raises:
+        ValueError: If the searcher suggests invalid settings, results lack its metric, or the folder has another sweep.
+        KeyboardInterrupt: If no run was finished.
+    """
+    record = Record.of(search)
+    trainer = Trainer(search)
+    waves: list[Trained] = []
+    try:
+        while (settings := record.next_wave(len(waves), trainer.wave_size)) is not None:
+            started, base = time.perf_counter(), trainer.base(f"wave_{len(waves):03}")
+            trials = [search.trial(base, own, seed) for own in settings for seed in search.seeds]
+            runs, is_done = trainer.train(trials)
+            waves.append(_trained(trials, runs, settings, search.seeds, trainer))
+            if not is_done:
+                return Searched(_joined(waves), None)
+            record.finish_wave(len(waves) - 1, waves[-1], time.perf_counter() - started)
+        if search.budget is None:
+            return Searched(_joined(waves), None)
+        found = _joined(waves)
+        best = [found.combinations[place] for place in _best(found, search)[:NUM_CONFIRMED]]
+        first = max(search.seeds) + 1
+        fresh = range(first, first + NUM_FRESH_SEEDS)
+        if search.progress:
+            print(
+                f"Confirmation: the best {counted(len(best), 'combination')} with {len(fresh)} fresh seeds.", flush=True
+            )
+        trials = [search.trial(trainer.base("confirmed"), own, seed) for own in best for seed in fresh]
+        runs, is_done = trainer.train(trials, is_search=False)
+        return Searched(found, _trained(trials, runs, best, fresh, trainer) if is_done else None)
+    finally:
+        trainer.stop()
+
+
+def _trained(
+    trials: Sequence[Trial],
+    runs: Mapping[int, Run],
+    settings: Sequence[Mapping[str, Any]],
+    seeds: Sequence[int],
+    trainer: Trainer,
+) -> Trained:
+    places = sorted(runs)
+    ordered = tuple(dataclasses.replace(runs[place], name=trials[place].name) for place in places)
+    series = Series(ordered, trainer.defaults, tuple(places), not trainer.is_alone)
+    members = [(place // len(seeds), trials[place].seed) for place in places]
+    return Trained(series, list(settings), members)
+
+
+def _joined(waves: Sequence[Trained]) -> Trained:
+    """All waves as one."""
+    runs = tuple(run for wave in waves for run in wave.series.runs)
+    if not runs:
+        raise KeyboardInterrupt
+    starts = np.cumsum([0, *(len(wave.combinations) for wave in waves)]).tolist()
+    members = [
+        (start + place, seed) for start, wave in zip(starts, waves, strict=False) for place, seed in wave.members
+    ]
+    series = dataclasses.replace(waves[0].series, runs=runs, places=tuple(range(len(runs))))
+    return Trained(series, [one for wave in waves for one in wave.combinations], members)
+
+
+def _score(trained: Trained, place: int, search: Search) -> float:
+    """Final value of the metric of a combination, as in the table of the sweep; NaN if all its runs have diverged.
+
+    Raises:
+        ValueError: If its runs have no such number.
+    """
+    of_runs = zip(trained.series.runs, trained.members, strict=True)
+    runs = [run for run, (own, _) in of_runs if own == place and not run.has_diverged]
+    if not runs:
+        return math.nan
+    try:
+        (row,) = compare(runs, search.objective.metric, STEPS)
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{search.where}, metric of search_alg: {error.args[0]}") from error
+    return row.last
+
+
+def _best(trained: Trained, search: Search) -> list[int]:
+    """Indices of different combinations, best first: longer runs first, then by the metric."""
+    sign = -1 if search.objective.mode == "max" else 1
+    found = []
+    for place in range(len(trained.combinations)):
+        score = _score(trained, place, search)
+        if not math.isnan(score):
+            found.append((-_num_iterations(trained, place) if search.halving else 0, sign * score, place))
+    order = [place for *_, place in sorted(found)]
+    combinations = [trained.combinations[place] for place in order]
+    return [place for i, place in enumerate(order) if combinations[i] not in combinations[:i]]
+
+
+def _num_iterations(trained: Trained, place: int) -> int:
+    """Iterations of the longest run of a combination."""
+    of_runs = zip(trained.series.runs, trained.members, strict=True)
+    return max(len(run.history) for run, (own, _) in of_runs if own == place)
+
+
+class Trainer:
+    """Trains runs as members of one population, which restarts for each wave, or one after the other.
+
+    Args:
+        search: Arguments of the sweep.
+
+    Attributes:
+        defaults: See `Series`.
+        is_alone: Whether runs train one after the other.
+        wave_size: Combinations of a wave.
+    """
+
+    def __init__(self, search: Search):
+        self._search = search
+        reason = search.config.why_no_population() if search.one_program else None
+        self.is_alone = reason is not None or not search.one_program
+        if reason is not None and search.progress:
+            print(f"Runs train one after the other: {reason}.", flush=True)
+        self._population: Population | None = None
+        self._limit: int | None = None
+        self._num_built, self._largest = 0, list[dict[str, Any]]()
+        self.defaults: Mapping[str, Any] = known_defaults(Trial(search.config, 0))
+        self.wave_size = WAVE_WITH_HALVING if search.halving else WAVE
+        if search.num_samples is not None:
+            self.wave_size = min(self.wave_size, search.num_samples)
+
+    def base(self, name: str) -> AlgorithmConfig:
+        """Config of runs that write to a subfolder of the sweep's folder."""
+        directory = self._search.config.results_dir
+        own = self._search.config.copy(copy_frozen=False)
+        return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
+
+    def train(self, trials: Sequence[Trial], *, is_search: bool = True) -> tuple[dict[int, Run], bool]:
+        """Trains runs, except those that the folder contains.
+
+        Args:
+            trials: The runs.
+            is_search: Whether successive halving may end runs early.
+
+        Returns:
+            The finished runs by index, and whether these are all; False after Ctrl-C.
+        """
+        # A searcher may suggest a combination twice.
+        identities = [(trial.seed, repr(dict(trial.settings))) for trial in trials]
+        firsts = [identities.index(one) for one in identities]
+        unique = sorted(set(firsts))
+        found, is_done = self._train_unique([trials[place] for place in unique], is_search=is_search)
+        places = {place: unique.index(first) for place, first in enumerate(firsts)}
+        return {place: found[own] for place, own in places.items() if own in found}, is_done
+
+    def _train_unique(self, trials: Sequence[Trial], *, is_search: bool) -> tuple[dict[int, Run], bool]:
+        search = self._search
+        folder = kept_in_folder(trials, search.until, search.checkpoint_seconds, where=search.where)
+        folder.check_kind(search.where, is_one_program=not self.is_alone)
+        if self.is_alone:
+            series = train_one_by_one(trials, range(len(trials)), search.until, folder, progress=search.progress)
+            return dict(zip(series.places, series.runs, strict=True)), len(series.runs) == len(trials)
+        halving = search.halving if is_search and len(trials) > 1 else None
+        self._check(trials, halving)
+        runs = folder.finished()
+        if len(trials) > len(self._largest):
+            self._largest = _members(trials)
+        while pending := [place for place in range(len(trials)) if place not in runs]:
+            if not self._train_together(trials, folder.begun(pending) or pending, halving, folder, runs):
+                return runs, False
+        return runs, True
+
+    def _check(self, trials: Sequence[Trial], halving: Halving | None) -> None:
+        """Refuses runs that one program cannot serve."""
+        search = self._search
+        if halving is not None:
+            check_scheduled(trials, halving, search.space, one_program=search.one_program, where=search.where)
+        first = trials[0].member_config()
+        for trial in trials[1:]:
+            if not trial.member_config().can_be_members(first):
+                names = first.settings_between_populations(trial.member_config()) or ["env_config"]
+                raise ValueError(
+                    f"{search.where}: suggested runs differ in {', '.join(names)}, which one program cannot serve. "
+                    f"Remove it from the space, or set one_program=False."
+                )
+
+    def _train_together(
+        self,
+        trials: Sequence[Trial],
+        places: Sequence[int],
+        halving: Halving | None,
+        folder: SeriesFolder,
+        runs: dict[int, Run],
+    ) -> bool:
+        """Trains runs at some indices, at most as many as fit, as members; False after Ctrl-C."""
+        search, directory = self._search, trials[0].base.results_dir
+        own = [trials[place].without_folder() for place in places]
+        population = self._started(own)
+        places, own = places[: len(population)], own[: len(population)]
+        metric = search.objective.metric
+        criteria = StopCriteria({metric: math.inf}, f"{search.where}, metric of search_alg")
+        criteria.check_evaluation(search.config.evaluation_interval)
+        population.check_names(criteria)
+        wave = folder.wave(places, population, is_one_program=True)
+        goal, halver = search.until, None
+        if halving is not None:
+            end = StopCriteria(goal)
+            if halving.stop_last_trials:
+                end.add(halving.time_attr, halving.max_t)
+            goal = end.targets
+            halver = Halver(
+                population, halving, Scores(population, halving, search.where), own, progress=search.progress
+            )
+
+        def after_iteration(reason: str) -> None:
+            if halver is not None and (not reason or reason == CTRL_C):
+                halver.decide_if_due()
+            wave.save_if_due(reason)
+
+        how: Any = {"after_iteration": after_iteration, "continues": wave.is_restored}
+        if not wave.is_trained and not population.learn(goal, progress=search.progress, **how)["done"]:
+            return False
+        try:
+            if folder.path is None and directory is not None:
+                population.write_runs(directory)
+            finished = wave.finish(population.runs())
+        except KeyboardInterrupt:
+            return False
+        runs |= dict(zip(places, finished, strict=True))
+        return True
+
+    def _started(self, trials: Sequence[Trial]) -> Population:
+        """The population with these runs as members, or with the first ones if not all fit into memory.
+
+        It is built for the largest wave so far, also if that wave was trained by an earlier call: the arrays of a
+        program have the same shapes then, and sums the same order.
+        """
+        base, members = trials[0].base, _members(trials)[: self._limit]
+        if self._population is None or len(members) > self._num_built:
+            self.stop()
+            largest = max(self._largest, members, key=len)
+            self._population, members = self._built(base, largest), members[: self._limit]
+            self._num_built = len(self._population)
+            if members == largest[: self._limit]:
+                return self._population
+        try:
+            self._population.restart(members)
+        except ValueError:  # other numbers of the environment differ than in the waves before
+            self.stop()
+            self._population = self._built(base, members)
+            self._num_built = len(self._population)
+        return self._population
+
+    def _built(self, base: AlgorithmConfig, members: list[dict[str, Any]]) -> Population:
+        try:
+            population = base.build_population(members=members[: self._limit])
+        except TooManyError as error:
+            if not error.num_fitting:
+                raise
+            self._limit = error.num_fitting
+            population = base.build_population(members=members[: self._limit])
+        self.defaults = as_json(population.get_default_config().to_dict())
+        return population
+
+    def stop(self) -> None:
+        """Releases the population."""
+        if self._population is not None:
+            self._population.stop()
+            self._population = None
+
+
+def _members(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    return [{"seed": trial.seed, "settings": trial.settings} for trial in trials]
+
+
+class Record:
+    """Suggestions, results and costs of the waves of a sweep; in a folder, a killed sweep continues from them.
+
+    The searcher is saved after the suggestions of each wave, before it trains. A call that continues restores the last
+    of these states, trains the rest of that wave, and reports its results.
+
+    Args:
+        search: Arguments of the sweep.
+        path: Folder; None stores nothing.
+
+    Raises:
+        ValueError: If the folder has another sweep; names the arguments that differ.
+    """
+
+    def __init__(self, search: Search, path: Path | None):
+        self._search, self._path = search, path
+        self._waves: list[dict[str, Any]] = []
+        self._started, self._earlier_seconds = time.perf_counter(), 0.0
+        self._is_finished = False
+        if path is None:
+            return
+        self._content = {
+            "settings": as_json(search.config.to_dict()),
+            "space": {name: _space_text(values) for name, values in search.space.items()},
+            "searcher": f"{type(search.searcher).__module__}.{type(search.searcher).__qualname__}",
+            "seeds": list(search.seeds),
+            "until": as_json(StopCriteria(search.until).targets),
+            "num_samples": search.num_samples,
+            "budget": None if search.budget is None else dataclasses.asdict(search.budget),
+            "halving": None if search.halving is None else schedule_text(search.halving),
+        }
+        file = path / SEARCH_FILE
+        if not file.exists():
+            return
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        own = json.loads(json.dumps(self._content))
+        differing = [name for name in own if stored.get("content", {}).get(name) != own[name]]
+        if differing:
+            raise ValueError(
+                f"{search.where}: {path} was started with other values of {', '.join(differing)}. Call it with "
+                f"the same arguments, or use another results_dir."
+            )
+        self._waves = stored["waves"]
+        self._earlier_seconds = sum(wave["seconds"] or 0.0 for wave in self._waves)
+        if self._waves:
+            search.searcher.restore(str(self._searcher_file(len(self._waves) - 1)))
+
+    @classmethod
+    def of(cls, search: Search) -> Record:
+        """The record in ``results_dir`` if ``checkpoint_seconds`` is set."""
+        directory = search.config.results_dir
+        is_kept = search.checkpoint_seconds is not None and directory is not None
+        return cls(search, Path(str(directory)) if is_kept else None)
+
+    def next_wave(self, number: int, size: int) -> list[Mapping[str, Any]] | None:
+        """Combinations of a wave, recorded or new; None if the search has ended."""
+        if number < len(self._waves):
+            return [dict(own) for own in self._waves[number]["settings"].values()]
+        size = min(size, self._room_in_samples(), self._room_in_budget())
+        if size < 1 or self._is_finished:
+            return None
+        suggested: dict[str, Mapping[str, Any]] = {}
+        first = sum(len(wave["settings"]) for wave in self._waves)
+        while len(suggested) < size:
+            trial_id = f"{first + len(suggested):05}"
+            own = self._search.searcher.suggest(trial_id)
+            if own == FINISHED:
+                self._is_finished = True
+            if not isinstance(own, Mapping):
+                break
+            suggested[trial_id] = flat(own)
+        if not suggested:
+            if not number:
+                raise ValueError(f"{self._search.where}: search_alg suggested no settings. Set its space.")
+            return None
+        names = {tuple(sorted(own)) for own in suggested.values()}
+        if len(names) > 1:
+            raise ValueError(f"{self._search.where}: search_alg suggested different settings: {sorted(names)}.")
+        if self._path is not None:
+            self._save_searcher(number)
+        self._waves.append({"settings": suggested, "seconds": None, "env_steps": None})
+        self._write()
+        if self._search.progress:
+            print(f"Wave {number + 1}: {counted(len(suggested), 'combination')}{self._spent_text()}.", flush=True)
+        return list(suggested.values())
+
+    def finish_wave(self, number: int, trained: Trained, seconds: float) -> None:
+        """Records the cost of a wave, and reports the results to the searcher unless it knows them."""
+        wave, search = self._waves[number], self._search
+        if wave["seconds"] is None:
+            steps = [float(run.history[STEPS][-1]) for run in trained.series.runs if len(run.history)]
+            wave |= {"seconds": seconds, "env_steps": sum(steps), "longest_run": max(steps, default=0.0)}
+        # The restored searcher knows the results of earlier waves.
+        if number == len(self._waves) - 1:
+            for place, (trial_id, settings) in enumerate(wave["settings"].items()):
+                score = _score(trained, place, search)
+                if math.isnan(score):
+                    search.searcher.on_trial_complete(trial_id, None, error=True)
+                    continue
+                length = _num_iterations(trained, place)
+                result = {search.objective.metric: score, ITERATIONS: length, "config": dict(settings)}
+                search.searcher.on_trial_complete(trial_id, result, error=False)
+        self._write()
+
+    def _room_in_samples(self) -> int:
+        """Combinations until ``num_samples``."""
+        if self._search.num_samples is None:
+            return WAVE_WITH_HALVING
+        return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
+
+    def _room_in_budget(self) -> int:
+        """Combinations of the next wave that fit into the budget together with the confirmation."""
+        budget, search = self._search.budget, self._search
+        if budget is None:
+            return WAVE_WITH_HALVING
+        costs = [wave["seconds" if budget.is_seconds else "env_steps"] for wave in self._waves]
+        if budget.is_seconds:
+            if not costs:
+                return WAVE_WITH_HALVING
+            # The first wave compiles; the others take about the same time, and the confirmation at most that.
+            expected, reserve = max(costs[1:] or costs), max(CONFIRMED_SHARE * budget.amount, min(costs))
+            return WAVE_WITH_HALVING if self.spent + expected <= budget.amount - reserve else 0
+        goal = {} if callable(search.until) else StopCriteria(search.until).targets
+        longest = max([wave["longest_run"] for wave in self._waves] or [goal.get(STEPS, 0.0)])
+        if not longest:
+            return WAVE_WITH_HALVING
+        reserve = max(CONFIRMED_SHARE * budget.amount, longest * NUM_CONFIRMED * NUM_FRESH_SEEDS)
+        free = (budget.amount - reserve - self.spent) / (longest * len(search.seeds))
+        fitting = (n for n in range(WAVE_WITH_HALVING, 0, -1) if _num_full_runs(n, search.halving) <= free)
+        return next(fitting, 0 if costs else 1)
+
+    @property
+    def spent(self) -> float:
+        """Seconds or env steps so far, with those of earlier calls."""
+        budget = self._search.budget
+        assert budget is not None
+        if not budget.is_seconds:
+            return sum(wave["env_steps"] or 0.0 for wave in self._waves)
+        # Compiling and everything else between the waves counts.
+        return self._earlier_seconds + time.perf_counter() - self._started
+
+    def _spent_text(self) -> str:
+        budget = self._search.budget
+        return "" if budget is None else f", {budget.text(self.spent)} of {budget.text()} spent"
+
+    def _write(self) -> None:
+        if self._path is not None:
+            write_json(self._path / SEARCH_FILE, {"content": self._content, "waves": as_json(self._waves)})
+
+    def _searcher_file(self, number: int) -> Path:
+        assert self._path is not None
+        return self._path / f"searcher_{number:03}"
+
+    def _save_searcher(self, number: int) -> None:
+        path = self._searcher_file(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.new")
+        try:
+            self._search.searcher.save(str(draft))
+        except (AttributeError, NotImplementedError) as error:
+            raise ValueError(
+                f"{self._search.where}: search_alg has no save(), which checkpoint_seconds needs. Implement save(path) "
+                f"and restore(path), or leave checkpoint_seconds out."
+            ) from error
+        draft.replace(path)
+
+
+def _num_full_runs(number: int, halving: Halving | None) -> float:
+    """Length of all combinations of a wave together, in lengths of one that reaches the goal."""
+    if halving is None:
+        return number
+    ends, total = [0.0, *halving.rungs, halving.max_t], 0.0
+    for start, end in itertools.pairwise(ends):
+        total += number * (end - start) / halving.max_t
+        number = 1 + math.floor((number - 1) / halving.reduction_factor)
+    return total
+
+
+def _space_text(values: Any) -> str:
+    ends = getattr(values, "domain_str", None)
+    return value_text(values, None) if ends is None else f"{type(values).__name__}{ends}"

@@ -1,0 +1,133 @@
+"""Searchers, which suggest settings of a sweep: Ray Tune's interface, and random search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN
+from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.search_space import check_space, combinations, is_sampled, sample
+
+FINISHED = "FINISHED"
+"""Suggestion of a searcher that has no more settings, as in Ray Tune."""
+
+
+class Searcher(Protocol):
+    """Part of Ray Tune's ``Searcher`` that sweeps call."""
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any]) -> bool: ...
+    def suggest(self, trial_id: str) -> Any: ...
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None: ...
+    def save(self, checkpoint_path: str) -> None: ...
+    def restore(self, checkpoint_path: str) -> None: ...
+
+
+class Objective(NamedTuple):
+    """Number that a searcher optimizes.
+
+    Attributes:
+        metric: Path of the number in results.
+        mode: "max" if the highest is best, "min" if the lowest is.
+    """
+
+    metric: str
+    mode: Literal["max", "min"]
+
+
+class RandomSearch:
+    """Suggests the combinations of the lists in a space again and again, with new samples of sampled values.
+
+    Args:
+        space: Search space, see `run_sweep`.
+        where: Name of the caller, for messages.
+
+    Raises:
+        ValueError: If the space is invalid.
+    """
+
+    metric: str | None = None
+    mode: str | None = None
+
+    def __init__(self, space: Mapping[str, Any], where: str):
+        first = combinations(space, 1, where)
+        self._sampled = {name: values for name, values in space.items() if is_sampled(values)}
+        self._grid = [{name: value for name, value in one.items() if name not in self._sampled} for one in first]
+        self._names, self._position = list(space), 0
+        self._rng = np.random.default_rng(0)
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any]) -> bool:
+        """Accepts everything: the space was given at creation."""
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        """The next combination; `FINISHED` after the last one if no value is sampled."""
+        if not self._sampled and self._position == len(self._grid):
+            return FINISHED
+        one = self._grid[self._position % len(self._grid)]
+        self._position += 1
+        drawn = {**one, **{name: sample(values, self._rng) for name, values in self._sampled.items()}}
+        return {name: drawn[name] for name in self._names}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Ignores results."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Writes position and random stream."""
+        Path(checkpoint_path).write_text(json.dumps([self._position, self._rng.bit_generator.state]), encoding="utf-8")
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restores what `save` wrote."""
+        self._position, self._rng.bit_generator.state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
+
+
+def prepared(searcher: Any, space: Mapping[str, Any], evaluation_interval: Any, where: str) -> Objective:
+    """Gives a searcher its space, and returns its objective.
+
+    Args:
+        searcher: Object with Ray Tune's `Searcher` interface.
+        space: Search space of the sweep; {} if the searcher has one.
+        evaluation_interval: Setting of the config: with evaluations, the default metric is their mean return.
+        where: Name of the caller, for messages.
+
+    Raises:
+        ValueError: If the searcher has another interface or several metrics, if it refuses the space, or if the space
+            has no values to suggest.
+    """
+    missing = [name for name in ("suggest", "on_trial_complete") if not callable(getattr(searcher, name, None))]
+    if missing:
+        raise ValueError(
+            f"{where}(search_alg={searcher!r}): has no {missing[0]}(). Pass a searcher of ray.tune.search, such as "
+            f"OptunaSearch(), or an object with suggest(trial_id) and on_trial_complete(trial_id, result, error)."
+        )
+    default = EVALUATED_RETURN if evaluation_interval else RETURN
+    metric, mode = getattr(searcher, "metric", None) or default, getattr(searcher, "mode", None) or "max"
+    if not isinstance(metric, str) or mode not in ("max", "min"):
+        raise ValueError(
+            f"{where}: metric={metric!r}, mode={mode!r} of search_alg: must be one path and 'max' or 'min'."
+        )
+    for name, values in space.items():
+        if not is_sampled(values):
+            raise ValueError(
+                f"{where}: {name}={values!r} is a list, and search_alg needs a domain. Use {name}=tune.choice([...])."
+            )
+        check_space(name, values, where)
+    accepts = getattr(searcher, "set_search_properties", None)
+    if accepts is not None and not accepts(metric, mode, dict(space)) and space:
+        raise ValueError(f"{where}: search_alg has a search space. Pass {{}} as the space of the sweep.")
+    return Objective(metric, mode)  # pyright: ignore[reportArgumentType]
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by path: ``{"env_config": {"gravity": 5.0}}`` becomes ``{"env_config/gravity": 5.0}``."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{name}/")
+        else:
+            found[f"{prefix}{name}"] = value.item() if isinstance(value, np.generic) else value
+    return found
