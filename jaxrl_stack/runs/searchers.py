@@ -117,9 +117,21 @@ def prepared(searcher: Any, space: Mapping[str, Any], evaluation_interval: Any, 
             )
         check_space(name, values, where)
     accepts = getattr(searcher, "set_search_properties", None)
-    if accepts is not None and not accepts(metric, mode, dict(space)) and space:
+    if accepts is not None and not accepts(metric, mode, _nested(space)) and space:
         raise ValueError(f"{where}: search_alg has a search space. Pass {{}} as the space of the sweep.")
     return Objective(metric, mode)  # pyright: ignore[reportArgumentType]
+
+
+def _nested(space: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"env_config/gravity": ...}`` becomes ``{"env_config": {"gravity": ...}}``, because Tune refuses slashes."""
+    found: dict[str, Any] = {}
+    for name, values in space.items():
+        *parents, last = name.split("/")
+        into = found
+        for parent in parents:
+            into = into.setdefault(parent, {})
+        into[last] = values
+    return found
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
