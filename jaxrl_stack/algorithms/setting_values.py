@@ -20,12 +20,16 @@ class DefaultNumber(int):
     """
 
 
+_PLAIN = frozenset({type(None), bool, int, float, str})
+"""Types of most values: they contain nothing, and are no search spaces."""
 _NOT_NUMBERS = (bool, DefaultNumber)
 """Types of integers that are equal to no other type's."""
 
 
 def is_search_space(value: Any) -> bool:
     """Whether a tuner picks the value: ``{"grid_search": [...]}``, or an object with a `sample` method."""
+    if type(value) in _PLAIN:
+        return False
     if isinstance(value, dict):
         return set(value) == {"grid_search"}
     # Spaces sample, too, but they are values.
@@ -61,6 +65,8 @@ def copy_value(value: Any) -> Any:
     Environments, functions, classes and spaces keep their identity, so that a copied config matches the programs that
     were compiled for the original.
     """
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, dict):
         # type(value) keeps ordered and default dicts what they are.
         new = copy.copy(value)

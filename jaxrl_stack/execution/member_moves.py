@@ -72,8 +72,10 @@ class MemberMoves:
         kinds = jax.tree.leaves(streams(kinds, "stream"))
         self._moved = [i for i, kind in enumerate(kinds) if kind != "shared"]
         self._is_stream = [kinds[i] == "stream" for i in self._moved]
-        # Rows of the exchange buffer for each pair of devices: half of a block's rows pass at a time.
-        self._per_pair = -(-layout.at_once // (2 * self._num_devices))
+        # Rows of the exchange buffer for each pair of devices. On an accelerator, whose block may have all members, a
+        # quarter of a block passes at a time, to save memory; on a CPU a block at a time takes fewest calls.
+        num_parts = self._num_devices * (1 if layout.devices[0].platform == "cpu" else 4)
+        self._per_pair = -(-layout.at_once // num_parts)
         self.num_rows = self._num_devices * self._per_pair
         leaves = [_bits(x) for x in self._leaves(block)]
         shapes = [jax.ShapeDtypeStruct((self.num_rows, *x.shape[2:]), x.dtype) for x in leaves]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -548,14 +547,21 @@ class PopulationDriver:
         """
         axes = self.axes.settings, self.axes.env_params
         values = map_members(self._joined, axes, *((block.settings, block.env_params) for block in self.blocks))
-        values = jax.tree.map(lambda own: self.of_all(own, 0), values)
+        before, treedef = jax.tree.flatten(jax.tree.map(lambda own: self.of_all(own, 0), values))
+        after = [own.copy() for own in before]
         for member, start in starts.items():
             self.template.learner.change_settings(start.config)
             own = self.template.learner.settings(), dict(start.env_params)
-            values = jax.tree.map(functools.partial(_with_row, member), values, own)
-        dealt_out = self.dealt_out(values)
-        for i, (settings, env_params) in enumerate(dealt_out):
-            self.blocks[i] = dataclasses.replace(self.blocks[i], settings=settings, env_params=env_params)
+            for of_all, value in zip(after, treedef.flatten_up_to(own), strict=True):
+                of_all[member] = value
+        changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if not np.array_equal(old, new)]
+        dealt_out = self.dealt_out([after[i] for i in changed])
+        for i, block in enumerate(self.blocks):
+            leaves = jax.tree.leaves((block.settings, block.env_params))
+            for place, leaf in zip(changed, dealt_out[i], strict=True):
+                leaves[place] = leaf
+            settings, env_params = jax.tree.unflatten(treedef, leaves)
+            self.blocks[i] = dataclasses.replace(block, settings=settings, env_params=env_params)
 
     def hand_over(self, member: int, driver: DeviceDriver) -> None:
         """Loads a running member's state into a driver of one device."""
@@ -626,12 +632,6 @@ def _concatenated(parts: Sequence[Any]) -> Any:
         bits: Any = np.concatenate([jax.random.key_data(part) for part in parts])
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(parts[0]))
     return np.concatenate(parts)
-
-
-def _with_row(row: int, values: Any, value: Any) -> np.ndarray:
-    changed = np.array(values)
-    changed[row] = value
-    return changed
 
 
 def _without_axis(x: Any) -> jax.ShapeDtypeStruct:

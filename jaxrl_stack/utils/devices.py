@@ -253,12 +253,13 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
     sharding, own = _sharding(devices, "devices"), device_numbers(devices)
     is_joined = num_joined_processes(devices[0].platform) > 1
 
-    def place(x: Any) -> Any:
+    def own_slices(x: Any) -> Any:
         if isinstance(x, jax.Array):  # It may be there already, and would be placed as it is.
             x = _of_bits(np.array, x)
-        return jax.device_put(x[own.start : own.stop] if is_joined else x, sharding)
+        return x[own.start : own.stop] if is_joined else x
 
-    return jax.tree.map(place, tree)
+    # One call for all leaves takes half of the time.
+    return jax.device_put(jax.tree.map(own_slices, tree), sharding)
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax import nnx
 
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts
 from jaxrl_stack.compat.renamed import old_members
@@ -642,7 +641,7 @@ class Learner(Checkpointable):
 
     def get_parameters(self, module: Any) -> list[Any]:
         """Returns the trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""
-        return [leaf for _, leaf in nnx.to_flat_state(nnx.state(module, nnx.Param))]
+        return self.pure.parameters_of(module)
 
     def get_param_ref(self, param: Any) -> str:
         """Returns the ref of a parameter, its key in a `ParamDict`."""

@@ -177,6 +177,7 @@ class PureModule:
             for path, leaf in states[module_id].items():
                 if isinstance(leaf, nnx.Variable):
                     self._ref_of_variable.setdefault(id(leaf), f"{module_id}/{join_path(path)}")
+        self._parameters: dict[int, tuple[Any, list[Any]]] = {}
         self._trainable_ids = [module_id for module_id in self.module_ids if sizes[module_id]]
         leaves = dict(nnx.to_flat_state(nnx.state(module)))
         for path in leaves:
@@ -271,6 +272,18 @@ class PureModule:
         """Sets the leaves of a module of this definition to copies of these arrays."""
         leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
         nnx.update(module, nnx.from_flat_state(leaves))
+
+    def parameters_of(self, submodule: Any) -> list[Any]:
+        """The Params of a submodule. Those of parts of the template are remembered: they are asked for at each change
+        of settings, and walking through a module takes a millisecond.
+        """
+        known = self._parameters.get(id(submodule))
+        if known is not None:
+            return list(known[1])
+        found = [leaf for _, leaf in nnx.to_flat_state(nnx.state(submodule, nnx.Param))]
+        if found and all(id(leaf) in self._ref_of_variable for leaf in found):
+            self._parameters[id(submodule)] = submodule, found  # an id is only unique while its object exists
+        return list(found)
 
     @property
     def trainable_ids(self) -> list[str]:
