@@ -317,6 +317,9 @@ TUTORIALS: dict[str, dict[str, str]] = {
         "num_samples=32": "num_samples=4",
         "perturbation_interval=5": "perturbation_interval=1",
         "until=160": "until=3, progress=False",
+        "num_samples=48": "num_samples=4",
+        "until=40": "until=1, progress=False",
+        'budget="60 s"': 'budget="1 s"',
     },
     "serving": {
         'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=128, '

@@ -69,12 +69,13 @@ def end_of_domain(space: Any, value: Any, share: float = 0.05) -> str | None:
         value: The value.
         share: Largest distance, as a share of the width on the scale of the space: logarithmic for log-uniform ones.
     """
-    low, high = getattr(space, "lower", None), getattr(space, "upper", None)
-    numbers = low, high, value
-    if not all(isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x) for x in numbers):
+    given = getattr(space, "lower", None), getattr(space, "upper", None), value
+    numbers = [float(x) for x in given if isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)]
+    if len(numbers) < len(given):
         return None
     if is_logarithmic(space):
-        low, high, value = (math.log(max(x, 1e-300)) for x in numbers)
+        numbers = [math.log(max(x, 1e-300)) for x in numbers]
+    low, high, value = numbers
     width = high - low
     if width <= 0:
         return None

@@ -516,7 +516,7 @@ class Record:
 
     @property
     def spent(self) -> float:
-        """Seconds or env steps so far, with those of earlier calls."""
+        """Seconds or env steps so far, earlier calls included."""
         budget = self._search.budget
         assert budget is not None
         if not budget.is_seconds:
