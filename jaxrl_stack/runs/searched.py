@@ -135,6 +135,13 @@ def train_searched(search: Search) -> Searched:
             record.finish_wave(len(waves) - 1, waves[-1], time.perf_counter() - started)
         if search.budget is None:
             return Searched(_joined(waves), None)
+        if search.progress and len(waves) == 1 and record.spent > (1 - CONFIRMED_SHARE) * search.budget.amount:
+            spent, smaller = search.budget.text(record.spent), max(2, len(waves[0].combinations) // 4)
+            print(
+                f"One wave has taken {spent} of a budget of {search.budget.text()}. For a smaller wave, set "
+                f"num_samples={smaller}, or lower until.",
+                flush=True,
+            )
         found = _joined(waves)
         best = [found.combinations[place] for place in _best(found, search)[:NUM_CONFIRMED]]
         first = max(search.seeds) + 1

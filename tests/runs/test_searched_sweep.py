@@ -126,7 +126,11 @@ def test_a_budget_of_steps_is_kept_and_its_winner_is_confirmed_with_fresh_seeds(
 def test_a_short_budget_of_seconds_trains_one_wave_and_the_confirmation(capsys):
     sweep = run_sweep(CONFIG, {"lr": SPACE["lr"]}, search_alg=Nearby2(), budget="0.001 s", until=GOAL)
     assert sweep.confirmation is not None and len(sweep.runs) == 2 and len(sweep.confirmation.runs) == 6
-    assert "Wave 1: 2 combinations" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert (
+        "Wave 1: 2 combinations" in printed
+        and "s of a budget of 0.0 s. For a smaller wave, set num_samples=2" in printed
+    )
 
 
 class Nearby2(Nearby):
