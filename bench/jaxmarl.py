@@ -30,7 +30,7 @@ import jax
 from bench import harness
 from bench.baselines import ippo_loop, mappo_loop
 from bench.baselines.ippo_loop import Settings
-from bench.learning import Journal
+from bench.journal import Journal
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec

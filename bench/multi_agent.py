@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from bench import harness
-from bench.learning import Journal
+from bench.journal import Journal
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.dqn import DQNConfig

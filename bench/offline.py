@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from bench.learning import Journal
+from bench.journal import Journal
 from jaxrl_stack.algorithms.registry import get_algorithm_config_class
 
 EPISODES = 50

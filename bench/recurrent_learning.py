@@ -27,7 +27,8 @@ from typing import Any
 
 from bench import harness
 from bench.host_throughput import OURS, RLLIB
-from bench.learning import Journal, area
+from bench.journal import Journal
+from bench.learning import area
 from bench.memory import STATELESS, task
 from bench.peers.protocol import Peer
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from bench.learning import Journal
+from bench.journal import Journal
 from jaxrl_stack.algorithms.ppo.tuned import normalized_rewards, returns_and_mean_std_filter
 from jaxrl_stack.runs.origin import installed_versions
 
@@ -141,12 +141,9 @@ def run_cell(cell: Cell, results: Path, journal: Journal, factor: str | None = N
     """Train the runs of a cell that the journal does not have, and append them."""
     from jaxrl_stack import run_benchmark
 
-    keys = {seed: key_of(cell, seed, factor) for seed in range(cell.seeds)}
-    missing = [seed for seed, key in keys.items() if journal.find(key) is None]
     config = config_of(cell, FACTORS[factor] if factor else {})
-    # Seeds of one program are trained together, others are lines as soon as they are done.
-    together = config.why_no_population() is None
-    for seeds in [missing] if together and missing else [[seed] for seed in missing]:
+
+    def measure(seeds: list[int]) -> list[dict[str, Any]]:
         folder = results / "-".join([*_words(factor or cell.algorithm), *_words(cell.task), *map(str, seeds)])
         done = run_benchmark(
             {cell.algorithm: config},
@@ -157,8 +154,12 @@ def run_cell(cell: Cell, results: Path, journal: Journal, factor: str | None = N
         )
         if not done.is_finished:
             raise KeyboardInterrupt
-        for seed, run, score in zip(seeds, done.cells[0].runs, done.cells[0].scores, strict=True):
-            print(journal.append(keys[seed], measured(run, float(score), len(seeds))), flush=True)
+        pairs = zip(done.cells[0].runs, done.cells[0].scores, strict=True)
+        return [measured(run, float(score), len(seeds)) for run, score in pairs]
+
+    keys = [key_of(cell, seed, factor) for seed in range(cell.seeds)]
+    for line in journal.once_each(keys, measure, together=config.why_no_population() is None):
+        print(line, flush=True)
 
 
 def _words(text: str) -> list[str]:
