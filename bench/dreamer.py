@@ -4,19 +4,19 @@
     python -m bench.dreamer --env gymnax/CartPole-v1 --seeds 1 --size mini
     python -m bench.dreamer --env gymnax/CartPole-v1 --together
 
-Each seed trains with the size and the ratio that stand beside its environment in `BARS`, and is evaluated with 20
-greedy episodes every 1,000 env steps. It passes if the mean return is at the bar within its env steps, once or in as
-many evaluations in a row as `BARS` asks for; then it stops. Every run is appended to the JSON file as a line, with its
-commit; runs that stand there already are not run again. With ``--checkpoints DIR`` a run is kept in DIR while it lasts,
-and the same command continues it.
-Exits with 1 unless all but one seed of each environment pass (one must).
+Each seed trains with the size and the ratio of its environment in `BARS`, and is evaluated with 20 greedy episodes
+every 1,000 env steps. It passes if the mean return is at the bar within the env steps, once or in as many evaluations
+in a row as `BARS` requires.
+
+Option ``--json FILE`` appends each finished run to FILE, with its commit; runs that FILE contains are not repeated.
+Option ``--checkpoints DIR`` keeps the files of runs in DIR; the same command then continues after a kill. Exits with 1
+if more than one seed of an environment fails, or if all fail.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -28,14 +28,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench import harness
-from bench.learning import Journal, Unfinished
-from jaxrl_stack.algorithms.algorithm import Algorithm
+from bench.journal import Journal
+from bench.learning import STEPS, numbers, run_folder, train_seeds
 from jaxrl_stack.algorithms.dreamerv3 import DreamerV3Config
 from jaxrl_stack.algorithms.dreamerv3.tuned import RECORDS
-from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.algorithms.tuned_records import Evaluated
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FlattenObservations, ObservationPreprocessor
+from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN
+from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.run import Run
 
 
 class Bar(NamedTuple):
@@ -96,8 +98,8 @@ BARS = {
 EPISODES, INTERVAL = 20, 1_000
 
 
-def config_of(env: str, bar: Bar, seed: int) -> DreamerV3Config:
-    """One copy of the environment, iterations of `INTERVAL` env steps, evaluations of `EPISODES` greedy episodes.
+def config_of(env: str, bar: Bar) -> DreamerV3Config:
+    """One copy of the environment, iterations of `INTERVAL` env steps, each with `EPISODES` greedy episodes.
 
     Replay has room for all steps of a run, as it has by default; less of it is zeros.
     """
@@ -107,8 +109,7 @@ def config_of(env: str, bar: Bar, seed: int) -> DreamerV3Config:
         .training(model_size=bar.size, training_ratio=bar.ratio, replay_buffer_config={"capacity": 50_000})
         .training(**bar.training)
         .reporting(min_sample_timesteps_per_iteration=INTERVAL, min_time_s_per_iteration=0)
-        .evaluation(evaluation_duration=EPISODES, evaluation_config={"explore": False})
-        .debugging(seed=seed)
+        .evaluation(evaluation_interval=1, evaluation_duration=EPISODES, evaluation_config={"explore": False})
     )
     if bar.flattens or bar.draws or bar.scale != 1.0:
         config.env_runners(env_to_module_connector=functools.partial(_connectors, bar=bar))
@@ -155,95 +156,69 @@ class Drawn(ObservationPreprocessor):
         return jnp.pad(255 * fields, missing).astype(jnp.uint8)[..., None]
 
 
-def iteration_of(trained: Algorithm | Population) -> tuple[int, list[float], list[float]]:
-    """One iteration and evaluation.
-
-    Returns:
-        Env steps so far; of each seed the mean return of the greedy episodes, and of training's.
-    """
-    result: Any = trained.train()
-    evaluated: Any = trained.evaluate()
-    of_each = (evaluated, result["members"]) if isinstance(trained, Population) else ([evaluated], [result])
-    greedy, sampled = ([float(own["env_runners"]["episode_return_mean"]) for own in found] for found in of_each)
-    return result["num_env_steps_sampled_lifetime"], greedy, sampled
-
-
-def build(env: str, bar: Bar, seeds: Sequence[int]) -> Algorithm | Population:
-    """An algorithm for one seed, a population for several."""
-    config = config_of(env, bar, seeds[0])
-    return config.build_algo() if len(seeds) == 1 else config.build_population(seeds=list(seeds))
-
-
-def end_of(curve: Sequence[Sequence[Any]], seed: int, bar: Bar) -> int | None:
-    """Index of the point at which a seed is at its bar, or None.
+def end_of(greedy: Sequence[float], bar: Bar) -> int | None:
+    """Index of the evaluation at which a seed is at its bar, or None.
 
     Args:
-        curve: ``[env steps, greedy returns of the seeds, ...]``.
-        seed: Its place among them.
+        greedy: Mean return of each evaluation.
         bar: See `BARS`.
     """
     in_a_row = 0
-    for i, (_, greedy, *_) in enumerate(curve):
-        in_a_row = in_a_row + 1 if greedy[seed] >= bar.target else 0
+    for i, mean in enumerate(greedy):
+        in_a_row = in_a_row + 1 if mean >= bar.target else 0
         if in_a_row == bar.evaluations:
             return i
     return None
 
 
-def run_seeds(runs: Sequence[Mapping[str, Any]], bar: Bar, unfinished: Unfinished) -> list[dict[str, Any]]:
-    """Train seeds of an environment until all are at the bar, or have had their env steps.
+def measured(run: Run, bar: Bar, together: int) -> dict[str, Any]:
+    """Numbers of a run until it is at the bar.
 
     Args:
-        runs: Which ones, at least one: their environment and seed among others.
+        run: The run.
         bar: See `BARS`.
-        unfinished: Keeps them while they last.
+        together: Number of runs that are one program.
 
     Returns:
-        Of each: ``curve``: ``[env steps, mean greedy return, mean of training's episodes, seconds]``; ``reached``: env
-        steps at the bar, where its curve ends, or None; ``seconds`` of the run until then, evaluations included, and of
-        the first iteration; ``together`` seeds in one program, if there were several.
+        ``curve``: ``[env steps, mean greedy return, mean return in training, seconds]`` of each iteration; ``reached``:
+        env steps at the bar, or None; ``seconds`` until then with evaluations, and of the ``first`` iteration;
+        ``together`` if there are several.
     """
-    seeds, together = [own["seed"] for own in runs], len(runs)
-    trained = build(runs[0]["env"], bar, seeds)
-    run = {**runs[0], "seed": "-".join(map(str, seeds))} if together > 1 else runs[0]
-    progress = unfinished.resume(run, trained)
-    curve = progress["curve"]
-
-    def ends() -> list[int | None]:
-        return [end_of(curve, i, bar) for i in range(together)]
-
-    while not curve or (curve[-1][0] < bar.within and None in ends()):
-        started = time.perf_counter()
-        progress["steps"], greedy, sampled = iteration_of(trained)
-        progress["seconds"] += time.perf_counter() - started
-        progress.setdefault("first", round(progress["seconds"], 1))
-        progress["best"] = max(progress["best"], *greedy)
-        curve.append([progress["steps"], greedy, sampled, round(progress["seconds"], 1)])
-        print(run["env"], run["seed"], curve[-1], flush=True)
-        unfinished.save(trained, progress)
-    trained.stop()
-    unfinished.remove(run)
-    measured = []
-    for i, end in enumerate(ends()):
-        points = curve if end is None else curve[: end + 1]
-        own = [[steps, greedy[i], sampled[i], seconds] for steps, greedy, sampled, seconds in points]
-        of_all = {"together": together} if together > 1 else {}
-        of_seed = {"reached": None if end is None else own[-1][0], "seconds": own[-1][3], "first": progress["first"]}
-        measured.append({**of_seed, **of_all, "curve": own})
-    return measured
+    steps, greedy, sampled, seconds = (numbers(run, name) for name in (STEPS, EVALUATED_RETURN, RETURN, "time_total_s"))
+    end = end_of(greedy.tolist(), bar)
+    points = zip(steps.astype(int).tolist(), greedy.tolist(), sampled.tolist(), seconds.round(1).tolist(), strict=True)
+    curve = [list(point) for point in points][: None if end is None else end + 1]
+    of_all = {"together": together} if together > 1 else {}
+    of_seed = {"reached": None if end is None else curve[-1][0], "seconds": curve[-1][3], "first": curve[0][3]}
+    return {**of_seed, **of_all, "curve": curve}
 
 
-def seeds_that_reach(
-    env: str, bar: Bar, seeds: Sequence[int], together: bool, journal: Journal, unfinished: Unfinished
+def num_seeds_that_reach(
+    env: str, bar: Bar, seeds: Sequence[int], together: bool, journal: Journal, checkpoints: Path | None
 ) -> int:
-    """How many seeds of an environment are at the bar in time; runs that are not in the journal are made."""
-    runs = {seed: {"algorithm": "DreamerV3", "env": env, "seed": seed, **bar.settings} for seed in seeds}
-    measured = {seed: journal.find(run) for seed, run in runs.items()}
-    missing = [seed for seed in seeds if measured[seed] is None]
-    for group in [missing] if missing and together else [[seed] for seed in missing]:
-        made = run_seeds([runs[seed] for seed in group], bar, unfinished)
-        measured |= {seed: journal.append(runs[seed], own) for seed, own in zip(group, made, strict=True)}
-    reached = [own["reached"] for own in measured.values() if own is not None]
+    """Trains the seeds of an environment that the journal does not contain.
+
+    Args:
+        env: Its name in `BARS`.
+        bar: The bar.
+        seeds: The seeds.
+        together: Whether all missing seeds are one program.
+        journal: Journal of the runs.
+        checkpoints: Folder of all runs. None keeps no files.
+
+    Returns:
+        Number of seeds that are at the bar in time.
+    """
+    # Evaluations in a row are no stop criterion: these runs train all their env steps.
+    until = {STEPS: bar.within} | ({EVALUATED_RETURN: bar.target} if bar.evaluations == 1 else {})
+
+    def measure(chosen: list[int]) -> list[dict[str, Any]]:
+        own = [seeds[i] for i in chosen]
+        path = run_folder(checkpoints, "DreamerV3", env, seeds=own)
+        return [measured(run, bar, len(own)) for run in train_seeds(config_of(env, bar), own, until, path)]
+
+    runs = [{"algorithm": "DreamerV3", "env": env, "seed": seed, **bar.settings} for seed in seeds]
+    reached = [line["reached"] for line in journal.once_each(runs, measure, together=together)]
     print(env, bar, "reached after", reached, flush=True)
     return sum(each is not None for each in reached)
 
@@ -260,15 +235,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--together", action="store_true", help="all seeds of a JAX environment in one program, for GPUs"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="append every run to FILE; skip those that it holds")
-    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="keep runs in DIR while they last")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append each run to FILE; skip runs that it has")
+    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="keep files of runs in DIR")
     args = parser.parse_args(arguments)
-    journal, unfinished, all_passed = Journal(args.json, harness.commit()), Unfinished(args.checkpoints), True
+    journal, all_passed = Journal(args.json, harness.commit()), True
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     for env in args.env or BARS:
         changed = {name: getattr(args, name) for name in ("size", "ratio", "within") if getattr(args, name) is not None}
         together = args.together and env.startswith("gymnax/")
-        passed = seeds_that_reach(env, BARS[env]._replace(**changed), seeds, together, journal, unfinished)
+        bar = BARS[env]._replace(**changed)
+        passed = num_seeds_that_reach(env, bar, seeds, together, journal, args.checkpoints)
         all_passed &= passed >= max(1, args.seeds - 1)
     return 0 if all_passed else 1
 

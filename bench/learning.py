@@ -1,4 +1,4 @@
-"""Does it learn? Runs several seeds of an environment with its settings until the mean return reaches a target.
+"""Learning tests: trains several seeds on an environment until the mean return reaches a target.
 
     python -m bench.learning --env gymnax/CartPole-v1
     python -m bench.learning --env gymnax/CartPole-v1 --target 490 --within 500000 --seeds 3
@@ -7,22 +7,22 @@
     python -m bench.learning --compare-drivers
     python -m bench.learning --algorithm DQN --env gymnax/CartPole-v1 --hold 400 --from 150000 --until 400000
 
-Settings are the tuned ones of the algorithm, targets and steps those that stand beside them (``jaxrl list tuned``).
-With ``--json FILE`` every run is appended to FILE as a line of JSON, with its commit, as soon as it is done; runs
-that stand there already are not run again, so that a later day goes on where this one stopped. Those that the tuned
-settings' results come from are in ``bench/learning.jsonl``. With ``--checkpoints DIR`` a run of hours is kept in DIR
-while it lasts, and goes on from there when the same command is given again.
+Settings, targets and steps are those of the algorithm's tuned settings (``jaxrl list tuned``). Runs are those of
+`run_seeds`: on JAX environments all seeds are one program, on others they train one after the other.
 
-A seed passes if ``env_runners/episode_return_mean`` (the last 100 finished episodes; for SAC and TQC the last 5, as in
-RLlib's example: all of its training is 100 episodes) reaches the target within that many env steps. Where returns are
-noisy, 100 episodes reach it by luck: beside the target of such an environment stands the largest standard error, and
-whenever the mean in training is at the target, as many episodes as it takes are evaluated, with exploration; their
-mean counts. Exits with 1 unless all but one seed pass (one must).
+Option ``--json FILE`` appends each finished run to FILE as a line of JSON, with its commit; runs that FILE contains are
+not repeated. The runs behind the tuned settings are in ``bench/learning.jsonl``. Option ``--checkpoints DIR`` keeps the
+files of runs in DIR; the same command then continues after a kill.
 
-With ``--hold MEAN`` a seed passes if the mean return is never below MEAN, from the env steps ``--from`` on to those of
-``--until``, to which all seeds train. ``--compare-drivers`` trains CartPole-v1 compiled on the device and through
-gymnasium with the same settings, and exits with 1 if the areas under their learning curves, means over the seeds,
-differ by 10 % or more.
+A seed passes if ``env_runners/episode_return_mean`` reaches the target within the env steps. This is the mean of the
+last 100 finished episodes; for SAC and TQC of the last 5, as in RLlib's example, which trains for 100 episodes. If
+returns are noisy, 100 episodes reach a target by luck. Then the target has a maximum standard error: when the mean in
+training is at the target, episodes with exploration are evaluated until their mean has this standard error, and this
+mean counts. Exits with 1 if more than one seed fails, or if all fail.
+
+With ``--hold MEAN``, all seeds train for ``--until`` env steps. A seed passes if its mean return is never below MEAN
+after ``--from`` env steps. ``--compare-drivers`` trains CartPole-v1 on the device and through gymnasium with the same
+settings. It exits with 1 if the mean areas under their learning curves differ by 10 % or more.
 """
 
 from __future__ import annotations
@@ -30,61 +30,154 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import functools
-import json
 import math
-import shutil
+import re
 import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench import harness
-from jaxrl_stack.algorithms.registry import tuned_evidence, tuned_settings
+from bench.journal import Journal
+from jaxrl_stack.algorithms.registry import get_algorithm_config_class, tuned_evidence, tuned_settings
 from jaxrl_stack.algorithms.tuned_records import Measured
+from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.run import Run
+from jaxrl_stack.runs.seeds import run_seeds
+
+STEPS = "num_env_steps_sampled_lifetime"
 
 
 @dataclasses.dataclass(frozen=True)
 class Criterion:
-    """What counts as solved: a mean return within so many env steps.
+    """Goal of a seed: a mean return within a number of env steps.
 
     Args:
         target: The mean return.
         within: The env steps.
-        standard_error: Of the mean, at most, where the last episodes of training are too few; None where they do.
+        standard_error: Maximum standard error of an evaluated mean return. None counts the mean in training.
     """
 
     target: float
     within: int
     standard_error: float | None = None
+    passed = "reached"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Part of a journal's line that identifies the goal."""
+        certain = {} if self.standard_error is None else {"standard_error": self.standard_error}
+        return {"target": self.target, "within": self.within, **certain}
+
+    def __str__(self) -> str:
+        return f"reach {self.target:g} within {self.within:,} steps"
+
+    def prepared(self, config: Any) -> Any:
+        """The config with the evaluations that the goal needs."""
+        if self.standard_error is None:
+            return config
+        certain = CertainReturn(self.target, self.standard_error)
+        return config.copy(copy_frozen=False).update_from_dict(EVALUATION).callbacks(on_train_result=certain)
+
+    def train(self, config: Any, seeds: Sequence[int], path: Path | None = None) -> list[dict[str, Any]]:
+        """Trains seeds until each has reached the target or the limit.
+
+        Args:
+            config: Config of all seeds, without the evaluations that the goal needs.
+            seeds: The seeds.
+            path: Folder of the runs. None keeps no files.
+
+        Returns:
+            Numbers of each seed up to its end; see `end_of`.
+        """
+        runs = train_seeds(self.prepared(config), seeds, {self._key: self.target, STEPS: self.within}, path)
+        return [self.end_of(run, len(runs)) for run in runs]
+
+    @property
+    def _key(self) -> str:
+        """Name of the mean return."""
+        return RETURN if self.standard_error is None else CERTAIN_RETURN
+
+    def end_of(self, run: Run, num_runs: int = 1) -> dict[str, Any]:
+        """Numbers of a run up to the iteration in which it reaches the target or the limit.
+
+        Args:
+            run: The run; members of a population continue to train after that iteration.
+            num_runs: Number of runs that are one program.
+
+        Returns:
+            Whether it reached the target, its best mean return, env steps and seconds.
+        """
+        means, steps = numbers(run, self._key), numbers(run, STEPS)
+        # A member that has diverged has neither.
+        ends = np.flatnonzero((means >= self.target) | (steps >= self.within))
+        end = int(ends[0]) if len(ends) else len(steps) - 1
+        best = float(np.fmax.reduce(means[: end + 1], initial=-np.inf))
+        return {
+            "reached": best >= self.target and bool(steps[end] <= self.within),
+            "best_return": round(best, 2),
+            "env_steps": int(steps[end]),
+            "seconds": seconds_of(run, end, num_runs),
+        }
 
 
 @dataclasses.dataclass(frozen=True)
 class Hold:
-    """What counts as holding: a mean return that is not fallen below any more.
+    """Goal of a seed: a mean return that stays above a bound.
 
     Args:
-        mean: The mean return.
-        first: Env steps from which on it counts.
+        mean: The bound.
+        first: Env steps after which it counts.
         until: Env steps to train.
     """
 
     mean: float
     first: int
     until: int
+    passed = "held"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Part of a journal's line that identifies the goal."""
+        return {"hold": self.mean, "from": self.first, "until": self.until}
+
+    def __str__(self) -> str:
+        return f"hold {self.mean:g} from {self.first:,} to {self.until:,} steps"
+
+    def prepared(self, config: Any) -> Any:
+        """The config itself: the goal needs no evaluations."""
+        return config
+
+    def train(self, config: Any, seeds: Sequence[int], path: Path | None = None) -> list[dict[str, Any]]:
+        """Trains seeds to the end; see `Criterion.train`.
+
+        Returns:
+            Numbers of each seed: whether its mean return held, the lowest one, env steps and seconds.
+        """
+        runs = train_seeds(config, seeds, {STEPS: self.until}, path)
+        return [self.end_of(run, len(runs)) for run in runs]
+
+    def end_of(self, run: Run, num_runs: int = 1) -> dict[str, Any]:
+        """Numbers of a finished run; see `Criterion.end_of`. Iterations without a mean return do not hold."""
+        steps, means = numbers(run, STEPS), np.nan_to_num(numbers(run, RETURN), nan=-np.inf)
+        least = float(means[steps >= self.first].min())
+        measured = {"held": least >= self.mean, "least_return": round(least, 2), "env_steps": int(steps[-1])}
+        return {**measured, "seconds": seconds_of(run, -1, num_runs)}
 
 
 def criteria(algorithm: str) -> dict[str, Criterion]:
-    """Environment → what counts as solved, of all that was measured with an algorithm's tuned settings."""
+    """Environment -> goal, of all measured tuned settings of an algorithm."""
     found = tuned_evidence(algorithm).items()
     return {env: Criterion(of.target, of.within, of.standard_error) for env, of in found if isinstance(of, Measured)}
 
 
 CRITERIA = {algorithm: criteria(algorithm) for algorithm in ("PPO", "DQN", "SAC", "TQC", "IMPALA", "APPO", "PQN")}
-"""Algorithm → environment → what counts as solved."""
+"""Algorithm -> environment -> goal."""
 RLLIB_CRITERIA = {"CartPole-v1": Criterion(450.0, 300_000), "Pendulum-v1": Criterion(-300.0, 400_000)}
-"""The same for `rllib_settings`."""
+"""Environment -> goal with `rllib_settings`."""
 # RLlib's example averages the last 5 episodes; an iteration of SAC would take a second, however fast it is.
 _LAST_FIVE = {"metrics_num_episodes_for_smoothing": 5, "min_time_s_per_iteration": 0}
 REPORTING: dict[str, dict[str, Any]] = {name: {} for name in CRITERIA} | {"SAC": _LAST_FIVE, "TQC": _LAST_FIVE}
@@ -93,109 +186,15 @@ EVALUATION = {
     "evaluation_duration_unit": "episodes",
     "evaluation_config": {"explore": True},
 }
-"""Settings of runs that evaluate, until the mean return is known well enough."""
+"""Settings of runs with a maximum standard error."""
 _LEAST_EVALUATIONS = 8
 DRIVERS = ("gymnax/CartPole-v1", "CartPole-v1")
 # Over 300,000 steps the area of one seed varies by 4 %, so the means of five seeds tell 10 % apart.
 DRIVERS_WITHIN, LARGEST_DIFFERENCE = 300_000, 0.10
 
 
-@dataclasses.dataclass(frozen=True)
-class Journal:
-    """Runs that are done, a line of JSON each.
-
-    Args:
-        path: The file; None keeps nothing.
-        commit: What runs are made with from now on.
-    """
-
-    path: Path | None = None
-    commit: str | None = None
-
-    def once(self, run: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """What a run measured, from the file if it stands there.
-
-        Args:
-            run: What tells it from other runs; JSON.
-            measure: Makes it.
-        """
-        return self.find(run) or self.append(run, measure())
-
-    def find(self, run: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What stands in the file of a run, or None."""
-        for line in self.path.read_text().splitlines() if self.path and self.path.exists() else ():
-            done = json.loads(line)
-            if done["run"] == run:
-                return {**run, **done["measured"], "commit": done["commit"]}
-        return None
-
-    def append(self, run: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, Any]:
-        """Write what a run measured into the file.
-
-        Returns:
-            What `find` returns from now on.
-        """
-        if self.path:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a") as file:
-                file.write(json.dumps({"commit": self.commit, "run": run, "measured": measured}) + "\n")
-        return {**run, **measured, "commit": self.commit}
-
-
-@dataclasses.dataclass(frozen=True)
-class Unfinished:
-    """Runs that are not done yet, a folder each: a checkpoint, and in ``progress.json`` how far it got.
-
-    Args:
-        path: Their folder; None keeps nothing.
-        every_s: Seconds from one checkpoint of a run to the next.
-    """
-
-    path: Path | None = None
-    every_s: float = 300.0
-
-    def resume(self, run: Mapping[str, Any], algo: Any) -> dict[str, Any]:
-        """How far a run got, from its start if it is not there; `algo` takes over its checkpoint.
-
-        Raises:
-            SystemExit: What is there is another run of this algorithm, environment and seed.
-        """
-        progress = {"run": dict(run), "best": float("-inf"), "steps": 0, "seconds": 0.0, "curve": []}
-        if not self.path or not (path := self._folder(run) / "progress.json").exists():
-            return progress
-        progress = json.loads(path.read_text())
-        if progress["run"] != run:
-            raise SystemExit(
-                f"--checkpoints {self.path}: {path} is of the run {progress['run']}; choose another folder."
-            )
-        algo.restore_from_path(path.parent / str(progress["steps"]))
-        return progress
-
-    def save(self, algo: Any, progress: Mapping[str, Any]) -> None:
-        """Keep a run as it is now. An interruption meanwhile leaves what was kept before."""
-        if not self.path:
-            return
-        folder = self._folder(progress["run"])
-        algo.save_to_path(folder / str(progress["steps"]))
-        (folder / "progress.new").write_text(json.dumps(progress))
-        (folder / "progress.new").replace(folder / "progress.json")
-        for old in folder.iterdir():
-            if old.is_dir() and old.name != str(progress["steps"]):
-                shutil.rmtree(old)
-        print({name: progress[name] for name in ("steps", "best", "seconds")}, flush=True)
-
-    def remove(self, run: Mapping[str, Any]) -> None:
-        """A run is done."""
-        if self.path:
-            shutil.rmtree(self._folder(run), ignore_errors=True)
-
-    def _folder(self, run: Mapping[str, Any]) -> Path:
-        assert self.path
-        return self.path / "-".join((run["algorithm"], run["env"].replace("/", "-"), str(run["seed"])))
-
-
 def rllib_settings() -> dict[str, dict[str, Any]]:
-    """What RLlib's own examples train these environments with; everything else is PPO's default."""
+    """Environment -> settings of RLlib's examples, in addition to PPO's defaults."""
     from jaxrl_stack.algorithms.ppo.tuned import mean_std_filter
 
     return {
@@ -239,127 +238,82 @@ def settings_of(env: str, algorithm: str = "PPO", rllib: bool = False) -> dict[s
     return {**settings, **REPORTING[algorithm]}
 
 
-@contextlib.contextmanager
-def building(env: str, seed: int, settings: Mapping[str, Any], algorithm: str = "PPO") -> Iterator[Any]:
-    """An algorithm on an environment, stopped at the end."""
-    from jaxrl_stack.algorithms.registry import get_algorithm_config_class
-
-    config = get_algorithm_config_class(algorithm)().environment(env).debugging(seed=seed)
-    algo = config.update_from_dict(dict(settings)).build_algo()
-    try:
-        yield algo
-    finally:
-        algo.stop()
+def config_of(env: str, settings: Mapping[str, Any], algorithm: str = "PPO") -> Any:
+    """The config of an algorithm on an environment."""
+    return get_algorithm_config_class(algorithm)().environment(env).update_from_dict(dict(settings))
 
 
-def run_seed(
-    env: str,
-    seed: int,
-    settings: Mapping[str, Any],
-    target: float,
-    within: int,
-    algorithm: str = "PPO",
-    unfinished: Unfinished = Unfinished(),
-    run: Mapping[str, Any] = {},
-    standard_error: float | None = None,
-) -> dict[str, Any]:
-    """Train one seed until the target or the limit, whichever comes first; `run` says which one, to `unfinished`."""
-    if standard_error is not None:
-        settings = {**settings, **EVALUATION}
-    started = time.perf_counter()
-    with building(env, seed, settings, algorithm) as algo:
-        return train(algo, target, within, unfinished, run, standard_error, started)
-
-
-def train(
-    algo: Any,
-    target: float,
-    within: int,
-    unfinished: Unfinished = Unfinished(),
-    run: Mapping[str, Any] = {},
-    standard_error: float | None = None,
-    started: float | None = None,
-) -> dict[str, Any]:
-    """Train an algorithm until the target or the limit, whichever comes first.
+def train_seeds(config: Any, seeds: Sequence[int], until: Mapping[str, float], path: Path | None) -> list[Run]:
+    """Trains seeds of a config until a goal, or continues their training.
 
     Args:
-        algo: The algorithm, newly built.
-        target: Mean return.
-        within: Env steps.
-        unfinished: Keeps checkpoints of the run.
-        run: What tells it from other runs there.
-        standard_error: Of the mean, at most; see `Criterion`.
-        started: `time.perf_counter()` from which the seconds count; None: now.
+        config: Config of all seeds.
+        seeds: The seeds.
+        until: Goal of each seed, see `run_seeds`.
+        path: Folder of the runs and their checkpoints. None keeps no files.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C has ended the training.
     """
-    started = time.perf_counter() if started is None else started
-    saved = started
-    progress = unfinished.resume(run, algo)
-    before = progress["seconds"]
-    while progress["best"] < target and progress["steps"] < within:
-        result = algo.train()
+    with tempfile.TemporaryDirectory() as temporary:
+        own = config.copy(copy_frozen=False).reporting(results_dir=path or temporary)
+        runs = run_seeds(own, seeds, until, checkpoint_seconds=300.0).runs
+    if len(runs) < len(seeds):
+        raise KeyboardInterrupt
+    return list(runs)
+
+
+def run_folder(path: Path | None, *parts: str, seeds: Sequence[int]) -> Path | None:
+    """Folder of the runs of some seeds below `path`, such as ``PPO-CartPole-v1-0``; None for None."""
+    words = [word for part in (*parts, *map(str, seeds)) for word in re.findall(r"[\w.]+", part)]
+    return None if path is None else path / "-".join(words)
+
+
+def numbers(run: Run, name: str) -> np.ndarray:
+    """Number of a run by iteration, ``float64[iterations]``; NaN if it was not reported."""
+    history = run.history
+    return history[name] if name in history else np.full(len(history), np.nan)
+
+
+def seconds_of(run: Run, iteration: int, num_runs: int) -> float:
+    """Seconds of a run up to an iteration. Runs that are one program share its time."""
+    return round(float(numbers(run, "time_total_s")[iteration]) / num_runs, 2)
+
+
+CERTAIN_RETURN = "certain_return_mean"
+"""Name of the number that `CertainReturn` adds to results."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CertainReturn:
+    """Callback that adds the mean return to results, evaluated if the mean in training is at the target.
+
+    Args:
+        target: Mean return.
+        standard_error: Maximum standard error of evaluated means.
+    """
+
+    target: float
+    standard_error: float
+
+    def __call__(self, *, algorithm: Any, result: dict[str, Any], **kwargs: Any) -> None:
         mean = float(result["env_runners"]["episode_return_mean"])
-        if standard_error is not None and mean >= target:
-            mean = evaluated_mean(algo, standard_error)
-        progress["best"] = max(progress["best"], mean) if mean == mean else progress["best"]
-        progress["steps"] = int(result["num_env_steps_sampled_lifetime"])
-        progress["seconds"] = before + time.perf_counter() - started
-        if time.perf_counter() - saved > unfinished.every_s:
-            progress["curve"].append((progress["steps"], round(mean, 2)))
-            unfinished.save(algo, progress)
-            saved = time.perf_counter()
-    return {
-        "reached": progress["best"] >= target and progress["steps"] <= within,
-        "best_return": round(progress["best"], 2),
-        "env_steps": progress["steps"],
-        "seconds": round(before + time.perf_counter() - started, 2),
-    }
+        result[CERTAIN_RETURN] = evaluated_mean(algorithm, self.standard_error) if mean >= self.target else mean
 
 
 def evaluated_mean(algo: Any, standard_error: float) -> float:
-    """The mean return of so many episodes that its standard error is at most this."""
+    """The mean return of as many episodes as this standard error of the mean requires."""
     means: list[float] = []
     while len(means) < _LEAST_EVALUATIONS or statistics.stdev(means) > standard_error * math.sqrt(len(means)):
         means.append(float(algo.evaluate()["env_runners"]["episode_return_mean"]))
     return statistics.mean(means)
 
 
-def hold_seed(env: str, seed: int, settings: Mapping[str, Any], hold: Hold, algorithm: str) -> dict[str, Any]:
-    """Train one seed to the end, and see whether its mean return holds."""
-    started, least, steps = time.perf_counter(), float("inf"), 0
-    with building(env, seed, settings, algorithm) as algo:
-        while steps < hold.until:
-            result = algo.train()
-            steps = int(result["num_env_steps_sampled_lifetime"])
-            mean = float(result["env_runners"]["episode_return_mean"])
-            if steps >= hold.first:
-                least = min(least, mean if mean == mean else float("-inf"))
-    return {
-        "held": least >= hold.mean,
-        "least_return": round(least, 2),
-        "env_steps": steps,
-        "seconds": round(time.perf_counter() - started, 2),
-    }
-
-
-def curve(env: str, seed: int, settings: Mapping[str, Any], within: int) -> list[tuple[int, float]]:
-    """A learning curve: (env steps, mean return) of each iteration that has finished episodes."""
-    points: list[tuple[int, float]] = []
-    with building(env, seed, settings) as algo:
-        steps = 0
-        while steps < within:
-            result = algo.train()
-            steps = int(result["num_env_steps_sampled_lifetime"])
-            mean = result["env_runners"]["episode_return_mean"]
-            if mean == mean:
-                points.append((steps, float(mean)))
-    return points
-
-
 def area(points: Sequence[tuple[int, float]], within: int) -> float:
-    """The mean height of a curve up to `within` steps (trapezoids; level before its first point).
+    """Mean height of a curve up to `within` steps: trapezoids, constant before its first point.
 
     Raises:
-        ValueError: The curve ends before.
+        ValueError: The curve ends earlier.
     """
     if not points or points[-1][0] < within:
         reached = points[-1][0] if points else 0
@@ -373,39 +327,51 @@ def area(points: Sequence[tuple[int, float]], within: int) -> float:
     raise AssertionError("unreachable: the last point lies at or after `within`")
 
 
-def area_of(env: str, seed: int, settings: Mapping[str, Any], within: int) -> dict[str, float]:
-    """The area under the learning curve of a seed."""
-    return {"area": area(curve(env, seed, settings, within), within)}
+def areas(config: Any, seeds: Sequence[int], within: int, path: Path | None = None) -> list[dict[str, float]]:
+    """Area under the learning curve of each seed up to `within` env steps."""
+    curves = [run.history.curve() for run in train_seeds(config, seeds, {STEPS: within}, path)]
+    return [{"area": area(list(zip(curve.x.tolist(), curve.y.tolist(), strict=True)), within)} for curve in curves]
 
 
 def compare_drivers(
-    seeds: int, settings: Mapping[str, Any], within: int, journal: Journal = Journal(), run: Mapping[str, Any] = {}
+    seeds: int,
+    settings: Mapping[str, Any],
+    within: int,
+    journal: Journal,
+    run: Mapping[str, Any] = {},
+    path: Path | None = None,
 ) -> dict[str, Any]:
-    """Areas under the learning curves of both drivers, and how much their means over the seeds differ.
+    """Compares the areas under the learning curves of both drivers.
 
     Args:
         seeds: Number of seeds.
-        settings: Of both.
+        settings: Settings of both drivers.
         within: Env steps.
-        journal: Where each area is kept.
-        run: What tells these areas from others there.
+        journal: Journal of the areas.
+        run: Additional identity of these areas in the journal.
+        path: Folder of the runs. None keeps no files.
 
     Returns:
-        ``{"areas": {env: [area of each seed]}, "difference": of the means, relative to the device driver's}``.
+        ``{"areas": {env: [area of each seed]}, "difference": relative difference of the means}``.
     """
-    areas: dict[str, list[float]] = {env: [] for env in DRIVERS}
-    for seed in range(seeds):
-        for env, mine in areas.items():
-            key = {"env": env, "seed": seed, "within": within, "of": "area", **run}
-            mine.append(journal.once(key, functools.partial(area_of, env, seed, settings, within))["area"])
-        print({"seed": seed, **{env: round(mine[-1], 2) for env, mine in areas.items()}}, flush=True)
-    device, host = (statistics.mean(areas[env]) for env in DRIVERS)
-    return {"areas": areas, "difference": abs(host - device) / abs(device)}
+    found: dict[str, list[float]] = {}
+    for env in DRIVERS:
+        config = config_of(env, settings)
+        runs = [{"env": env, "seed": seed, "within": within, "of": "area", **run} for seed in range(seeds)]
+
+        def measure(chosen: list[int], env: str = env, config: Any = config) -> list[dict[str, float]]:
+            return areas(config, chosen, within, run_folder(path, "areas", env, seeds=chosen))
+
+        lines = journal.once_each(runs, measure, together=config.why_no_population() is None)
+        found[env] = [line["area"] for line in lines]
+        print({env: [round(each, 2) for each in found[env]]}, flush=True)
+    device, host = (statistics.mean(found[env]) for env in DRIVERS)
+    return {"areas": found, "difference": abs(host - device) / abs(device)}
 
 
 @contextlib.contextmanager
 def ray_for(settings: Mapping[str, Any]) -> Iterator[None]:
-    """Ray while the context lasts, if the settings have env runner actors: one start for all the seeds."""
+    """Runs Ray in the context if the settings have env runner actors: all seeds share one start."""
     if not (num_env_runners := settings.get("num_env_runners", 0)):
         yield
         return
@@ -421,53 +387,59 @@ def ray_for(settings: Mapping[str, Any]) -> Iterator[None]:
 def run_all_seeds(
     algorithm: str, env: str, args: argparse.Namespace, settings: Mapping[str, Any], journal: Journal
 ) -> bool:
-    """Every seed against the criterion: whether enough of them pass."""
-    if args.hold is not None:
-        return hold_all_seeds(algorithm, env, args, settings, journal)
-    criterion = (RLLIB_CRITERIA if args.rllib_settings else CRITERIA[algorithm]).get(env)
-    target = args.target if args.target is not None else criterion.target if criterion else None
-    within = args.within or (criterion.within if criterion else None)
+    """Trains all seeds that the journal does not contain.
+
+    Returns:
+        Whether enough seeds pass.
+    """
+    goal = hold_of(args) if args.hold is not None else criterion_of(algorithm, env, args)
+    identity = goal.identity | overrides(args) | ({"settings": "rllib"} if args.rllib_settings else {})
+    runs = [{"algorithm": algorithm, "env": env, "seed": seed, **identity} for seed in range(args.seeds)]
+    config = config_of(env, settings, algorithm)
+
+    def measure(seeds: list[int]) -> list[dict[str, Any]]:
+        return goal.train(config, seeds, run_folder(args.checkpoints, algorithm, env, seeds=seeds))
+
+    together = goal.prepared(config).why_no_population() is None
+    lines = journal.once_each(runs, measure, together=together)
+    for line in lines:
+        print(line, flush=True)
+    num_passed = sum(line[goal.passed] for line in lines)
+    print(f"{algorithm} on {env}: {num_passed} of {args.seeds} seeds {goal}")
+    return num_passed >= max(1, args.seeds - 1)
+
+
+def criterion_of(algorithm: str, env: str, args: argparse.Namespace) -> Criterion:
+    """Target and limit of the command line, or those of the environment.
+
+    Raises:
+        SystemExit: One is missing.
+    """
+    known = (RLLIB_CRITERIA if args.rllib_settings else CRITERIA[algorithm]).get(env)
+    target = args.target if args.target is not None else known.target if known else None
+    within = args.within or (known.within if known else None)
     if target is None or within is None:
         raise SystemExit(f"--env {env}: give --target and --within.")
-    standard_error = criterion.standard_error if criterion else None
-    passed, unfinished = 0, Unfinished(args.checkpoints)
-    for seed in range(args.seeds):
-        run = {"algorithm": algorithm, "env": env, "seed": seed, "target": target, "within": within}
-        run |= overrides(args) | ({"settings": "rllib"} if args.rllib_settings else {})
-        run |= {} if standard_error is None else {"standard_error": standard_error}
-        trained = functools.partial(
-            run_seed, env, seed, settings, target, within, algorithm, unfinished, run, standard_error
-        )
-        result = journal.once(run, trained)
-        unfinished.remove(run)
-        print(result, flush=True)
-        passed += result["reached"]
-    print(f"{algorithm} on {env}: {passed} of {args.seeds} seeds reach {target:g} within {within:,} steps")
-    return passed >= max(1, args.seeds - 1)
+    return Criterion(target, within, known.standard_error if known else None)
 
 
-def hold_all_seeds(
-    algorithm: str, env: str, args: argparse.Namespace, settings: Mapping[str, Any], journal: Journal
-) -> bool:
-    """Every seed to the end: whether enough of them hold."""
+def hold_of(args: argparse.Namespace) -> Hold:
+    """The bound of the command line.
+
+    Raises:
+        SystemExit: Its env steps are missing.
+    """
     if args.first is None or args.until is None or not 0 <= args.first < args.until:
         raise SystemExit(f"--hold {args.hold:g}: give --from and --until, which is more.")
-    hold, passed = Hold(args.hold, args.first, args.until), 0
-    for seed in range(args.seeds):
-        run = {"algorithm": algorithm, "env": env, "seed": seed, "hold": hold.mean, "from": hold.first}
-        run |= {"until": hold.until, **overrides(args)} | ({"settings": "rllib"} if args.rllib_settings else {})
-        result = journal.once(run, functools.partial(hold_seed, env, seed, settings, hold, algorithm))
-        print(result, flush=True)
-        passed += result["held"]
-    print(
-        f"{algorithm} on {env}: {passed} of {args.seeds} seeds hold {hold.mean:g} from {hold.first:,} to "
-        f"{hold.until:,} steps"
-    )
-    return passed >= max(1, args.seeds - 1)
+    return Hold(args.hold, args.first, args.until)
 
 
 def run_criteria(criteria: Sequence[tuple[str, str]], args: argparse.Namespace, journal: Journal) -> bool:
-    """Several criteria, one after the other: whether all of them are met."""
+    """Tests several algorithms and environments in sequence.
+
+    Returns:
+        Whether all pass.
+    """
     all_passed = True
     for algorithm, env in criteria:
         settings = {**settings_of(env, algorithm, args.rllib_settings), **overrides(args)}
@@ -477,13 +449,17 @@ def run_criteria(criteria: Sequence[tuple[str, str]], args: argparse.Namespace, 
 
 
 def run_comparison(args: argparse.Namespace, journal: Journal) -> bool:
-    """Both drivers: whether their areas agree."""
+    """Compares both drivers.
+
+    Returns:
+        Whether their areas agree.
+    """
     settings = (
         settings_of("CartPole-v1", rllib=True) | {"num_env_runners": 0, "num_envs_per_env_runner": 8} | overrides(args)
     )
     within = args.within or DRIVERS_WITHIN
     with ray_for(settings):
-        results = compare_drivers(args.seeds, settings, within, journal, overrides(args))
+        results = compare_drivers(args.seeds, settings, within, journal, overrides(args), args.checkpoints)
     means = ", ".join(f"{env} {statistics.mean(areas):.1f}" for env, areas in results["areas"].items())
     print(
         f"mean return over the first {within:,} steps, {args.seeds} seeds: {means}; "
@@ -532,9 +508,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--compare-drivers", action="store_true", help="compare " + " and ".join(DRIVERS) + " instead")
     parser.add_argument("--env-runners", type=int, metavar="N", help="override num_env_runners")
     parser.add_argument("--envs", type=int, metavar="N", help="override num_envs_per_env_runner")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="append every run to FILE; skip those that it holds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="append each run to FILE; skip runs that it has")
     parser.add_argument(
-        "--checkpoints", type=Path, metavar="DIR", help="keep runs in DIR until they are done; go on there"
+        "--checkpoints", type=Path, metavar="DIR", help="keep files of runs in DIR; continue them after a kill"
     )
     args = parser.parse_args(arguments)
 

@@ -8,15 +8,14 @@ copy has to have a `config` and a dict `stop` with ``num_env_steps_sampled_lifet
 ``env_runners/episode_return_mean``. A seed passes if it reaches this mean return within these env steps.
 
 Option ``--json FILE`` appends each finished run to FILE, with its commit; runs that FILE contains are not repeated.
-Option ``--checkpoints DIR`` saves unfinished runs in DIR every five minutes; the same command continues them. The
-command exits with 1 if more than one of five seeds fails.
+Option ``--checkpoints DIR`` keeps the files of runs in DIR; the same command then continues after a kill. The command
+exits with 1 if more than one of five seeds fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import runpy
 import sys
 import tempfile
@@ -25,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from bench.learning import Journal, Unfinished, ray_for, train
+from bench.journal import Journal
+from bench.learning import STEPS, Criterion, ray_for, run_folder
 from jaxrl_stack.migration import migrate
-
-STEPS, RETURN = "num_env_steps_sampled_lifetime", "env_runners/episode_return_mean"
+from jaxrl_stack.runs.curves import RETURN
 
 
 @contextlib.contextmanager
@@ -61,44 +60,41 @@ def migrated(script: Path, options: Sequence[str] = ()) -> tuple[Any, Mapping[st
     return names["config"], names["stop"]
 
 
-def run_seed(
-    script: Path, options: Sequence[str], seed: int, unfinished: Unfinished, run: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Train one seed of a script until its criterion or its limit, whichever comes first."""
-    config, stop = migrated(script, options)
-    algo = config.debugging(seed=seed).build_algo()
-    try:
-        return train(algo, stop[RETURN], int(stop[STEPS]), unfinished, run)
-    finally:
-        algo.stop()
-
-
 def run_script(
-    script: Path, seeds: Sequence[int], options: Sequence[str], journal: Journal, unfinished: Unfinished
+    script: Path, seeds: Sequence[int], options: Sequence[str], journal: Journal, checkpoints: Path | None
 ) -> bool:
-    """Train all seeds of a script.
+    """Trains all seeds of a script that the journal does not contain.
+
+    Args:
+        script: The file for RLlib.
+        seeds: The seeds.
+        options: Command line of the script.
+        journal: Journal of the runs.
+        checkpoints: Folder of all runs. None keeps no files.
 
     Returns:
         Whether enough of them pass.
     """
     config, stop = migrated(script, options)
-    passed = []
+    goal = Criterion(stop[RETURN], int(stop[STEPS]))
+    identity = {
+        "script": script.stem,
+        "options": list(options),
+        "algorithm": config.algo_class.__name__,
+        "env": script.stem,
+        "target": stop[RETURN],
+        "within": stop[STEPS],
+    }
+
+    def measure(chosen: list[int]) -> list[dict[str, Any]]:
+        own = [seeds[i] for i in chosen]
+        return goal.train(config, own, run_folder(checkpoints, config.algo_class.__name__, script.stem, seeds=own))
+
     with ray_for({"num_env_runners": config.num_env_runners}):
-        for seed in seeds:
-            run = {
-                "script": script.stem,
-                "options": list(options),
-                "algorithm": config.algo_class.__name__,
-                "env": script.stem,
-                "seed": seed,
-                "target": stop[RETURN],
-                "within": stop[STEPS],
-            }
-            done = journal.once(run, functools.partial(run_seed, script, options, seed, unfinished, run))
-            unfinished.remove(run)
-            print(done, flush=True)
-            passed += [done] if done["reached"] else []
-    reached = ", ".join(f"{done['env_steps']:,}" for done in passed)
+        runs = [{**identity, "seed": seed} for seed in seeds]
+        lines = journal.once_each(runs, measure, together=config.why_no_population() is None)
+    passed = [line for line in lines if line["reached"]]
+    reached = ", ".join(f"{line['env_steps']:,}" for line in passed)
     print(
         f"{script.stem}: {len(passed)} of {len(seeds)} seeds reach {stop[RETURN]:g} after {reached or 'no'} env steps"
     )
@@ -113,11 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--options", default="", help="command line of the scripts, such as --num-agents=3")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append every run to FILE; skip those that it has")
-    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="save unfinished runs in DIR and continue them")
+    parser.add_argument("--checkpoints", type=Path, metavar="DIR", help="keep files of runs in DIR")
     args = parser.parse_args(arguments)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
-    journal, unfinished = Journal(args.json, harness.commit()), Unfinished(args.checkpoints)
-    results = [run_script(path, seeds, args.options.split(), journal, unfinished) for path in args.scripts]
+    journal = Journal(args.json, harness.commit())
+    results = [run_script(path, seeds, args.options.split(), journal, args.checkpoints) for path in args.scripts]
     return 0 if all(results) else 1
 
 

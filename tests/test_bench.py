@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import functools
 import inspect
 import json
 import math
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -26,6 +24,8 @@ from bench import (
     first_hour,
     harness,
     host_throughput,
+    journal,
+    killed_benchmark,
     learning,
     off_policy_throughput,
     pong,
@@ -44,6 +44,9 @@ from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack,
 from jaxrl_stack.env.jax_env import check_jax_env
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.ops.vtrace import vtrace
+from jaxrl_stack.runs.benchmark import write_content
+from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.run import Run
 
 BASELINES = Path(sorting_loop.__file__).parent
 PEERS = Path(protocol.__file__).parent
@@ -543,7 +546,7 @@ def test_both_drivers_learning_curves_are_compared(capsys):
         "num_epochs": 1,
         "model_config": {"fcnet_hiddens": [8]},
     }
-    report = learning.compare_drivers(1, settings, within=512)
+    report = learning.compare_drivers(1, settings, 512, journal.Journal())
     (device,), (host,) = report["areas"].values()
     # An untrained policy holds the pole for some twenty steps.
     assert 10 < device < 50 and 10 < host < 50
@@ -624,11 +627,12 @@ def test_a_target_that_the_last_episodes_reach_by_luck_is_not_reached(monkeypatc
     """A guess is right in half of the episodes of UmbrellaChain, which return 0 in the mean and differ by 3."""
     settings = {"num_envs_per_env_runner": 8, "train_batch_size_per_learner": 80, "minibatch_size": 80, "lr": 0.0}
     settings |= {"num_epochs": 1, "model_config": {"fcnet_hiddens": [4]}, "metrics_num_episodes_for_smoothing": 8}
-    train = functools.partial(learning.run_seed, "gymnax/UmbrellaChain-bsuite", 0, settings, 0.7, 2000)
-    assert train()["reached"]
+    config = learning.config_of("gymnax/UmbrellaChain-bsuite", settings)
+    (by_luck,) = learning.Criterion(0.7, 2000).train(config, [0])
+    assert by_luck["reached"]
     monkeypatch.setitem(learning.EVALUATION, "evaluation_duration", 200)
-    assert not (known := train(standard_error=0.1))["reached"]
-    assert known["best_return"] < 0.7 and known["env_steps"] == 2000
+    (known,) = learning.Criterion(0.7, 2000, standard_error=0.1).train(config, [0])
+    assert not known["reached"] and known["best_return"] < 0.7 and known["env_steps"] == 2000
 
 
 @pytest.mark.parametrize(("hold", "status"), [(5.0, 0), (501.0, 1)])
@@ -648,48 +652,85 @@ def test_learning_judges_seeds_by_what_holds(tmp_path: Path, hold: float, status
         learning.main([*arguments.split(), "--from", "4000"])
 
 
-def test_learning_goes_on_where_a_journal_ends(tmp_path: Path):
+def test_a_journal_tells_which_runs_are_finished(tmp_path: Path):
     measured: list[int] = []
 
     def measure() -> dict[str, Any]:
         measured.append(1)
         return {"reached": True}
 
-    first = learning.Journal(tmp_path / "runs" / "ppo.jsonl", "abc")
-    later = learning.Journal(tmp_path / "runs" / "ppo.jsonl", "def")
+    first = journal.Journal(tmp_path / "runs" / "ppo.jsonl", "abc")
+    later = journal.Journal(tmp_path / "runs" / "ppo.jsonl", "def")
     assert first.once({"seed": 0}, measure) == {"seed": 0, "reached": True, "commit": "abc"}
     assert later.once({"seed": 0}, measure) == {"seed": 0, "reached": True, "commit": "abc"}
     assert later.once({"seed": 1}, measure) == {"seed": 1, "reached": True, "commit": "def"}
     assert len(measured) == 2
-    learning.Journal().once({"seed": 0}, measure)
+    journal.Journal().once({"seed": 0}, measure)
     assert len(measured) == 3
 
 
-def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path, capsys):
-    settings = {"num_envs_per_env_runner": 8, "train_batch_size_per_learner": 256, "minibatch_size": 256}
-    settings |= {"num_epochs": 1, "model_config": {"fcnet_hiddens": [8]}}
-    run = {"algorithm": "PPO", "env": "gymnax/CartPole-v1", "seed": 0}
-    unfinished = learning.Unfinished(tmp_path, every_s=0.0)
+def test_missing_runs_of_a_journal_are_made_together_or_one_by_one(tmp_path: Path):
+    runs = [{"seed": seed} for seed in range(4)]
+    for together, wanted in ((True, [[0, 2, 3]]), (False, [[0], [2], [3]])):
+        kept = journal.Journal(tmp_path / f"{together}.jsonl", "abc")
+        kept.append(runs[1], {"x": 10})
+        groups: list[list[int]] = []
 
-    def train(within: int) -> dict[str, Any]:
-        return learning.run_seed(run["env"], 0, settings, 501.0, within, unfinished=unfinished, run=run)
+        def measure(chosen: list[int], groups: list[list[int]] = groups) -> list[dict[str, int]]:
+            groups.append(chosen)
+            return [{"x": i} for i in chosen]
 
-    first = train(512)
-    folder = tmp_path / "PPO-gymnax-CartPole-v1-0"
-    assert {path.name for path in folder.iterdir()} == {"512", "progress.json"}
-    second = train(768)
-    assert (first["env_steps"], second["env_steps"]) == (512, 768)
-    # Two checkpoints of the first, one of the second.
-    assert [json.loads(line.replace("'", '"'))["steps"] for line in capsys.readouterr().out.splitlines()] == [
-        256,
-        512,
-        768,
+        for _ in range(2):
+            assert [line["x"] for line in kept.once_each(runs, measure, together=together)] == [0, 10, 2, 3]
+        assert groups == wanted
+
+
+def run_with(**columns: list[float]) -> Run:
+    """A finished run with 100 env steps and 2 seconds per iteration and these columns."""
+    history = History()
+    for i in range(len(next(iter(columns.values())))):
+        row: dict[str, Any] = {"num_env_steps_sampled_lifetime": 100 * (i + 1), "time_total_s": 2.0 * (i + 1)}
+        row["env_runners"] = {"episode_return_mean": columns["mean"][i]}
+        if "greedy" in columns:
+            row["evaluation"] = {"env_runners": {"episode_return_mean": columns["greedy"][i]}}
+        history.append(row)
+    return Run("seed 0", history)
+
+
+def test_a_run_ends_at_its_target_also_if_it_trains_on():
+    nan = math.nan
+    run = run_with(mean=[nan, 5.0, 10.0, 30.0])
+    reached = learning.Criterion(10.0, 400).end_of(run, num_runs=2)
+    assert reached == {"reached": True, "best_return": 10.0, "env_steps": 300, "seconds": 3.0}
+    # The last iteration exceeds the limit.
+    late = learning.Criterion(20.0, 350).end_of(run)
+    assert late == {"reached": False, "best_return": 30.0, "env_steps": 400, "seconds": 8.0}
+    assert learning.Criterion(20.0, 200).end_of(run)["best_return"] == 5.0
+    # A member that has diverged ends before the limit.
+    assert learning.Criterion(99.0, 9000).end_of(run)["env_steps"] == 400
+    held = learning.Hold(5.0, 200, 400).end_of(run)
+    assert held == {"held": True, "least_return": 5.0, "env_steps": 400, "seconds": 8.0}
+    assert not learning.Hold(5.0, 100, 400).end_of(run)["held"]
+
+
+def test_results_of_a_killed_benchmark_are_compared_except_times(tmp_path: Path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        write_content(folder, [0], {"training_iteration": 1}, "curve", [], [])
+        (folder / "seed_0").mkdir()
+        (folder / "seed_0" / "progress.csv").write_text("training_iteration,time_total_s\n1,2.0\n")
+        (folder / "seed_0" / "result.json").write_text('{"env_runners": {"x": NaN}, "pid": 7}\n')
+    (killed / "seed_0" / "progress.csv").write_text("training_iteration,time_total_s\n1,9.0\n")
+    (killed / "seed_0" / "result.json").write_text('{"env_runners": {"x": NaN}, "pid": 8}\n')
+    assert killed_benchmark.differences(whole, killed) == []
+    (killed / "seed_0" / "result.json").write_text('{"env_runners": {"x": 0.5}}\n')
+    (killed / "seed_0" / "progress.csv").write_text("training_iteration\n1\n1\n")
+    (killed / "seed_0_2").mkdir()
+    assert killed_benchmark.differences(whole, killed) == [
+        "seed_0_2: only in one folder",
+        "seed_0/progress.csv: training_iteration",
+        "seed_0/result.json: env_runners/x",
     ]
-    assert second["seconds"] > first["seconds"] and second["best_return"] >= first["best_return"]
-    with pytest.raises(SystemExit, match="choose another folder"):
-        unfinished.resume({**run, "target": 1.0}, None)
-    unfinished.remove(run)
-    assert not folder.exists()
 
 
 def line_of_score(seed: int, score: float, **changed: Any) -> dict[str, Any]:
@@ -735,9 +776,8 @@ def test_the_page_of_scores_is_up_to_date():
 
 def test_scores_are_trained_once_and_have_their_numbers(tmp_path: Path):
     cell = scores.Cell("PPO", "CartPole-v1", 2048, 1, 1.0)
-    journal = learning.Journal(tmp_path / "runs.jsonl", "abc")
     for _ in range(2):
-        scores.run_cell(cell, tmp_path / "results", journal)
+        scores.run_cell(cell, tmp_path / "results", journal.Journal(tmp_path / "runs.jsonl", "abc"))
     (line,) = (json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines())
     assert line["run"] == {"algorithm": "PPO", "env": "CartPole-v1", "seed": 0, "steps": 2048}
     measured = line["measured"]
@@ -859,93 +899,40 @@ def test_ratios_of_commits_are_new_by_old_whichever_runs_first(monkeypatch):
     assert list(commits.ratios(commits.JOBS["dqn-device"], ("old", "new"), 2, 3, 1.0)) == [1.5] * 6
 
 
-class ImprovesByAHundred:
-    """In the place of an algorithm: returns grow with every iteration; it fails at the one where it is told to."""
-
-    fails_at = 0
-
-    def __init__(self):
-        self.iteration = 0
-
-    def train(self):
-        self.iteration += 1
-        if self.iteration == self.fails_at:
-            raise KeyboardInterrupt
-        steps = 1000 * self.iteration
-        return {"num_env_steps_sampled_lifetime": steps, "env_runners": {"episode_return_mean": steps / 20}}
-
-    def evaluate(self):
-        return {"env_runners": {"episode_return_mean": 100.0 * self.iteration}}
-
-    def save_to_path(self, path):
-        path.mkdir(parents=True)
-        (path / "iteration").write_text(str(self.iteration))
-
-    def restore_from_path(self, path):
-        self.iteration = int((path / "iteration").read_text())
-
-    def stop(self):
-        pass
+def runs_of_dreamer(monkeypatch, file: Path, *command: str, greedy: list[list[float]]) -> list[dict[str, Any]]:
+    """Lines of the journal after a command whose seeds have these greedy returns."""
+    trained = [run_with(greedy=own, mean=[each / 2 for each in own]) for own in greedy]
+    monkeypatch.setattr(dreamer, "train_seeds", lambda config, seeds, until, path: [trained[seed] for seed in seeds])
+    assert dreamer.main([*command, "--json", str(file)]) == 0
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_a_dreamer_run_stops_at_its_bar_and_continues_where_it_was_interrupted(tmp_path, monkeypatch):
-    made = SimpleNamespace(build_algo=ImprovesByAHundred)
-    monkeypatch.setattr(dreamer, "config_of", lambda env, bar, seed: made)
-    file, kept = tmp_path / "runs.jsonl", tmp_path / "kept"
-    command = ["--env", "CartPole-v1", "--seeds", "1", "--json", str(file), "--checkpoints", str(kept)]
-    monkeypatch.setattr(ImprovesByAHundred, "fails_at", 3)
-    with pytest.raises(KeyboardInterrupt):
-        dreamer.main(command)
-    assert not file.exists()
-    monkeypatch.setattr(ImprovesByAHundred, "fails_at", 0)
-    assert dreamer.main(command) == 0
-    (run,) = (json.loads(line) for line in file.read_text().splitlines())
-    measured = run["measured"]
-    assert measured["reached"] == 4000 and [row[:3] for row in measured["curve"]] == [
-        [1000 * i, 100.0 * i, 50.0 * i] for i in range(1, 5)
-    ]
-    assert list(kept.iterdir()) == []
-    # A run that stands there is not run again.
-    monkeypatch.setattr(ImprovesByAHundred, "fails_at", 1)
-    assert dreamer.main(command) == 0
+def test_a_dreamer_run_ends_at_its_bar(tmp_path, monkeypatch):
+    command = ["--env", "CartPole-v1", "--seeds", "1"]
+    greedy = [[100.0, 200.0, 300.0, 400.0]]
+    (run,) = runs_of_dreamer(monkeypatch, tmp_path / "runs.jsonl", *command, greedy=greedy)
+    curve = [[100 * i, 100.0 * i, 50.0 * i, 2.0 * i] for i in range(1, 5)]
+    assert run["measured"] == {"reached": 400, "seconds": 8.0, "first": 2.0, "curve": curve}
+    # The journal contains the run, so it is not repeated.
+    assert len(runs_of_dreamer(monkeypatch, tmp_path / "runs.jsonl", *command, greedy=[])) == 1
 
 
-class TwoSeeds(ImprovesByAHundred):
-    """A population of two members: returns of the second one are those of the first one an iteration before."""
-
-    def train(self):
-        sampled = super().train()
-        members = [sampled, {"env_runners": {"episode_return_mean": 0.0}}]
-        return {"num_env_steps_sampled_lifetime": 1000 * self.iteration, "members": members}
-
-    def evaluate(self):
-        return [super().evaluate(), {"env_runners": {"episode_return_mean": 100.0 * (self.iteration - 1)}}]
-
-
-def test_dreamers_seeds_train_together_until_all_are_at_the_bar(tmp_path, monkeypatch):
-    made = SimpleNamespace(build_population=lambda seeds: TwoSeeds())
-    monkeypatch.setattr(dreamer, "config_of", lambda env, bar, seed: made)
-    monkeypatch.setattr(dreamer, "Population", TwoSeeds)
-    file = tmp_path / "runs.jsonl"
-    assert dreamer.main(["--env", "gymnax/CartPole-v1", "--seeds", "2", "--together", "--json", str(file)]) == 0
-    runs = [json.loads(line) for line in file.read_text().splitlines()]
+def test_dreamers_seeds_of_one_program_end_at_their_own_bars(tmp_path, monkeypatch):
+    command = ["--env", "gymnax/CartPole-v1", "--seeds", "2", "--together"]
+    greedy = [[300.0, 400.0, 0.0], [0.0, 300.0, 400.0]]
+    runs = runs_of_dreamer(monkeypatch, tmp_path / "runs.jsonl", *command, greedy=greedy)
     assert [run["run"]["seed"] for run in runs] == [0, 1]
-    assert [run["measured"]["reached"] for run in runs] == [4000, 5000]
-    assert [len(run["measured"]["curve"]) for run in runs] == [4, 5]
+    assert [run["measured"]["reached"] for run in runs] == [200, 300]
+    assert [len(run["measured"]["curve"]) for run in runs] == [2, 3] and runs[0]["measured"]["together"] == 2
 
 
-def test_a_dreamer_run_is_at_its_bar_after_as_many_evaluations_in_a_row_as_that_asks_for(tmp_path, monkeypatch):
-    class OnceByChance(ImprovesByAHundred):
-        def evaluate(self):
-            luck = 400.0 if self.iteration == 1 else 0.0
-            return {"env_runners": {"episode_return_mean": luck + 100.0 * self.iteration}}
-
-    monkeypatch.setattr(dreamer, "config_of", lambda env, bar, seed: SimpleNamespace(build_algo=OnceByChance))
+def test_a_dreamer_run_may_need_several_evaluations_in_a_row(tmp_path, monkeypatch):
     monkeypatch.setitem(dreamer.BARS, "CartPole-v1", dreamer.Bar(400.0, 40_000, evaluations=3))
-    file = tmp_path / "runs.jsonl"
-    assert dreamer.main(["--env", "CartPole-v1", "--seeds", "1", "--json", str(file)]) == 0
-    (run,) = (json.loads(line) for line in file.read_text().splitlines())
-    assert run["measured"]["reached"] == 6000 and run["run"]["evaluations"] == 3
+    greedy = [[500.0, 0.0, 400.0, 500.0, 600.0, 700.0]]
+    (run,) = runs_of_dreamer(
+        monkeypatch, tmp_path / "runs.jsonl", "--env", "CartPole-v1", "--seeds", "1", greedy=greedy
+    )
+    assert run["measured"]["reached"] == 500 and run["run"]["evaluations"] == 3
 
 
 def test_operations_of_a_program_count_those_of_loops_as_often_as_they_run():

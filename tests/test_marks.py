@@ -48,7 +48,7 @@ def uses_helpers():
 
 
 def builds_in_the_benchmarks():
-    return learning.compare_drivers(1, {}, within=512)
+    return learning.compare_drivers(1, {}, 512, None)
 
 
 def starts_a_benchmark():
