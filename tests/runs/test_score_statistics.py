@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -18,6 +21,7 @@ from jaxrl_stack.runs.score_statistics import (
     score_interval,
 )
 
+RANDOM_SCORES = Path(__file__).parents[2] / "bench" / "random_scores.jsonl"
 EXACT = {"rtol": 0.0, "atol": 1e-12}
 SCORES = np.array([[0.0, 1.0, 2.0], [0.5, 1.5, 4.0]])
 """Two runs of three tasks, whose means are 0.25, 1.25 and 3."""
@@ -81,6 +85,15 @@ def test_intervals_cover_the_true_value(statistic):
     bounds = np.array([score_interval(statistic, one, num_resamples=200) for one in experiments])
     covered = np.mean((bounds[:, 0] <= 1.0) & (bounds[:, 1] >= 1.0))
     assert 0.9 <= covered <= 0.99
+
+
+def test_references_of_random_actions_are_measured():
+    lines = RANDOM_SCORES.read_text().splitlines()
+    measured = {line["run"]["env"]: line["measured"] for line in map(json.loads, lines)}
+    random = {task: one for task, one in REFERENCES.items() if one.source.startswith("random actions")}
+    assert len(random) >= 8 and random.keys() <= measured.keys()
+    for task, reference in random.items():
+        assert abs(reference.low - measured[task]["mean"]) <= measured[task]["standard_error"]
 
 
 def test_references_are_ordered_and_a_users_take_their_place():
