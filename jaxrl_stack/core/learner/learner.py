@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import socket
 import warnings
@@ -842,12 +843,33 @@ class Learner(Checkpointable):
                 params = {ref: trace.params[ref] for ref in gradients}
                 old_state = trace.optimizers[module_id][name]
                 lr = trace.learning_rates[module_id].get(name)
-                new_params, new_state = optimizer.step(lr, gradients, old_state, params)
+                due = self.optimizer_is_due(module_id, name)
+                if due is True:
+                    new_params, new_state = optimizer.step(lr, gradients, old_state, params)
+                else:
+                    step, keep = functools.partial(optimizer.step, lr, gradients), lambda state, params: (params, state)
+                    new_params, new_state = jax.lax.cond(due, step, keep, old_state, params)
                 if skip:
                     new_params = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_params, params)
                     new_state = jax.tree.map(lambda n, o, ok=finite: jnp.where(ok, n, o), new_state, old_state)
                 trace.params = {**trace.params, **new_params}
                 trace.optimizers = {**trace.optimizers, module_id: {**trace.optimizers[module_id], name: new_state}}
+
+    def optimizer_is_due(self, module_id: ModuleID, optimizer_name: str) -> Any:
+        """Whether an optimizer makes a step in this update; by default every optimizer does.
+
+        Without a step, the parameters and the optimizer's state stay as they are. A gradient of 0 would not do, because
+        momentum moves parameters all the same. The loss can skip its computation by `jax.lax.cond` with this scalar.
+
+        Args:
+            module_id: Module of the optimizer.
+            optimizer_name: Name of the optimizer within the module.
+
+        Returns:
+            True, or a bool scalar of the traced update. Compute it from `updates_so_far` and static settings: then
+            it is the same for all members of a population, and the program contains a branch for it.
+        """
+        return True
 
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[ModuleID, dict[str, Any]]
@@ -978,6 +1000,12 @@ class Learner(Checkpointable):
         if self._tracing.trace is not None:
             return self._tracing.trace.extra
         return jax.device_get(host_view(self.state.extra))
+
+    @property
+    def updates_so_far(self) -> jax.Array | None:
+        """While a hook is traced: number of updates before this one, uint32 scalar; None if the losses are only
+        evaluated."""
+        return self._running_trace("updates_so_far").num_updates
 
     def has_rows(self, module_id: ModuleID) -> Any:
         """Returns whether the running update has valid rows of a module. Call it in `post_update`.

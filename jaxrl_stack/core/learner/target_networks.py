@@ -54,7 +54,7 @@ class TargetNetworkUpdates(Learner):
         rest, metrics = dict(state.rest), dict(metrics)
         for mid in last:
             sources = self._sources_of_targets(mid)
-            due = q_learning.target_update_due(state.timesteps, last[mid], self.env_steps_between_target_updates(mid))
+            due = self.target_update_is_due(state, mid)
             has_rows = self.has_rows(mid)
             due = due if has_rows is True else jnp.logical_and(due, has_rows)
             main = {ref: state.params[own] if own in state.params else rest[own] for ref, own in sources.items()}
@@ -65,6 +65,16 @@ class TargetNetworkUpdates(Learner):
             put_counter(metrics, (mid, LAST_TARGET_UPDATE_TS), last[mid])
         extra = {**state.extra, LAST_TARGET_UPDATE: last, TARGET_UPDATES: number}
         return dataclasses.replace(state, rest=rest, extra=extra), metrics
+
+    def target_update_is_due(self, state: LearnerState, module_id: str) -> jax.Array:
+        """Whether a module's target networks are updated after this update, bool scalar.
+
+        Args:
+            state: State after the update, as in `post_update`.
+            module_id: Module with target networks.
+        """
+        last = state.extra[LAST_TARGET_UPDATE][module_id]
+        return q_learning.target_update_due(state.timesteps, last, self.env_steps_between_target_updates(module_id))
 
     def env_steps_between_target_updates(self, module_id: str) -> int:
         """Returns the minimum number of sampled env steps between target updates of a module; 0: every update."""

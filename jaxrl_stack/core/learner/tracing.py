@@ -56,6 +56,7 @@ class Trace:
     linearized: LinearizedLosses | None = None
     losses: dict[ModuleID, Any] | None = None
     gradients: ParamDict | None = None
+    num_updates: jax.Array | None = None
 
 
 @dataclasses.dataclass(frozen=True)

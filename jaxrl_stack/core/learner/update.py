@@ -314,7 +314,7 @@ class Update:
         learner, state = self._learner, dataclasses.replace(state, key=jax.random.key(seed))
         state, batch, forms = self._connected_rows(state, batch, settings, timesteps, axis_name)
         started = self._started(state, batch, settings, axis_name)
-        losses = Losses(learner, started.trace_of, forms)
+        losses = Losses(learner, functools.partial(started.trace_of, num_updates=None), forms)
         values, outputs = losses(started.state.params, started.rest, started.batch, None, {})
         logged = TracedMetrics(outputs.metrics)
         for mid, loss in values.items():
@@ -368,6 +368,7 @@ class Update:
             extra=state.extra,
             axis_name=axis_name,
             trained_refs=_trained_refs(learner, trained, batch),
+            num_updates=state.num_updates,
         )
         # Stochastic layers draw different numbers on every device and in every update; their streams in `state` stay.
         rest = learner.pure.reseed(state.rest, _device_key(state, 2, axis_name))
