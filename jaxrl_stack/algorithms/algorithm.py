@@ -229,15 +229,15 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _make_driver(self, config: AlgorithmConfig) -> Driver:
         """A driver for a config, ready to train and to evaluate."""
-        resolved = None
-        if config.env is not None or self.training_step_class.needs_env:
+        resolved, step_class = None, self.training_step_class.for_config(config)
+        if config.env is not None or step_class.needs_env:
             resolved = config._resolve_env()
             for hint in filter(None, (resolved.hint, *config.sampling_hints())):
                 notice_once(hint)
         if config.num_sampling_actors and not config.create_env_on_local_worker:
             close_unused()
         with self._eager_if_asked():
-            step = self.training_step_class.for_config(config)(config, one_per_call=self.overrides_training_step())
+            step = step_class(config, one_per_call=self.overrides_training_step())
             return make_driver(resolved, self, config, step, self.callbacks)
 
     def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:

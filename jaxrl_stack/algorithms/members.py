@@ -82,7 +82,7 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
         config: A validated config.
     """
     algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
-    step_class = algo_class.training_step_class
+    step_class = algo_class.training_step_class.for_config(config)
     has_evaluation = bool(config.evaluation_interval)
     evaluation = config.get_evaluation_config_object() if has_evaluation else None
     reasons = {

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.distribution.jax_distribution import SquashedGaussian
+from jaxrl_stack.core.distribution.jax_distribution import SquashedDeterministic, SquashedGaussian
 from jaxrl_stack.datasets.checks import MARGIN, RecordedSpaces, checked
 from jaxrl_stack.datasets.item_form import ItemForm
 from jaxrl_stack.datasets.opening import Dataset, has_json_batches, open_dataset
@@ -459,7 +459,7 @@ def is_squashed(module: Any) -> bool:
     if module is None:
         return False
     distribution = module.get_exploration_action_dist_cls()
-    return isinstance(distribution, type) and issubclass(distribution, SquashedGaussian)
+    return isinstance(distribution, type) and issubclass(distribution, SquashedGaussian | SquashedDeterministic)
 
 
 _NORMALIZED = {Columns.OBS: "normalize_observations", Columns.REWARDS: "normalize_rewards"}

@@ -58,11 +58,14 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     """Builds the networks, unless a spec names another one. A class that sets it knows all of its settings."""
     own_settings: tuple[str, ...] = ("twin_q", "initial_alpha")
     """Names of the settings that the algorithm's config adds to the model config."""
+    has_temperature = True
+    """Whether the module has `log_alpha`. Subclasses for losses without entropy set it to False."""
 
     def __init__(self, *args: Any, catalog_class: Any = None, **kwargs: Any):
         super().__init__(*args, catalog_class=catalog_class or self.default_catalog, **kwargs)
         # Not in setup(), which a module with networks of its own replaces.
-        self.log_alpha = nnx.Param(jnp.float32(math.log(self.model_config.get("initial_alpha", 1.0))))
+        if self.has_temperature:
+            self.log_alpha = nnx.Param(jnp.float32(math.log(self.model_config.get("initial_alpha", 1.0))))
         self.noise = nnx.Rngs(self.rngs())
 
     def setup(self) -> None:
@@ -107,7 +110,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def get_non_inference_attributes(self) -> list[str]:
         """Names of everything except the policy."""
         critics = self._critic_parts
-        return [*critics, *(f"target_{name}" for name in critics), "log_alpha", "noise"]
+        temperature = ["log_alpha"] if self.has_temperature else []
+        return [*critics, *(f"target_{name}" for name in critics), *temperature, "noise"]
 
     # ------------------------------------------------------------------------------------------------ forward passes
 

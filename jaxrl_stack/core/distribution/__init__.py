@@ -10,6 +10,7 @@ from jaxrl_stack.core.distribution.jax_distribution import (
     DiagGaussian,
     MultiCategorical,
     MultiDistribution,
+    SquashedDeterministic,
     SquashedGaussian,
     get_action_dist_cls_for_space,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "Distribution",
     "MultiCategorical",
     "MultiDistribution",
+    "SquashedDeterministic",
     "SquashedGaussian",
     "get_action_dist_cls_for_space",
 ]

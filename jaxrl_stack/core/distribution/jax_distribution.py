@@ -310,6 +310,15 @@ class Deterministic(Distribution):
         return self
 
 
+class SquashedDeterministic(Deterministic):
+    """`Deterministic` with one action per row of inputs, which `tanh` squashes into [-1, 1] in `from_logits`."""
+
+    @classmethod
+    def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> SquashedDeterministic:
+        """The actions are ``tanh(logits)``, `[..., d]`."""
+        return cls(jnp.tanh(logits), event_ndim=1)
+
+
 class _Product(Distribution):
     """Independent distributions of one batch shape; log-probabilities, entropies and KLs of the parts are summed."""
 
