@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
-ALGORITHMS = ("ppo", "impala", "appo", "pqn", "dqn", "sac", "tqc")
+ALGORITHMS = ("ppo", "impala", "appo", "pqn", "dqn", "sac", "td3", "tqc")
 """IMPALA and APPO where sampling and learning take turns: with actors, results depend on how fast these are."""
 VARIANTS = ("mlp", "cnn", "lstm", "masks", "connectors")
 LEFT_OUT = {
+    ("td3", "masks"),
     ("tqc", "masks"),
     ("pqn", "cnn"),
     ("pqn", "connectors"),
@@ -59,7 +60,7 @@ RAISED = "raised "
 
 
 def names() -> list[str]:
-    """Every run. TQC acts in Boxes only, where nothing can be masked; IMPALA and APPO have PPO's networks."""
+    """Every run. TD3 and TQC act in Boxes only, where nothing can be masked; IMPALA and APPO have PPO's networks."""
     every: list[tuple[str, ...]] = list(itertools.product(ALGORITHMS, VARIANTS, PLACES))
     runs = [each for each in every if each[:2] not in LEFT_OUT]
     for algorithm, variants in RECORDED.items():
@@ -78,7 +79,7 @@ def make_env(algorithm: str, variant: str) -> Any:
 
     from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv
 
-    is_discrete = algorithm not in ("sac", "tqc") or variant == "masks"
+    is_discrete = algorithm not in ("sac", "td3", "tqc") or variant == "masks"
 
     class Shown(AutoResetJaxEnv):
         """An environment of gymnax whose observations pass a function."""
@@ -154,6 +155,8 @@ def config_of(name: str) -> AlgorithmConfig:
         config.env_runners(rollout_fragment_length=16)
     if algorithm == "sac":
         config.training(target_entropy=-1.0)
+    if algorithm == "td3":
+        config.training(random_timesteps=64)
     if variant == "connectors":
         stack = FrameStacking(num_frames=2)
         config.env_runners(env_to_module_connector=lambda *_, **__: [MeanStdFilter(), stack])

@@ -15,8 +15,8 @@ not repeated. The runs behind the tuned settings are in ``bench/learning.jsonl``
 files of runs in DIR; the same command then continues after a kill.
 
 A seed passes if ``env_runners/episode_return_mean`` reaches the target within the env steps. This is the mean of the
-last 100 finished episodes; for SAC and TQC of the last 5, as in RLlib's example, which trains for 100 episodes. If
-returns are noisy, 100 episodes reach a target by luck. Then the target has a maximum standard error: when the mean in
+last 100 finished episodes; for SAC, TD3 and TQC of the last 5, as in RLlib's example, which trains for 100 episodes.
+If returns are noisy, 100 episodes reach a target by luck. Then the target has a maximum standard error: when the mean in
 training is at the target, episodes with exploration are evaluated until their mean has this standard error, and this
 mean counts. Exits with 1 if more than one seed fails, or if all fail.
 
@@ -180,7 +180,9 @@ RLLIB_CRITERIA = {"CartPole-v1": Criterion(450.0, 300_000), "Pendulum-v1": Crite
 """Environment -> goal with `rllib_settings`."""
 # RLlib's example averages the last 5 episodes; an iteration of SAC would take a second, however fast it is.
 _LAST_FIVE = {"metrics_num_episodes_for_smoothing": 5, "min_time_s_per_iteration": 0}
-REPORTING: dict[str, dict[str, Any]] = {name: {} for name in CRITERIA} | {"SAC": _LAST_FIVE, "TQC": _LAST_FIVE}
+REPORTING: dict[str, dict[str, Any]] = {name: {} for name in CRITERIA} | dict.fromkeys(
+    ("SAC", "TD3", "TQC"), _LAST_FIVE
+)
 EVALUATION = {
     "evaluation_duration": 1_000,
     "evaluation_duration_unit": "episodes",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
     from jaxrl_stack.algorithms.pqn.pqn import PQN, PQNConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
+    from jaxrl_stack.algorithms.td3.td3 import TD3, TD3Config
     from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
     from jaxrl_stack.callbacks.callbacks import RLlibCallback
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -61,6 +62,7 @@ __all__ = [
     "PPO",
     "PQN",
     "SAC",
+    "TD3",
     "TQC",
     "APPOConfig",
     "Algorithm",
@@ -89,6 +91,7 @@ __all__ = [
     "SACConfig",
     "SingleAgentEnvRunner",
     "SingleAgentEpisode",
+    "TD3Config",
     "TQCConfig",
     "ValueFunctionAPI",
     "__version__",
@@ -114,6 +117,7 @@ _MODULES = {
     "algorithms.ppo.ppo": ("PPO", "PPOConfig"),
     "algorithms.pqn.pqn": ("PQN", "PQNConfig"),
     "algorithms.sac.sac": ("SAC", "SACConfig"),
+    "algorithms.td3.td3": ("TD3", "TD3Config"),
     "algorithms.tqc.tqc": ("TQC", "TQCConfig"),
     "callbacks.callbacks": ("RLlibCallback",),
     "connectors.connector_v2": ("ConnectorV2",),

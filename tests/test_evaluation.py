@@ -358,8 +358,8 @@ class TwoSteps(gym.Env):
 
 
 ACTION_SPACES = {"discrete": Discrete(3), "box": Box(-1.0, 1.0, (2,), np.float32)}
-ONE_KIND = {"CQL": "box", "DQN": "discrete", "PQN": "discrete", "TQC": "box"}
-HAVE_LSTM = {"APPO", "BC", "DQN", "IMPALA", "MARWIL", "PPO", "PQN", "SAC"}
+ONE_KIND = {"CQL": "box", "DQN": "discrete", "PQN": "discrete", "TD3": "box", "TQC": "box"}
+HAVE_LSTM = {"APPO", "BC", "DQN", "IMPALA", "MARWIL", "PPO", "PQN", "SAC", "TD3"}
 MODULES = [
     (name, kind, use_lstm)
     for name in sorted(ALGORITHMS)

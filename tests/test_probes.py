@@ -13,6 +13,7 @@ from jaxrl_stack.algorithms.impala import IMPALAConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.pqn import PQNConfig
 from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.algorithms.td3 import TD3Config
 from jaxrl_stack.algorithms.tqc import TQCConfig
 
 GAMMA = 0.9
@@ -171,6 +172,26 @@ def test_discrete_sac_learns_the_known_values(probe):
 )
 def test_continuous_actions_in_asymmetric_bounds_are_found(config_class, settings):
     algo = sac_config(ContinuousActionProbe, config_class, initial_alpha=0.05, **settings).build_algo()
+    algo.train()
+    observations, _ = ContinuousActionProbe().expected_values(GAMMA)
+    actions = np.array([algo.compute_single_action(obs, explore=False) for obs in observations])
+    np.testing.assert_allclose(actions, ContinuousActionProbe().optimal_actions(), rtol=0.0, atol=0.1)
+    # The module acts in [-1, 1]: the critic is right there, too.
+    q_values = algo.get_module().compute_q_values({"obs": observations, "actions": (actions - 1.0) / 2.0})
+    np.testing.assert_allclose(q_values, 0.0, atol=0.1)
+    algo.stop()
+
+
+def test_td3_finds_actions_in_asymmetric_bounds():
+    algo = off_policy_config(
+        TD3Config(),
+        ContinuousActionProbe,
+        actor_lr=[[0, 0.01], [LAST_STEP, 0.0]],
+        critic_lr=[[0, 0.01], [LAST_STEP // 2, 0.003], [LAST_STEP, 0.0]],
+        tau=0.05,
+        random_timesteps=1024,
+        replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": 4000},
+    ).build_algo()
     algo.train()
     observations, _ = ContinuousActionProbe().expected_values(GAMMA)
     actions = np.array([algo.compute_single_action(obs, explore=False) for obs in observations])

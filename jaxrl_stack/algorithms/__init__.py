@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.ppo.ppo import PPO, PPOConfig
     from jaxrl_stack.algorithms.pqn.pqn import PQN, PQNConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
+    from jaxrl_stack.algorithms.td3.td3 import TD3, TD3Config
     from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "PPO",
     "PQN",
     "SAC",
+    "TD3",
     "TQC",
     "APPOConfig",
     "Algorithm",
@@ -49,6 +51,7 @@ __all__ = [
     "PPOConfig",
     "PQNConfig",
     "SACConfig",
+    "TD3Config",
     "TQCConfig",
 ]
 
@@ -67,6 +70,7 @@ _MODULES = {
     "ppo.ppo": ("PPO", "PPOConfig"),
     "pqn.pqn": ("PQN", "PQNConfig"),
     "sac.sac": ("SAC", "SACConfig"),
+    "td3.td3": ("TD3", "TD3Config"),
     "tqc.tqc": ("TQC", "TQCConfig"),
 }
 

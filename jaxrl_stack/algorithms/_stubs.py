@@ -34,6 +34,7 @@ MODULES = (
     "jaxrl_stack.algorithms.ppo.ppo",
     "jaxrl_stack.algorithms.pqn.pqn",
     "jaxrl_stack.algorithms.sac.sac",
+    "jaxrl_stack.algorithms.td3.td3",
     "jaxrl_stack.algorithms.tqc.tqc",
 )
 

@@ -231,8 +231,8 @@ def _validate_several_agents(config: AlgorithmConfig) -> None:
     step_class = getattr(algo_class, "training_step_class", None)
     if step_class is not None and not step_class.trains_several_agents:
         raise NotImplementedError(
-            f"{called}: {algo_class.__name__} does not support several policies. Use PPO, IMPALA, APPO, PQN, DQN, SAC "
-            f"or TQC."
+            f"{called}: {algo_class.__name__} does not support several policies. Use PPO, IMPALA, APPO, PQN, DQN, SAC, "
+            f"TD3 or TQC."
         )
     if config.samples_on_device and config.num_learners:
         raise NotImplementedError(

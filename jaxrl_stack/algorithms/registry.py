@@ -27,6 +27,7 @@ ALGORITHMS: dict[str, tuple[str, str, str]] = {
     "PPO": ("jaxrl_stack.algorithms.ppo.ppo", "PPO", "PPOConfig"),
     "PQN": ("jaxrl_stack.algorithms.pqn.pqn", "PQN", "PQNConfig"),
     "SAC": ("jaxrl_stack.algorithms.sac.sac", "SAC", "SACConfig"),
+    "TD3": ("jaxrl_stack.algorithms.td3.td3", "TD3", "TD3Config"),
     "TQC": ("jaxrl_stack.algorithms.tqc.tqc", "TQC", "TQCConfig"),
 }
 

@@ -16,15 +16,16 @@ from jaxrl_stack.compat.near_names import NearNameError
 _PACKAGE = __name__.partition(".")[0]
 
 _OF_CONTINUOUS_ACTIONS = ("SAC", "or TQC, for continuous actions")
+_DDPG = ("TD3", "with policy_delay=1, twin_q=False, smooth_target_policy=False")
 _OF_DISCRETE_ACTIONS = ("DQN", "whose settings make all of Rainbow")
 _ON_POLICY = ("PPO", "of which num_epochs=1 with minibatch_size=None makes A2C")
 NEAREST = {
     "A2C": _ON_POLICY,
     "A3C": _ON_POLICY,
-    "ApexDDPG": _OF_CONTINUOUS_ACTIONS,
+    "ApexDDPG": _DDPG,
     "ApexDQN": ("DQN", "with several env runners"),
     "CrossQ": _OF_CONTINUOUS_ACTIONS,
-    "DDPG": _OF_CONTINUOUS_ACTIONS,
+    "DDPG": _DDPG,
     "ES": ("PPO", "which has gradients"),
     "ARS": ("PPO", "which has gradients"),
     "MaskablePPO": ("PPO", "whose default networks heed action masks in dict observations"),
@@ -35,7 +36,6 @@ NEAREST = {
     "RecurrentPPO": ("PPO", "with model_config={'use_lstm': True}"),
     "REDQ": _OF_CONTINUOUS_ACTIONS,
     "SimpleQ": _OF_DISCRETE_ACTIONS,
-    "TD3": _OF_CONTINUOUS_ACTIONS,
     "TRPO": _ON_POLICY,
 }
 """Algorithm of RLlib's past or of other packages -> ``(the nearest one here, a remark)``."""
@@ -45,7 +45,7 @@ def nearest_algorithm(name: str) -> str | None:
     """Sentence about the most similar algorithm to an unsupported one; None for an unknown name.
 
     Args:
-        name: An algorithm, its config, or its module, such as "TD3", "TD3Config" or "apex_dqn".
+        name: An algorithm, its config, or its module, such as "DDPG", "DDPGConfig" or "apex_dqn".
     """
     plain = name.replace("_", "").casefold().removesuffix("config")
     found = next((known for known in NEAREST if known.casefold() == plain), None)

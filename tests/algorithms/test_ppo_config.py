@@ -207,8 +207,8 @@ def test_registry():
     assert get_algorithm_config_class("PPO") is PPOConfig
     with pytest.raises(ValueError, match=r"Did you mean 'PPO'.*Available: .*PPO"):
         get_algorithm_config_class("ppo")
-    with pytest.raises(ValueError, match="There is no TD3 here"):
-        PPOConfig(algo_class="TD3").build_algo(env="gymnax/CartPole-v1")
+    with pytest.raises(ValueError, match="There is no DDPG here"):
+        PPOConfig(algo_class="DDPG").build_algo(env="gymnax/CartPole-v1")
 
 
 def test_build_is_the_old_name_of_build_algo():

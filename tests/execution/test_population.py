@@ -18,6 +18,7 @@ from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.members import Member, listed_members
 from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.td3 import TD3Config
 from jaxrl_stack.algorithms.tqc import TQCConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.examples.envs.settings import ConfiguredEnv
@@ -123,6 +124,7 @@ CASES = {
     "APPO": on_v_trace,
     "PPO_cnn_lstm": lambda: on_policy(Brightness, model=CNN_LSTM),
     "DQN_prioritised_masks": prioritised_dqn,
+    "TD3": lambda: off_policy(TD3Config(), "gymnax/Pendulum-v1", random_timesteps=20),
     "TQC": lambda: off_policy(TQCConfig(), "gymnax/Pendulum-v1"),
 }
 MEMBERS = [Member(3, {"gamma": 0.9}), Member(4, {"gamma": 0.99}), Member(5, {"gamma": 0.95})]

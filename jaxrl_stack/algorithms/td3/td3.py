@@ -1,0 +1,151 @@
+"""Twin delayed deep deterministic policy gradients: config and algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
+from jaxrl_stack.algorithms.settings import LEARNER, RUNNER, Section, static, traced
+from jaxrl_stack.algorithms.td3.default_td3_rl_module import DefaultTD3RLModule
+from jaxrl_stack.algorithms.td3.td3_catalog import TD3Catalog
+from jaxrl_stack.algorithms.td3.td3_learner import TD3BCLearner, TD3Learner
+from jaxrl_stack.execution.off_policy import OffPolicyStep
+from jaxrl_stack.execution.offline_transitions import OfflineTransitions, refuse_recurrent_networks
+from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.execution.training_step import TrainingStep
+
+_OF_SAMPLING = (
+    "replay_buffer_config",
+    "num_steps_sampled_before_learning_starts",
+    "training_intensity",
+    "store_buffer_in_checkpoints",
+    "exploration_noise",
+    "random_timesteps",
+)
+"""Settings of sampling and replay, which TD3+BC does not read."""
+
+
+class TD3Config(OffPolicyConfig):
+    """Settings of TD3 (Fujimoto et al., 2018, arXiv:1802.09477), and with `bc_alpha` of TD3+BC (Fujimoto & Gu, 2021,
+    arXiv:2106.06860), which learns from recorded data.
+
+    ::
+
+        algo = TD3Config().environment("gymnax/Pendulum-v1").training(policy_delay=2).build_algo()
+    """
+
+    # fmt: off
+    _sections = (
+        Section("training", "Sets how the policy is trained.", (
+            static("twin_q", True, boolean, "Train two critics and use the minimum of their values.", LEARNER),
+            static("policy_delay", 2, integer(1),
+                "Number of updates of the critics per update of the policy and of the target networks.", LEARNER),
+            static("smooth_target_policy", True, boolean,
+                "Whether the target policy's actions have noise in the critics' targets.", LEARNER),
+            traced("target_noise", 0.2, number(0, finite=True),
+                "Standard deviation of that noise, in units of half the action range.", off=()),
+            traced("target_noise_clip", 0.5, number(0, finite=True),
+                "Largest absolute value of that noise.", off=()),
+            traced("exploration_noise", 0.1, number(0, finite=True, or_schedule=True),
+                "Standard deviation of the noise on actions while exploring, in units of half the action range; a "
+                "schedule counts sampled env steps.",
+                read_by=RUNNER, off=()),
+            traced("random_timesteps", 10_000, integer(0),
+                "Number of sampled env steps at the start of training with uniformly random actions.",
+                read_by=RUNNER, off=()),
+            traced("bc_alpha", None, number(above=0, finite=True),
+                "Weight of the critic's values relative to behaviour cloning. It selects TD3+BC, which learns from "
+                "offline_data(input_=...) only; None trains in an environment."),
+            traced("actor_lr", 3e-4, amount_or_schedule, "Learning rate of the policy.", check_when_set=False),
+            traced("critic_lr", 3e-4, amount_or_schedule, "Learning rate of the critics.", check_when_set=False),
+        ), also=("clip_actions",)),
+    )
+    # fmt: on
+    _defaults: Mapping[str, Any] = {
+        "lr": None,
+        "train_batch_size": 256,
+        "train_batch_size_per_learner": 256,
+        "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 1_000_000},
+        "num_steps_sampled_before_learning_starts": 10_000,
+        "tau": 0.005,
+        "evaluation_config": {"explore": False},
+        "min_time_s_per_iteration": 1,
+        "min_sample_timesteps_per_iteration": 100,
+    }
+
+    _algorithm = "TD3"
+    _default_learner_class = TD3Learner
+    _default_module_class = DefaultTD3RLModule
+    _default_catalog_class = TD3Catalog
+
+    @property
+    def is_online(self) -> bool:
+        """Whether training samples from an environment: without `bc_alpha`."""
+        return super().is_online and self.bc_alpha is None
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        return super()._model_config_auto_includes | {"twin_q": self.twin_q}
+
+    def get_default_learner_class(self) -> type[Learner]:
+        """`TD3Learner`; with `bc_alpha` `TD3BCLearner`."""
+        return TD3Learner if self.bc_alpha is None else TD3BCLearner
+
+    def validate(self) -> None:
+        """Checks all settings, individually and in combination.
+
+        Raises:
+            ValueError: Names the setting, its value and the remedy.
+            NotImplementedError: If a setting is not supported.
+        """
+        if self.bc_alpha is not None and self.input_ in (None, "sampler") and self.offline_data_class is None:
+            self._value_error(
+                f"training(bc_alpha={self.bc_alpha}) selects TD3+BC, which learns from recorded data only. Set "
+                "offline_data(input_=[...]), or leave bc_alpha at None."
+            )
+        super().validate()
+        if self.lr is not None:
+            self._value_error(
+                f"training(lr={self.lr!r}): policy and critics have separate learning rates. Set actor_lr and "
+                "critic_lr, and leave lr at None."
+            )
+        if self.model_config["twin_q"] != self.twin_q:
+            self._value_error(
+                f"rl_module(model_config={{'twin_q': {self.model_config['twin_q']!r}}}) differs from training(twin_q="
+                f"{self.twin_q}). Set it only with training(), which passes it to the module."
+            )
+        if self.bc_alpha is not None:
+            self._validate_recorded()
+
+    def _validate_recorded(self) -> None:
+        """Refuses or names settings that TD3+BC does not support."""
+        refuse_recurrent_networks(self)
+        if self.n_step != 1:
+            self._value_error(f"training(n_step={self.n_step!r}): TD3+BC has one-step targets. Leave n_step at 1.")
+        for name in _OF_SAMPLING:
+            if name in self.explicitly_set:
+                notice_once(f"training({name}=...) has no effect with bc_alpha: TD3+BC samples no environment.")
+
+
+class TD3Step(OffPolicyStep):
+    """Training step of TD3: replay, or recorded transitions with `bc_alpha`."""
+
+    @classmethod
+    def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
+        """This class; with `bc_alpha` the step of recorded transitions."""
+        settings: Any = config
+        return cls if settings.bc_alpha is None else OfflineTransitions.for_config(config)
+
+
+class TD3(OffPolicyAlgorithm):
+    """Twin delayed deep deterministic policy gradients; see the README of this folder."""
+
+    training_step_class = TD3Step
+
+    _default_config_class = TD3Config
