@@ -24,6 +24,7 @@ _OF_SAMPLING = (
     "replay_buffer_config",
     "num_steps_sampled_before_learning_starts",
     "training_intensity",
+    "recorded_share",
     "store_buffer_in_checkpoints",
     "exploration_noise",
     "random_timesteps",
