@@ -284,7 +284,7 @@ class Learner(Checkpointable):
             raise NotImplementedError(
                 f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state, but {type(self).__name__} "
                 f"has learns_from_sequences = False. Set it to True if the loss takes [N, L, ...], derive the class "
-                f"from the learner of PPO, DQN, SAC or TQC, or use a module without a state."
+                f"from the learner of PPO, DQN, SAC, TD3 or TQC, or use a module without a state."
             )
         if module.observation_space is not None:
             # Connectors of the user may add columns that the module does not return.
