@@ -174,7 +174,9 @@ def criteria(algorithm: str) -> dict[str, Criterion]:
     return {env: Criterion(of.target, of.within, of.standard_error) for env, of in found if isinstance(of, Measured)}
 
 
-CRITERIA = {algorithm: criteria(algorithm) for algorithm in ("PPO", "DQN", "SAC", "TQC", "IMPALA", "APPO", "PQN")}
+CRITERIA = {
+    algorithm: criteria(algorithm) for algorithm in ("PPO", "DQN", "SAC", "TD3", "TQC", "IMPALA", "APPO", "PQN")
+}
 """Algorithm -> environment -> goal."""
 RLLIB_CRITERIA = {"CartPole-v1": Criterion(450.0, 300_000), "Pendulum-v1": Criterion(-300.0, 400_000)}
 """Environment -> goal with `rllib_settings`."""
