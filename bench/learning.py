@@ -16,8 +16,8 @@ files of runs in DIR; the same command then continues after a kill.
 
 A seed passes if ``env_runners/episode_return_mean`` reaches the target within the env steps. This is the mean of the
 last 100 finished episodes; for SAC, TD3 and TQC of the last 5, as in RLlib's example, which trains for 100 episodes.
-If returns are noisy, 100 episodes reach a target by luck. Then the target has a maximum standard error: when the mean in
-training is at the target, episodes with exploration are evaluated until their mean has this standard error, and this
+If returns are noisy, 100 episodes reach a target by luck. Then the target has a maximum standard error: when the mean
+in training is at the target, episodes with exploration are evaluated until their mean has this standard error, and this
 mean counts. Exits with 1 if more than one seed fails, or if all fail.
 
 With ``--hold MEAN``, all seeds train for ``--until`` env steps. A seed passes if its mean return is never below MEAN
