@@ -374,9 +374,9 @@ def config_of_algorithm(name, kind, **model):
         TwoSteps, env_config={"action_space": ACTION_SPACES[kind]}, disable_env_checking=True
     )
     config.env_runners(num_env_runners=0)
-    if name != "DreamerV3":
-        config.rl_module(model_config={"fcnet_hiddens": [4], "fusionnet_hiddens": [4], **model})
-    return config
+    if name == "DreamerV3":
+        return config.training(model_size="nano")
+    return config.rl_module(model_config={"fcnet_hiddens": [4], "fusionnet_hiddens": [4], **model})
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
