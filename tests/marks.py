@@ -1094,6 +1094,16 @@ SLOW: tuple[Slow, ...] = (
         kept_by="tune/test_registration.py::test_the_name_survives_what_unregisters_or_takes_it",
         reason="Tune is imported behind the package there, too, and before it in the default case",
     ),
+    Slow(
+        "execution/test_declared_columns.py",
+        """
+        test_a_column_of_a_connector_arrives_in_the_loss[ppo-HintPPO-gymnax/CartPole-v1]
+        test_a_column_of_a_connector_arrives_in_the_loss[dqn-HintDQN-CartPole-v1]
+        """,
+        kept_by="execution/test_declared_columns.py::"
+        "test_a_column_of_a_connector_arrives_in_the_loss[dqn-HintDQN-gymnax/CartPole-v1]",
+        reason="each algorithm and each place runs once by default, PPO on the host and DQN on the device",
+    ),
     # ----------------------------------------------------------------------------------- contenders of the benchmarks
     Slow(
         "test_bench.py",

@@ -86,6 +86,12 @@ class HintDQN(_Reads, DQNLearner):
     columns_from_acting = (HINT,)
 
 
+def confident_dqn(env=ENVS[0], **model):
+    """DQN whose loss reads an output of its module; one program per environment and model."""
+    config = programs.dqn(env, **model).learners(learner_class=ReadingDQN).training(n_step=2)
+    return config.rl_module(rl_module_spec=RLModuleSpec(module_class=ConfidentDQN))
+
+
 def with_hints(config):
     return config.env_runners(env_to_module_connector=lambda *args, **kwargs: AddsHint())
 
@@ -112,8 +118,7 @@ def test_an_output_of_the_module_arrives_in_the_loss_of_ppo(env):
 @pytest.mark.parametrize("model", [{}, {"use_lstm": True, "lstm_cell_size": 4, "max_seq_len": 3}])
 @pytest.mark.parametrize("env", ENVS)
 def test_an_output_of_the_module_arrives_in_the_loss_of_dqn(env, model):
-    config = programs.dqn(env, **model).learners(learner_class=ReadingDQN)
-    assert_arrived(config.rl_module(rl_module_spec=RLModuleSpec(module_class=ConfidentDQN)).training(n_step=2))
+    assert_arrived(confident_dqn(env, **model))
 
 
 @pytest.mark.parametrize("env", [Pair, Numbered])
@@ -124,8 +129,7 @@ def test_it_arrives_with_several_agents_and_priorities(env):
 
 @pytest.mark.usefixtures("fake_ray")
 def test_it_arrives_from_and_in_actors():
-    config = programs.dqn(ENVS[1]).learners(learner_class=ReadingDQN, num_learners=1).env_runners(num_env_runners=2)
-    algo = config.rl_module(rl_module_spec=RLModuleSpec(module_class=ConfidentDQN)).build_algo()
+    algo = confident_dqn(ENVS[1]).learners(num_learners=1).env_runners(num_env_runners=2).build_algo()
     result = algo.train()["learners"][DEFAULT_MODULE_ID]
     algo.stop()
     assert result["confidence_error"] == pytest.approx(0.0, abs=1e-5) and result["confidence_size"] > 0.1
@@ -216,8 +220,7 @@ def test_names_of_base_classes_are_added_and_a_string_is_refused():
 
 @pytest.mark.parametrize("env", ENVS)
 def test_memory_counts_declared_columns(env):
-    config = programs.dqn(env).rl_module(rl_module_spec=RLModuleSpec(module_class=ConfidentDQN))
-    algo = config.learners(learner_class=ReadingDQN).build_algo()
+    algo = confident_dqn(env).build_algo()
     estimate = algo.memory_estimate()
     algo.stop()
     assert estimate["replay"]["columns"][CONFIDENCE] == 4 * 200
@@ -225,10 +228,7 @@ def test_memory_counts_declared_columns(env):
 
 
 def test_a_checkpoint_with_the_column_continues(tmp_path):
-    config = programs.dqn(ENVS[0]).learners(learner_class=ReadingDQN)
-    config = config.rl_module(rl_module_spec=RLModuleSpec(module_class=ConfidentDQN)).training(
-        store_buffer_in_checkpoints=True
-    )
+    config = confident_dqn().training(store_buffer_in_checkpoints=True)
     algo = config.build_algo()
     algo.train()
     path = algo.save_to_path(tmp_path / "checkpoint")
