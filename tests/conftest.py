@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.metadata
+import math
 import os
 import pathlib
 import resource
@@ -121,10 +122,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in sorted(marks | {"slow"} - {"fast"} if is_slow(name) else marks):
             item.add_marker(mark)
     leave_slow_ones_out(config, items)
-    # Files that last longest come first, so that no worker waits for another one's at the end; but before them those
-    # with actors, which are one worker's.
+    # Files that take longest come first, so that no worker waits for another one at the end. Files with actors, which
+    # one worker runs, come before them. A file that is not in the table may be long.
     seconds = costs.wall_seconds(costs.PAGE.read_text())
-    items.sort(key=lambda item: (not _uses_ray(item.path), -seconds.get(_file_of(item), 0.0)))
+    items.sort(key=lambda item: (not _uses_ray(item.path), -seconds.get(_file_of(item), math.inf)))
 
 
 def leave_slow_ones_out(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,8 +2,9 @@
 
     python tests/costs.py [PYTEST ARGUMENTS]
 
-runs all tests, the slow ones included, takes their times from pytest's report and writes the table anew. So it does
-with long_tests.txt, which lists the tests that would be fast but for their time.
+runs all tests, including the slow ones, reads their times from pytest's report and writes the table. It also writes
+long_tests.txt, the list of tests that would be fast but for their time. With names of files as arguments it measures
+these files only, and keeps the rows of the others.
 """
 
 from __future__ import annotations
@@ -63,6 +64,20 @@ def long_ones(report: pathlib.Path) -> list[str]:
     )
 
 
+def merged(page: str, measured: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Rows of the measured files, and rows of a page for the other files that still exist."""
+    columns = [column(page, name) for name in COLUMNS]
+    kept = {file: [numbers[file] for numbers in columns] for file in columns[0] if (ROOT / file).is_file()}
+    return kept | measured
+
+
+def merged_long_tests(listed: str, report: pathlib.Path) -> list[str]:
+    """Long tests of a report, and listed ones of files that it does not contain."""
+    measured = rows(report)
+    kept = [name for name in listed.split("\n") if name and name.partition("::")[0] not in measured]
+    return sorted([*kept, *long_ones(report)])
+
+
 def wall_seconds(page: str) -> dict[str, float]:
     """File → wall seconds that the table in a page gives for it."""
     return column(page, "wall s")
@@ -94,8 +109,8 @@ def main(arguments: list[str]) -> int:
         command += [f"--junitxml={report}", *arguments]
         status = subprocess.run(command, cwd=ROOT.parent, check=False).returncode
         text = PAGE.read_text()
-        PAGE.write_text(text[: text.index("| file |")] + table(rows(report)))
-        LONG_TESTS.write_text("".join(f"{name}\n" for name in long_ones(report)))
+        PAGE.write_text(text[: text.index("| file |")] + table(merged(text, rows(report))))
+        LONG_TESTS.write_text("".join(f"{name}\n" for name in merged_long_tests(LONG_TESTS.read_text(), report)))
     return status
 
 
