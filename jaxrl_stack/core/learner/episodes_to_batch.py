@@ -57,8 +57,8 @@ def episodes_to_batch(
             large.
 
     Raises:
-        ValueError: If no episode has a step, an episode's module is unknown, or an episode names no module and there
-            are several.
+        ValueError: If no episode has a step, an episode's module is unknown, or an episode names no module and the
+            learner has several, none of which is "default_policy".
         TypeError: If an entry is not a SingleAgentEpisode.
     """
     by_module: dict[str, list[dict[str, Any]]] = {}
@@ -122,10 +122,12 @@ def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
 def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: RLModule) -> dict[str, Any]:
     """Adds ``STATE_IN``, the recurrent state before every step, and ``RESETS`` to an episode's columns.
 
-    The state before a step is its recorded ``STATE_IN``, or else ``STATE_OUT`` of the step before.
+    The state before a step is its recorded ``STATE_IN``, or else ``STATE_OUT`` of the step before. If ``STATE_IN`` is
+    missing, the first state is the initial state at the start of an episode, else ``STATE_OUT`` of the last look-back
+    step. Only the first state is needed if the steps fit into one chunk.
 
     Raises:
-        ValueError: If the episode has neither.
+        ValueError: If these states are missing.
     """
     columns = dict(columns)
     after = columns.pop(Columns.STATE_OUT, None)
@@ -138,8 +140,8 @@ def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: R
         if first is None or (after is None and not is_one_chunk):
             raise ValueError(
                 f"update(episodes=...): episode {episode.id_!r} has no recurrent states for a {type(module).__name__}. "
-                f"Sample it with this module, or add the extra model output {Columns.STATE_IN!r} or "
-                f"{Columns.STATE_OUT!r} (chunks of running episodes need one step of look-back)."
+                f"Sample it with this module, or add the extra model output {Columns.STATE_IN!r}, or "
+                f"{Columns.STATE_OUT!r} (with one step of look-back if the chunk starts after t=0)."
             )
         if after is None:  # only the first state is read
             after = jax.tree.map(lambda start: np.repeat(np.asarray(start)[None], len(episode), axis=0), first)

@@ -394,12 +394,13 @@ class PackedItems:
         return self._form.shown(observations | columns | zeros)
 
     def num_valid(self, index: jax.Array) -> jax.Array | int:
-        """Returns the number of valid steps in the items at `index`: float32, or an int if no item is masked.
+        """Returns the number of valid steps in the items at `index`.
+
+        It is float32, or an int if no item is masked or the loss does not read the mask: then all steps count.
 
         Args:
             index: uint32 ``[parts, S, m / parts]``.
         """
-        # If the loss does not read the mask, all steps count.
         if not self._form.is_masked or Columns.LOSS_MASK not in self._columns:
             return index.size * self._form.rows_per_item
         flat = jnp.moveaxis(index, 0, 1).reshape(index.shape[1], -1)

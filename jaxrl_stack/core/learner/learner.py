@@ -282,9 +282,10 @@ class Learner(Checkpointable):
             )
         if module.is_stateful() and not self.learns_from_sequences:
             raise NotImplementedError(
-                f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state, but {type(self).__name__} "
-                f"has learns_from_sequences = False. Set it to True if the loss takes [N, L, ...], derive the class "
-                f"from the learner of PPO, DQN, SAC, TD3 or TQC, or use a module without a state."
+                f"Module {module_id!r}, a {type(module).__name__}, has a recurrent state (get_initial_state() is not "
+                f"empty), but {type(self).__name__} has learns_from_sequences = False. Set it to True if the loss "
+                f"takes [N, L, ...], derive the class from the learner of PPO, DQN, SAC, TD3 or TQC, or use a module "
+                f"without a state."
             )
         if module.observation_space is not None:
             # Connectors of the user may add columns that the module does not return.
@@ -730,7 +731,7 @@ class Learner(Checkpointable):
 
         Returns:
             A float32 scalar, or ``{optimizer_name: scalar}``, where each scalar is differentiated only for the
-            parameters of its optimizer. Built-in learners return dicts to which a term can be added:
+            parameters of its optimizer. A term can be added to the result of every built-in learner, also to a dict:
             ``super().compute_loss_for_module(...) + term``. A pair of a loss and ``{metric: value}`` also logs metrics.
             Take means with `masked_mean`.
         """

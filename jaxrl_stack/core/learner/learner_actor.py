@@ -102,7 +102,7 @@ class LearnerActor:
 
         Returns:
             Properties of the learner that its group stores: number of devices and of updates, module ids, names of host
-            connectors and columns.
+            connectors, `Learner.needs_all_final_obs` and `Learner.declared_columns`.
         """
         self.learner = self._make_learner()
         return {

@@ -239,8 +239,8 @@ class LearnerGroup(Checkpointable):
     ) -> list[dict[str, Any]]:
         """Updates the modules from sampled steps, in one compiled program; see `Learner.update_block`.
 
-        The columns (environments) of all parts are split into consecutive runs of equal size, one per learner. Columns
-        in Ray's object store are fetched by the learners that need them, not by this process.
+        The columns (environments) of all parts are split into consecutive runs of equal size, one per learner in
+        order. Columns in Ray's object store are fetched by the learners that need them, not by this process.
 
         Args:
             experience: Columns ``[T, B, ...]``. All parts have the same T. With several learners they also have the

@@ -22,7 +22,7 @@ def left_as_they_were(learner: Learner, before: LearnerState, after: Carry, has_
     """Restores parameters, other state and optimizer states of modules without a valid row.
 
     Zero gradients are not enough: momentum and weight decay change parameters anyway. Leaves that several modules
-    share, and optimizers of such leaves, are kept if any of these modules has rows.
+    share, and optimizers of such leaves, are restored only if none of these modules has rows.
 
     Args:
         learner: The learner of the modules.

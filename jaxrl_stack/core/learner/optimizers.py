@@ -83,7 +83,7 @@ class RegisteredOptimizer:
         """Makes one step; non-finite gradient entries are replaced by finite numbers.
 
         Args:
-            lr: Current learning rate, float32 scalar.
+            lr: Current learning rate, float32 scalar; None if the optimizer has no rate.
             gradients: ``{ref: gradient}``.
             state: Optimizer state.
             params: ``{ref: parameter}`` with the refs of `gradients`.

@@ -133,7 +133,7 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
             what = f"{plan.local_shards} shuffle shards of a learner (num_shuffle_shards={plan.num_shards})"
         raise ValueError(
             f"A block of B={num_columns} columns, one per environment, cannot be split over the {what}: B must be a "
-            f"multiple of them. Use {more} environments, or a number of them that divides {num_columns}."
+            f"multiple of their number. Use {more} environments, or change that number to a divisor of {num_columns}."
         )
     block = block.of_module(modules[module_id])
     block.check(module_id)
@@ -141,7 +141,10 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
 
 
 def check_columns(module_id: str, columns: dict[str, Any], module: RLModule) -> None:
-    """Raises a ValueError for non-numeric columns, and for observations and actions outside the module's spaces."""
+    """Raises a ValueError for non-numeric columns, and if observations or actions do not match the module's spaces.
+
+    Structure, shapes and kinds of dtypes are compared; values are not checked.
+    """
     for name, column in columns.items():
         for leaf in jax.tree.leaves(column, is_leaf=lambda leaf: leaf is None):
             dtype = leaf.dtype if isinstance(leaf, jax.Array) else np.asarray(leaf).dtype

@@ -34,7 +34,8 @@ class Trace:
         optimizers: States of the optimizers, ``{module_id: {name: state}}``.
         trained_refs: Refs of the parameters that the update changes.
         full_masks: ``LOSS_MASK`` arrays whose rows are all valid.
-        row_counts: Result of `gradient_step.row_counts`; None if gradients are not summed over microbatches.
+        row_counts: Result of `gradient_step.row_counts`; None if the loss is not linear in means
+            (`losses.loss_is_linear`).
         masks: ``LOSS_MASK`` of each module's minibatch.
         linearized: Linearization of the losses.
         losses: Result of `Learner.compute_losses`; None before.

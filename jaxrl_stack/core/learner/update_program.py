@@ -22,9 +22,9 @@ AXIS_NAME = "devices"
 class UpdateProgram:
     """Program of one update of a learner, compiled for every shape of its arguments.
 
-    It donates the whole state except the parameters: these become new arrays, so that a policy in this process can act
-    with the old ones without a copy. Metrics are returned as one vector, because fetching a dozen scalars takes longer
-    than a small update, and stay on the devices until they are fetched.
+    It donates the whole state except parameters and PRNG keys. Parameters become new arrays, so that a policy in this
+    process can act with the old ones without a copy. Metrics are returned as one vector, because fetching a dozen
+    scalars takes longer than a small update, and stay on the devices until they are fetched.
 
     Args:
         function: Pure, ``(state, batch, settings, counter, *mapped) -> (state, metrics)``, or ``(state, metrics,
@@ -76,7 +76,7 @@ class UpdateProgram:
         """Makes one update and waits until it is finished; no device reads the caller's arrays afterwards.
 
         Args:
-            state: State of the learner; everything except the parameters is donated.
+            state: State of the learner; everything except parameters and PRNG keys is donated.
             batch: NumPy leaves ``[D, ...]``.
             settings: Settings on the devices.
             counter: uint32[2], lifetime env steps.

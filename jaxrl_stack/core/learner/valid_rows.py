@@ -23,7 +23,7 @@ class ValidItems:
     """Valid rows or chunks of one module, in every shard of this device.
 
     Attributes:
-        order: int32 ``[S, N]``, indices of the valid items in order, then indices of other items.
+        order: int32 ``[S, N]``, indices of the valid items in order, then ``N - 1``.
         domains: uint32 ``[S, 3]``, `permutation.domain` of ``max(num_items, 1)``.
         num_items: uint32 ``[S]``, number of valid items.
         num_rows: uint32 ``[S]``, number of valid steps.
