@@ -332,7 +332,7 @@ class Block:
         return self.with_columns(jax.tree.map(one, self.columns))
 
     def of_devices(self) -> list[Self]:
-        """Returns the blocks ``[T, B / D, ...]`` of the devices; inverts `deal_out`."""
+        """Returns the block ``[T, B / D, ...]`` of each device, from a result of `deal_out`."""
         num_devices = len(jax.tree.leaves(self.columns)[0])
         return [self.with_columns(jax.tree.map(lambda x, d=d: x[d], self.columns)) for d in range(num_devices)]
 

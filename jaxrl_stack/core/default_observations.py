@@ -131,8 +131,8 @@ def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -
     if num_actions is None:
         raise ValueError(
             f"The observation space has an {ACTION_MASK!r}, but masks need Discrete or MultiDiscrete actions, not "
-            f"{action_space}. Leave it out, or, if it is not a mask, set environment(action_mask_key=...) to an unused "
-            "key."
+            f"{action_space}. Leave the key out, or, if it is not a mask, set environment(action_mask_key=...) to an "
+            "unused key."
         )
     shape = space[ACTION_MASK].shape
     if shape != (num_actions,):

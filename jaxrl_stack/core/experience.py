@@ -190,14 +190,22 @@ class Experience:
 
     @classmethod
     def of_steps(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Builds an experience from columns ``[T, B, ...]`` of steps, ``{module_id: {column: pytree}}``, unchecked."""
+        """Builds an experience from columns ``[T, B, ...]``, every row of which is a step of one agent.
+
+        Args:
+            modules: ``{module_id: {column: pytree}}``; the columns are not checked.
+        """
         num_steps = [math.prod(np.shape(jax.tree.leaves(columns)[0])[:2]) for columns in modules.values()]
         blocks = {mid: Block(columns) for mid, columns in modules.items()}
         return cls((Part(blocks, sum(num_steps), num_env_steps=max(num_steps)),))
 
     @classmethod
     def of_rows(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Builds an experience from rows ``[N, ...]``, ``{module_id: {column: pytree}}``, unchecked."""
+        """Builds an experience from rows ``[N, ...]``, one per step.
+
+        Args:
+            modules: ``{module_id: {column: pytree}}``; the columns are not checked.
+        """
         num_rows = [num_rows_of(columns) for columns in modules.values()]
         rows = {mid: DrawnRows(columns) for mid, columns in modules.items()}
         return cls((Part(rows, sum(num_rows), num_env_steps=max(num_rows)),))

@@ -175,6 +175,8 @@ def sequence_length(module: RLModule, num_steps: int) -> int:
 def full_sequence_length(module: RLModule) -> int | None:
     """Returns the maximum number of steps of a chunk; None: a chunk contains all steps of a block.
 
+    It is 1 for a module without a recurrent state.
+
     Raises:
         ValueError: If ``max_seq_len`` is not an int of at least 1.
     """

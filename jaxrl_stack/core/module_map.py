@@ -63,7 +63,7 @@ class ModuleMap:
             ValueError: If there are several modules.
         """
         if len(self.agents_of) != 1:
-            raise ValueError(f"Several modules act: {list(self.agents_of)}. Name one of them.")
+            raise ValueError(f"Several modules act: {list(self.agents_of)}. Read agents_of instead of module_id.")
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
@@ -231,6 +231,6 @@ def single_agent(
     ids = list(module_ids)
     if len(ids) > 1 and DEFAULT_MODULE_ID not in ids:
         raise ValueError(
-            f"None of the modules {ids} is {DEFAULT_MODULE_ID!r}, so that data must name its module. Pass {needs}."
+            f"None of the modules {ids} is {DEFAULT_MODULE_ID!r}, so that the acting one is not known. Pass {needs}."
         )
     return ModuleMap({DEFAULT_AGENT_ID: ids[0] if len(ids) == 1 else DEFAULT_MODULE_ID})

@@ -44,8 +44,8 @@ def check_module_outputs(
             is not checked.
 
     Raises:
-        ValueError: If an output is missing or has the wrong type, shape or dtype. The message names the module's class,
-            the method and the column, the expected and the actual value, and the fix.
+        ValueError: If a pass fails, or an output is missing or has the wrong type, shape or dtype. The message names
+            the module's class, the method and the column, the expected and the actual value, and the fix.
     """
     if isinstance(module, MultiRLModule):
         for id_, part in module.items():

@@ -312,8 +312,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
 
         Args:
             batch: Columns with leading batch axes, NumPy or JAX arrays; at least `OBS`.
-            **kwargs: Keyword arguments of the pass; numbers and arrays are traced, other values (bools, strings)
-                are static.
+            **kwargs: Keyword arguments of the pass; numbers and arrays are traced, each other value (bools,
+                strings) compiles a new program.
 
         Returns:
             The outputs as JAX arrays.
@@ -361,7 +361,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         An inference-only module ignores leaves of attributes that it lacks.
 
         Raises:
-            ValueError: If the module does not have a leaf of a name, shape and dtype.
+            ValueError: If the module does not have a leaf of a name, or its shape or kind of dtype differs.
         """
         updates = [(path, copy_array(np.asarray(value, now.dtype))) for path, value, now in self._fitting(state)]
         nnx.update(self, nnx.from_flat_state(updates))
@@ -403,7 +403,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         """Returns ``(path, value, current array)`` of the leaves in a state.
 
         Raises:
-            ValueError: If the module does not have a leaf of a name, shape and dtype.
+            ValueError: If the module does not have a leaf of a name, or its shape or kind of dtype differs.
         """
         leaves = self._state_leaves()
         found = []

@@ -61,7 +61,10 @@ def _say(classes: list[type], name: str) -> bool:
 
 
 def _says_so(cls: type, name: str) -> Any:
-    """Returns the class's declaration `name`; False if a subclass of the declaring class defines a method."""
+    """Returns the class's declaration `name`.
+
+    False if no class declares it, or a subclass of the declaring class defines a method.
+    """
     for kind in cls.__mro__:
         if name in vars(kind):
             return vars(kind)[name]
