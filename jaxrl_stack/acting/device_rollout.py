@@ -95,7 +95,7 @@ class StepRecord(NamedTuple):
     Attributes:
         columns: ``{module_id: {column: pytree [B, ...]}}``.
         ended: bool ``[B]``, whether an episode ended.
-        seen: Data for watchers of a rollout: a `ShownStep` if the rollout has ``shows_agents``; () if nothing watches.
+        seen: A `ShownStep` if the rollout has ``shows_agents``; data of a subclass that records more; else ().
         unclaimed: bool ``[B]`` by module, rows that received a reward without having begun a step; () if all agents act
             in every step.
     """

@@ -204,7 +204,9 @@ def last_episodes(window: Any) -> LastEpisodes:
 
 
 def redistributed(window: Any, num_devices: int, size: int) -> Any:
-    """Returns the window for another number of devices; the first device gets all episodes and counts.
+    """Returns the window for another number of devices.
+
+    The first device gets all episodes, and the counts of episodes and agents' steps; each one gets `num_steps`.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays ``[D, ...]``.

@@ -250,7 +250,8 @@ class HostPolicy:
 
         Args:
             mode: How actions are chosen.
-            memory: Memory that the last call returned; `ModuleStep.start` makes the first one.
+            memory: Memory that the last call returned; at first the initial states of both pipelines and
+                `initial_recurrent`.
             batch: ``{"obs": observations [B, ...]}`` and columns of host connectors.
             reset: bool ``[B]``, whether the observation is the first of an episode.
             prev_actions: The module's last actions ``[B, ...]``, zeros after a reset.

@@ -265,7 +265,7 @@ class Recording:
         # Observations before a step have time 2 t; its reward, and the observations after it if recorded, 2 t + 1.
         obs = self._columns()[Columns.OBS]
         found = [(2 * t + 1, i, _reward(self.rewards[t, i])) for t, i in np.argwhere(~rewards_are_finite).tolist()]
-        # A filter may have made an infinite observation finite, so a finite input means a bad mask only if it has one.
+        # A filter may have made an infinite observation finite: only inputs with a mask can have a bad mask.
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
         for t, i in np.argwhere(~obs_is_usable).tolist():
             is_mask = has_mask and _is_finite((t, i, take(obs, t)))

@@ -15,7 +15,7 @@ class RunningEpisodes:
 
     Attributes:
         episode_return: float32, sum of the unclipped rewards so far.
-        return_error: float32, rounding error of the sum; see `compensated_add`.
+        return_error: float32, rounding error that the sum contains; see `compensated_add`.
         episode_length: int32, number of steps so far; only completed ones of an agent that does not act in every step.
     """
 

@@ -211,7 +211,11 @@ class StepsBuilder:
         return Steps(columns, is_final, episode, t, [f"{self._name}-{number}" for number in numbers.tolist()])
 
     def _forget_others(self) -> None:
-        """Frees held steps of episodes that are not running; copies the rest only if it is less than half."""
+        """Frees held steps of episodes that are not running.
+
+        For that, the steps of running episodes are copied. Held rows of a block are kept unchanged if at least half of
+        them belong to running episodes.
+        """
         running = self._number[self._num_held > 0]
         held = []
         for rows in self._held:
