@@ -305,7 +305,7 @@ class ScaledTooLate(SquaresLearner):
 
 
 def test_compute_gradients_wants_the_losses_unchanged():
-    with pytest.raises(ValueError, match="Override compute_losses"):
+    with pytest.raises(ValueError, match="override compute_losses"):
         make(ScaledTooLate).update(batch=rows())
 
 
@@ -853,9 +853,9 @@ def test_modules_learn_each_from_its_own_rows():
     for module_id in ("p", "q"):
         assert_module_moved(module_id, before, after, batch)
         assert np.isfinite(metrics[module_id]["total_loss"])
-    with pytest.raises(ValueError, match="needs batches of the form {module_id: columns}"):
+    with pytest.raises(ValueError, match="Pass batches of the form {module_id: columns}"):
         learner.update(batch=rows())
-    with pytest.raises(ValueError, match="needs episodes with a module_id"):
+    with pytest.raises(ValueError, match="Pass episodes with a module_id"):
         learner.update(episodes=[SingleAgentEpisode(observations=[0, 1], actions=[0], rewards=[0.0])])
     # Minibatches of 4 rows of each: 3 for p, and q goes round until p is through.
     state = learner.get_state()

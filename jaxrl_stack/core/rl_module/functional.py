@@ -274,8 +274,10 @@ class PureModule:
         nnx.update(module, nnx.from_flat_state(leaves))
 
     def parameters_of(self, submodule: Any) -> list[Any]:
-        """The Params of a submodule. Those of parts of the template are remembered: they are asked for at each change
-        of settings, and walking through a module takes a millisecond.
+        """The Params of a submodule.
+
+        For parts of the template, the result is remembered: each change of settings asks for it, and walking through a
+        module takes a millisecond.
         """
         known = self._parameters.get(id(submodule))
         if known is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import types
 
@@ -24,10 +25,10 @@ from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
-from jaxrl_stack.execution.population_driver import _learner_axes
 from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.policy import Policy
 from jaxrl_stack.utils import counters
+from jaxrl_stack.utils.members import member_axes
 from tests.execution.test_offline_step import InMemory, recorded
 
 OBS, BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32), gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
@@ -189,7 +190,9 @@ def test_settings_for_ddpg_update_everything_without_noise():
 
 def test_a_population_skips_the_policy_by_a_branch(updates):
     """A `cond` with a scalar of each member would be a select, which computes both sides."""
-    state, axes = updates.states[0], _learner_axes(updates.learner)
+    state, axes = updates.states[0], member_axes(updates.learner.state)
+    extra = {name: None if name in updates.learner.shared_extra else own for name, own in axes.extra.items()}
+    axes = dataclasses.replace(axes, extra=extra)
     members = jax.tree.map(
         lambda axis, own: own if axis is None else jnp.stack([own, own]), axes, state, is_leaf=lambda x: x is None
     )
