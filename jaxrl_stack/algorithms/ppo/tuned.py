@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
+from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Scored, Tuned
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter, ReturnsSoFar
 from jaxrl_stack.connectors.learner import NormalizeRewards, ScaleRewards
@@ -305,12 +305,12 @@ RECORDS: dict[str, Tuned] = {
     "playground/FingerSpin": Tuned(FromLiterature(_PLAYGROUND), _PLAYGROUND_SETTINGS | {"gamma": 0.95}),
     "craftax/Craftax-Symbolic-v1": Tuned(_CRAFTAX, _CRAFTAX_SETTINGS),
     "craftax/Craftax-Classic-Symbolic-v1": Tuned(_CRAFTAX, _CRAFTAX_SETTINGS),
-    "HalfCheetah-v5": Tuned(_SCHULMAN, _MUJOCO),
-    "Hopper-v5": Tuned(_SCHULMAN, _MUJOCO),
-    "Walker2d-v5": Tuned(_SCHULMAN, _MUJOCO),
-    "Swimmer-v5": Tuned(_SCHULMAN, _MUJOCO),
+    "HalfCheetah-v5": Tuned(Scored(1_000_000, (1710.76, 1853.53, 1854.11)), _MUJOCO),
+    "Hopper-v5": Tuned(Scored(1_000_000, (1720.69, 1692.16, 1846.91)), _MUJOCO),
+    "Walker2d-v5": Tuned(Scored(1_000_000, (3425.63, 3278.13, 3538.25)), _MUJOCO),
+    "Swimmer-v5": Tuned(Scored(1_000_000, (86.8, 110.07, 129.66)), _MUJOCO),
     "Reacher-v5": Tuned(_SCHULMAN, _MUJOCO),
-    "InvertedPendulum-v5": Tuned(_SCHULMAN, _MUJOCO),
+    "InvertedPendulum-v5": Tuned(Scored(1_000_000, (1000.0, 1000.0, 1000.0)), _MUJOCO),
     "InvertedDoublePendulum-v5": Tuned(_SCHULMAN, _MUJOCO),
     "BipedalWalker-v3": Tuned(FromLiterature(_ZOO.format("5M steps")), _BIPEDAL),
     "ALE/Breakout-v5": Tuned(_ATARI_SOURCE, _ATARI),
