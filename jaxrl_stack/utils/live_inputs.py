@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import Jaxpr, jaxpr_as_fun
+
+_CALLS = ("jit", "pjit")
+"""Primitives whose inputs and outputs are those of the program ``params["jaxpr"]``."""
 
 
 class Once(NamedTuple):
@@ -43,10 +46,7 @@ def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, o
         function, args: Of `traced_once`.
         program, out: What ``jax.make_jaxpr(function, return_shape=True)(*args)`` returned.
     """
-    needed = {id(variable) for variable in program.jaxpr.outvars}
-    for equation in reversed(program.jaxpr.eqns):
-        if equation.effects or any(id(variable) in needed for variable in equation.outvars):
-            needed |= {id(variable) for variable in equation.invars}
+    matters = read_inputs(program.jaxpr, [True] * len(program.jaxpr.outvars))
     replay, treedef = jaxpr_as_fun(program), jax.tree.structure(out)
     traced = jax.tree.structure(args), [(aval.shape, aval.dtype) for aval in program.in_avals]
 
@@ -56,6 +56,24 @@ def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, o
             return function(*args)
         return jax.tree.unflatten(treedef, replay(*leaves))
 
-    matters = [id(variable) in needed for variable in program.jaxpr.invars]
     call = function if jax.config.jax_disable_jit else again  # pyright: ignore[reportAttributeAccessIssue]
     return Once(call, jax.tree.unflatten(traced[0], matters), out)
+
+
+def read_inputs(program: Jaxpr, wanted: Sequence[bool]) -> list[bool]:
+    """Inputs of a program that its effects or wanted outputs can depend on; functions inside it that are jitted count
+    as if they were inlined.
+
+    Args:
+        program: The program.
+        wanted: Outputs that are wanted.
+    """
+    needed = {id(variable) for variable, is_wanted in zip(program.outvars, wanted, strict=True) if is_wanted}
+    for equation in reversed(program.eqns):
+        results = [id(variable) in needed for variable in equation.outvars]
+        if equation.primitive.name in _CALLS:
+            inner = read_inputs(equation.params["jaxpr"].jaxpr, results)
+            needed |= {id(variable) for variable, is_read in zip(equation.invars, inner, strict=True) if is_read}
+        elif equation.effects or any(results):
+            needed |= {id(variable) for variable in equation.invars}
+    return [id(variable) in needed for variable in program.invars]

@@ -21,6 +21,8 @@ INPUTS = {"a": TWO, "b": {"x": TWO, "y": TWO}, "c": TWO}
         (lambda x: jnp.zeros(x["a"].shape), ""),
         (lambda x: jax.debug.callback(lambda x: None, x["c"]), "c"),
         (lambda x: jax.lax.scan(lambda c, _: (c + x["a"][0], None), 0.0, length=2)[0], "a"),
+        (lambda x: jax.jit(lambda x: (x["c"] + 1, x["a"]))(x)[1], "a"),
+        (lambda x: jax.jit(lambda x: jax.debug.callback(lambda x: None, x["c"]))(x), "c"),
         (lambda x: jax.grad(lambda w: (w * x["a"]).sum())(1.0), "a"),
     ],
 )
