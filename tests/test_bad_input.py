@@ -68,6 +68,12 @@ def tiny(env=CARTPOLE, **environment):
     )
 
 
+def privileged(**evaluation):
+    """`tiny` with privileged parameters in training, and overrides for evaluation."""
+    config = tiny(randomized_params={"length": (0.5, 1.0)}, privileged_params=True)
+    return config.evaluation(evaluation_config=evaluation)
+
+
 def build(config):
     config.build_algo().stop()
 
@@ -583,6 +589,9 @@ ENVS = [
     case("randomized-in-evaluation", lambda: tiny().evaluation(evaluation_config={"randomized_params": {"length": (1.0, 0.5)}}).validate(), ValueError, "evaluation_config=...", "(1.0, 0.5)", "{'length': (0.5, 1.0)}"),
     case("privileged-without-ranges", setting("environment", privileged_params=True), ValueError, "privileged_params=True", "needs parameters", "randomized_params={name: (low, high)}"),
     case("privileged-function", setting("environment", privileged_params=True, randomized_params=lambda key, params: params), ValueError, "privileged_params=True", "is a function", "randomized_params={name: (low, high)}"),
+    case("privileged-in-evaluation", lambda: tiny().evaluation(evaluation_config={"privileged_params": True, "randomized_params": {"length": (0.5, 1.0)}}).validate(), ValueError, "evaluation_config=...", "privileged_params=True differs from training's privileged_params=False", "Set environment(privileged_params=True, randomized_params="),
+    case("privileged-in-training", privileged(privileged_params=False).validate, ValueError, "evaluation_config=...", "privileged_params=False differs from training's privileged_params=True", "Leave it out of evaluation_config"),
+    case("privileged-on-the-host", privileged(env="CartPole-v1").validate, ValueError, "evaluation_config=...", "'CartPole-v1' runs on the host", "Use a JAX environment for evaluation"),
     case("env-number", setting("environment", env=3), TypeError, "environment(env=3)", "is no environment", "register_env"),
     case("env-function", setting("environment", env=lambda config: None), TypeError, "environment(env=", "<function", "register_env(name, function)"),
     case("env-instance", lambda: build(tiny(host_env()())), TypeError, "environment(env=", "exists already", "Give its class"),

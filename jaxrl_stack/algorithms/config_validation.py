@@ -329,10 +329,10 @@ def _validate_randomized_params(config: AlgorithmConfig) -> None:
     if config.is_multi_agent:
         config._value_error(f"{called} does not support several agents. Leave it out, and draw in reset_env.")
     if config.env is not None and not is_search_space(config.env) and not config.samples_on_device:
-        config._value_error(
-            f"{called} needs a JAX environment, and {short(config.env)} runs on the host. Leave it out, and draw in "
-            "reset()."
-        )
+        fix = "Leave it out, and draw in reset()."
+        if config.in_evaluation and given is None:
+            fix = "Use a JAX environment for evaluation: evaluation_config={'env': ...}."
+        config._value_error(f"{called} needs a JAX environment, and {short(config.env)} runs on the host. {fix}")
 
 
 def _validate_connectors(config: AlgorithmConfig) -> None:
@@ -397,6 +397,7 @@ def _validate_evaluation(config: AlgorithmConfig) -> None:
             assert evaluation is not None
             _check_values(evaluation)
             _validate_output(evaluation)
+            _validate_evaluated_params(config, evaluation)
             _validate_randomized_params(evaluation)
             _ = evaluation.samples_on_device
         except (ValueError, TypeError, ImportError, NotImplementedError) as error:
@@ -414,6 +415,21 @@ def _validate_evaluation(config: AlgorithmConfig) -> None:
             f"{short(_evaluation_source(config).env)} are evaluated between training steps. Use a number of episodes "
             f"or timesteps."
         )
+
+
+def _validate_evaluated_params(config: AlgorithmConfig, evaluation: AlgorithmConfig) -> None:
+    """Refuses evaluations whose observations have privileged parameters and training's have none, or vice versa."""
+    own, trained = evaluation.privileged_params, config.privileged_params
+    # Another environment may have the privileged parameters in its observations.
+    if own == trained or (trained and not evaluation.is_same(config, "env")):
+        return
+    fix = "Set environment(privileged_params=True, randomized_params=...)"
+    if trained:
+        fix = "Leave it out of evaluation_config"
+    config._value_error(
+        f"privileged_params={own} differs from training's privileged_params={trained}, and networks need the same "
+        f"observations. {fix}."
+    )
 
 
 def _evaluation_source(config: AlgorithmConfig) -> AlgorithmConfig:
