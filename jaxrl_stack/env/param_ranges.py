@@ -53,10 +53,12 @@ def range_problem(name: Any, given: Any) -> str | None:
 def stored_form(given: Any) -> Any:
     """Form in which configs keep a valid distribution: ``("uniform" | "log", low, high)``, or a list of values.
 
-    Ranges and lists of two values stay different where tuples and lists compare equal.
+    Ranges and lists of two values stay different where tuples and lists compare equal. Arrays become lists and numbers,
+    which checkpoints and JSON store.
     """
     kind, values = _kind_and_values(given)
-    return list(values) if kind == "choices" else (kind, *values)
+    numbers = [np.asarray(value).tolist() for value in values]
+    return numbers if kind == "choices" else (kind, *numbers)
 
 
 def _kind_and_values(given: Any) -> tuple[Kind | None, tuple[Any, ...]]:
@@ -90,7 +92,7 @@ class ParamRange:
             like: Value of the parameter, for shape and dtype.
 
         Raises:
-            ValueError: Its numbers do not fit the parameter's shape or dtype.
+            ValueError: Its numbers do not fit the parameter's shape or dtype, or draws of them overflow.
         """
         kind, values = _kind_and_values(given)
         assert kind is not None
@@ -106,7 +108,8 @@ class ParamRange:
             fitting = [np.broadcast_to(array, shape) for array in arrays]
         except ValueError:
             raise ValueError(f"it has shape {shape}, so give numbers or arrays of this shape") from None
-        return cls(kind, np.stack(fitting).astype(dtype))
+        _check_limits(kind, arrays, dtype)
+        return cls(kind, np.stack([array.astype(dtype) for array in fitting]))
 
     def draw(self, key: jax.Array) -> jax.Array:
         """A value. Entries of an array in a range are independent; a choice is made for the whole array.
@@ -118,12 +121,14 @@ class ParamRange:
         if self.kind == "choices":
             return jnp.asarray(self.values)[jax.random.randint(key, (), 0, len(self.values))]
         if self.kind == "uniform" and dtype.kind in "iu":
-            return jax.random.randint(key, shape, low, high + 1, dtype)
+            return _integers(key, self.values)
         bounds = (np.asarray(bound, np.float32) for bound in (low, high))
         if self.kind == "uniform":
             return jax.random.uniform(key, shape, jnp.float32, *bounds).astype(dtype)
         drawn = jnp.exp(jax.random.uniform(key, shape, jnp.float32, *map(np.log, bounds)))
-        drawn = jnp.round(drawn) if dtype.kind in "iu" else drawn
+        if dtype.kind in "iu":
+            # float32 rounds the largest int32 up, to a number that is no int32.
+            drawn = jnp.minimum(jnp.round(drawn), _rounded_down(high))
         # exp(log(x)) is not always x.
         return jnp.clip(drawn.astype(dtype), low, high)
 
@@ -140,6 +145,45 @@ class ParamRange:
         width = high - low
         is_point = width == 0
         return jnp.where(is_point, value - low, 2 * (value - low) / np.where(is_point, 1, width) - 1)
+
+
+def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None:
+    """Raises a ValueError if a dtype does not hold the numbers of a distribution, or float32 draws overflow."""
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if not all(limits.min <= int(x) <= limits.max for array in arrays for x in array.ravel()):
+            raise ValueError(f"it is {dtype}, so give numbers from {limits.min} to {limits.max}")
+    elif dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            cast = [array.astype(dtype).astype(np.float32) for array in arrays]
+            width = cast[-1] - cast[0] if kind == "uniform" else np.float32(0)
+        limits = np.finfo(min(dtype, np.dtype(np.float32), key=lambda one: one.itemsize))
+        if not all(np.isfinite(array).all() for array in cast):
+            raise ValueError(f"it is {dtype}, so give numbers from {limits.min} to {limits.max}")
+        if not np.isfinite(width).all():
+            raise ValueError(f"its bounds may differ by {limits.max} at most")
+        if kind == "log" and any((array < limits.tiny).any() for array in cast):
+            raise ValueError(f"it is {dtype}, so give a log range with low >= {limits.tiny}")
+
+
+def _integers(key: jax.Array, bounds: np.ndarray) -> jax.Array:
+    """Uniform draws of integers between ``bounds [2, *shape]``, both included, without overflow.
+
+    The unsigned distance from the lower bound is drawn: it may be as large as all numbers of the dtype.
+    """
+    unsigned = np.dtype(f"u{bounds.dtype.itemsize}")
+    low, high = bounds.view(unsigned).reshape(2, -1)
+    width, most = high - low, np.iinfo(unsigned).max
+    distance = jax.random.randint(key, width.shape, 0, np.where(width == most, most, width + 1), unsigned)
+    if (width == most).any():
+        distance = jnp.where(width == most, jax.random.bits(key, width.shape, unsigned), distance)
+    return jax.lax.bitcast_convert_type(distance + low, bounds.dtype).reshape(bounds.shape[1:])
+
+
+def _rounded_down(number: np.ndarray) -> np.ndarray:
+    """float32 of positive integers, at most the integer."""
+    nearest = np.asarray(number, np.float32)
+    return np.where(nearest.astype(np.float64) > number, np.nextafter(nearest, np.float32(0)), nearest)
 
 
 def shown(given: Mapping[str, Any] | Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -94,6 +96,34 @@ def test_draws_have_the_asked_for_distributions():
     assert set(draws_of([False, True], True).tolist()) == {False, True}
     vectors = draws_of((0.0, 1.0), np.zeros(2), 500)
     assert abs(np.corrcoef(vectors.T)[0, 1]) < 0.15
+
+
+def test_integers_are_drawn_up_to_the_limits_of_their_dtype():
+    assert np.unique(draws_of((0, 255), np.uint8(3))).tolist() == list(range(256))
+    assert {-128, 127} <= set(draws_of((-128, 127), np.int8(3)).tolist())
+    low, high = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    for bounds in ((low, high), (0, high)):
+        shares = np.histogram(draws_of(bounds, np.int32(3)).astype(float), 4, tuple(map(float, bounds)))[0] / 4000
+        np.testing.assert_allclose(shares, 0.25, atol=0.03)
+    columns = draws_of(([0, low], [3, high]), np.zeros(2, np.int32)).T
+    assert set(columns[0].tolist()) == {0, 1, 2, 3} and columns[1].min() < 0.9 * low and columns[1].max() > 0.9 * high
+    assert set(draws_of(("log", high, high), np.int32(3)).tolist()) == {high}
+
+
+@pytest.mark.parametrize(
+    ("given", "like", "words"),
+    [
+        ((-1, 5), np.uint8(3), "it is uint8, so give numbers from 0 to 255"),
+        ([300], np.uint8(3), "from 0 to 255"),
+        ((0, 2**31), np.int32(3), "from -2147483648 to 2147483647"),
+        ((0.0, 1e300), 1.0, "it is float32, so give numbers from -3.40"),
+        ((-3e38, 3e38), 1.0, "bounds may differ by 3.40"),
+        (("log", 1e-50, 1.0), 1.0, "a log range with low >= 1.17"),
+    ],
+)
+def test_numbers_that_a_dtype_does_not_hold_are_refused(given, like, words):
+    with pytest.raises(ValueError, match=words):
+        ParamRange.of(given, like)
 
 
 def test_parameters_are_scaled_to_one():
@@ -231,13 +261,22 @@ def test_ranges_and_lists_stay_different_and_evaluation_draws_nothing_by_itself(
     assert config.copy().update_from_dict(config.to_dict()).randomized_params == config.randomized_params
     as_json = config.copy().environment(randomized_params={"gain": ["log", 0.5, 2.0]})
     assert as_json.randomized_params == {"gain": ("log", 0.5, 2.0)}
+    arrays = {
+        "a": (np.array([0, 1]), jnp.array([2.5, 3.0])),
+        "b": [np.float32(0.5), np.array(2)],
+        "c": (1, np.int64(2)),
+    }
+    stored = config.copy().environment(randomized_params=arrays).randomized_params
+    assert stored == {"a": ("uniform", [0, 1], [2.5, 3.0]), "b": [0.5, 2], "c": ("uniform", 1, 2)}
+    assert config.copy().environment(randomized_params=json.loads(json.dumps(stored))).randomized_params == stored
     assert config.get_evaluation_config_object().randomized_params is None
     config.evaluation(evaluation_config={"randomized_params": {"gain": (3.0, 4.0)}})
     assert config.get_evaluation_config_object().randomized_params == {"gain": ("uniform", 3.0, 4.0)}
 
 
 def test_training_draws_evaluation_has_the_true_values_and_a_resumed_run_continues(tmp_path):
-    algo = config_of().build_algo()
+    # Arrays are stored in checkpoints, too.
+    algo = config_of(randomized_params={"gain": (np.float32(0.5), np.array(2.0))}).build_algo()
     seen = algo.driver.evaluation.runner.env
     assert seen.observation_space == algo.driver.jax_env.observation_space
     # 1.0 is a third of the way from the lower bound.
