@@ -116,6 +116,10 @@ class RandomizedJaxEnv(AutoResetJaxEnv):
         own = with_named_leaves(params, state.params)
         return state._replace(env=env.last_state(jax.random.split(key)[0], state.env, action, own))
 
+    def unwrapped_observation(self, obs: Any) -> Any:
+        """The environment's part of an observation."""
+        return obs[STATE] if self._scales else obs
+
     def _observed(self, obs: Any, params: Any) -> Any:
         if not self._scales:
             return obs

@@ -15,6 +15,7 @@ from jaxrl_stack.core.module_map import ModuleMap
 from jaxrl_stack.env import drawings
 from jaxrl_stack.env.jax_env import JaxEnv, JaxStep
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.env.randomized_jax_env import RandomizedJaxEnv
 from jaxrl_stack.episodes.segments import segments
 from jaxrl_stack.videos.episodes import RecordedEpisode
 
@@ -174,6 +175,8 @@ def frame_of(env: JaxEnv, state: Any, obs: Any) -> np.ndarray:
     if isinstance(env, MultiAgentJaxEnv) and len(env.possible_agents) <= _MOST_PANELS:
         panels = {agent: drawings.observation(obs[agent], env.observation_spaces[agent]) for agent in obs}
         return next(drawings.side_by_side([panels], env.possible_agents))
+    if isinstance(env, RandomizedJaxEnv):
+        return drawings.observation(env.unwrapped_observation(obs), env.unwrapped.observation_space)
     return drawings.observation(obs, env.observation_space)
 
 
