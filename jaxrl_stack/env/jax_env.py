@@ -335,8 +335,12 @@ class GymnaxEnv(AutoResetJaxEnv):
         # Some of gymnax's own return floats for a Box of integers.
         self._casts_observations = type(env).__module__.partition(".")[0] == "gymnax"
         self._params = jax.tree.map(_as_numpy, params)
-        self.observation_space = gymnax_space_to_gymnasium(env.observation_space(params), self._name)
-        self.action_space = gymnax_space_to_gymnasium(env.action_space(params), self._name)
+        self.observation_space, self.action_space = self.spaces_of(params)
+
+    def spaces_of(self, params: Any) -> tuple[gym.Space, gym.Space]:
+        """Observation and action space that gymnax computes from ``EnvParams``."""
+        spaces = self.env.observation_space(params), self.env.action_space(params)
+        return gymnax_space_to_gymnasium(spaces[0], self._name), gymnax_space_to_gymnasium(spaces[1], self._name)
 
     @property
     def params(self) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import gymnasium as gym
@@ -17,6 +17,7 @@ from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv, JaxEnv, JaxStep,
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.param_ranges import ParamRange, shown
 from jaxrl_stack.utils import spaces
+from jaxrl_stack.utils.live_inputs import traced_once
 from jaxrl_stack.utils.named_leaves import is_key, leaves_by_name, with_named_leaves
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.streams import named
@@ -152,8 +153,9 @@ def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> 
         trained: The algorithm's config, whose distributions scale the privileged parameters; None for `config`.
 
     Raises:
-        ValueError: The environment has several agents, or a mask beside privileged parameters; it lacks a parameter,
-            which is no number, or is used in Python; or a function returns other parameters than it got.
+        ValueError: The environment has several agents, or a mask next to privileged parameters. It lacks a parameter,
+            or its parameter is no number, is used in Python, is not read, or defines the action space. A function
+            returns other parameters than it got.
     """
     given, scaled_by = config.randomized_params, (config if trained is None else trained).randomized_params
     if given is None and not config.privileged_params:
@@ -172,11 +174,16 @@ def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> 
     _check_scales(env, scales)
     if given is None:
         return RandomizedJaxEnv(env, None, scales)
-    draws = _RangeDraws(env, given) if isinstance(given, Mapping) else _FunctionDraws(env, given)
-    randomized = RandomizedJaxEnv(env, draws, scales)
+    chosen = config.env_config
+    if isinstance(given, Mapping):
+        draws = _RangeDraws(env, given, chosen)
+        _check_drawn_scales(draws, scales, given)
+    else:
+        draws = _FunctionDraws(env, given, chosen)
     if not config.disable_env_checking:
-        _check_traces(randomized, draws.names, given)
-    return randomized
+        _check_program(env, draws, given)
+        _check_space_bounds(env, draws, given)
+    return RandomizedJaxEnv(env, draws, scales)
 
 
 def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
@@ -211,33 +218,49 @@ def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
             )
 
 
+def _check_drawn_scales(draws: _RangeDraws, scales: Mapping[str, ParamRange], given: Mapping[str, Any]) -> None:
+    """Refuses draws without a logarithm of parameters that training scales by their logarithms."""
+    for name, drawn in draws.ranges.items():
+        if name in scales and scales[name].kind == "log" and np.any(drawn.values <= 0):
+            raise ValueError(
+                f"environment(randomized_params={shown({name: given[name]})}) draws values without a logarithm, and "
+                f"training scales {name!r} by its logarithm. Draw values above 0, or train with the range (low, high)."
+            )
+
+
 class _RangeDraws:
     """Draws of each parameter from its distribution, and the fields that follow from them.
 
     Args:
         env: The environment.
         given: Distributions by name.
+        chosen: Parameters that ``env_config`` sets, by name: these keep their values.
 
     Attributes:
+        ranges: Distributions by name.
         names: Parameters that are drawn.
     """
 
-    def __init__(self, env: JaxEnv, given: Mapping[str, Any]):
-        self._ranges = _ranges(env, given)
+    def __init__(self, env: JaxEnv, given: Mapping[str, Any], chosen: Collection[str]):
+        self.ranges = _ranges(env, given)
         own = env.params
         self._derived = {
             field: (derived, jnp.result_type(getattr(own, field)))
-            for field, derived in derived_fields(own, self._ranges).items()
+            for field, derived in derived_fields(own, self.ranges).items()
+            if field not in chosen
         }
-        self.names = tuple(self._ranges)
-        for field, kept in related_fields(env.params, self._ranges).items():
+        self.names = tuple(self.ranges)
+        for field, kept in related_fields(env.params, self.ranges).items():
             notice_once(
                 f"environment(randomized_params={{{field!r}: ...}}): {env.name} keeps {' and '.join(kept)}, which suit "
                 f"its own {field}. Use a function: randomized_params=lambda key, params: params.replace(...)."
             )
 
     def __call__(self, key: jax.Array, params: Any) -> dict[str, jax.Array]:
-        drawn = {name: own.draw(named(key, name)) for name, own in self._ranges.items()}
+        return self.completed(params, {name: own.draw(named(key, name)) for name, own in self.ranges.items()})
+
+    def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
+        """Drawn values, with the fields that follow from them."""
         changed = with_named_leaves(params, drawn)
         return drawn | {field: jnp.asarray(own.of(changed), dtype) for field, (own, dtype) in self._derived.items()}
 
@@ -248,12 +271,13 @@ class _FunctionDraws:
     Args:
         env: The environment.
         function: Returns parameters like those that it gets.
+        chosen: Parameters that ``env_config`` sets, by name.
 
     Attributes:
         names: Leaves that the function replaces.
     """
 
-    def __init__(self, env: JaxEnv, function: Callable[[jax.Array, Any], Any]):
+    def __init__(self, env: JaxEnv, function: Callable[[jax.Array, Any], Any], chosen: Collection[str]):
         self._function, self._called = function, f"environment(randomized_params={shown(function)})"
         params = _in_traces(env.params)
         own = leaves_by_name(params)
@@ -283,6 +307,8 @@ class _FunctionDraws:
                     f"{wanted[1]}{list(wanted[0])}. Return it with this shape and type."
                 )
         for field, derived in derived_fields(params, names).items():
+            if field in chosen:
+                continue
             sources = " and ".join(derived.sources)
             notice_once(
                 f"{self._called} keeps {field}={own[field]}, which {env.name} reads in place of {sources}. Return "
@@ -300,40 +326,88 @@ class _FunctionDraws:
         new = leaves_by_name(self._new(key, params))
         return {name: jax.lax.convert_element_type(new[name], self._dtypes[name]) for name in self.names}
 
+    def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
+        """Drawn values; the function has computed all of them."""
+        return drawn
+
 
 def _in_traces(params: Any) -> Any:
     """Parameters as rollouts pass them: arrays are JAX arrays, scalars stay numbers."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, params)
 
 
-def _check_traces(env: RandomizedJaxEnv, names: tuple[str, ...], given: Any) -> None:
-    """Refuses parameters that the environment's Python code reads: these are fixed while JAX traces it."""
-    error = _tracing_error(env.unwrapped, names)
-    if error is None:
-        return
-    single = next((name for name in names if _tracing_error(env.unwrapped, (name,)) is not None), ", ".join(names))
-    raise ValueError(
-        f"environment(randomized_params={shown(given)}): {env.source} uses {single!r} in Python code, so all episodes "
-        f"share one value ({type(error).__name__}). Leave it out, or compute with jax.numpy in reset and step."
-    ) from error
+def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
+    """Refuses parameters that the environment's Python code uses, or that its `reset` and `step` ignore."""
+    try:
+        unread = _unread(env, draws, draws.names)
+    except Exception as error:  # Shapes, indices and branches raise different ones.
+        single = next((name for name in draws.names if not _can_trace(env, draws, name)), ", ".join(draws.names))
+        raise ValueError(
+            f"environment(randomized_params={shown(given)}): {env.source} uses {single!r} in Python code, so all "
+            f"episodes share one value ({type(error).__name__}). Leave it out, or compute with jax.numpy in reset and "
+            "step."
+        ) from error
+    # A function may set fields that only complete others.
+    if unread and (isinstance(draws, _RangeDraws) or len(unread) == len(draws.names)):
+        raise ValueError(
+            f"{_called(given, unread[0])}: reset and step of {env.source} do not read {unread[0]!r} from their "
+            "argument `params`, so draws have no effect. Leave it out, or read `params` and not self.params."
+        )
 
 
-def _tracing_error(env: JaxEnv, names: tuple[str, ...]) -> Exception | None:
-    """Error of a reset and a step in which these parameters are traced; None without one."""
+def _called(given: Any, name: str) -> str:
+    """The setting in messages about one parameter."""
+    return f"environment(randomized_params={shown({name: given[name]} if isinstance(given, Mapping) else given)})"
+
+
+def _can_trace(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, name: str) -> bool:
+    try:
+        _unread(env, draws, (name,))
+    except Exception:
+        return False
+    return True
+
+
+def _unread(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, ...]) -> list[str]:
+    """Names of drawn parameters that a reset and a step do not read, from a trace in which these have no values."""
     params = _in_traces(env.params)
     own = leaves_by_name(params)
     drawn = {name: jax.ShapeDtypeStruct(np.shape(own[name]), jnp.result_type(own[name])) for name in names}
 
     def episode(key: jax.Array, action: Any, drawn: Any) -> Any:
-        changed = with_named_leaves(params, drawn)
-        return env.step(key, env.reset(key, changed)[1], action, changed)
+        changed = with_named_leaves(params, draws.completed(params, drawn))
+        obs, state = env.reset(key, changed)
+        return obs, env.step(key, state, action, changed)
 
     key, action = jax.eval_shape(lambda: jax.random.key(0)), spaces.shape_dtype_struct(env.action_space)
-    try:
-        jax.eval_shape(episode, key, action, drawn)
-    except Exception as error:  # Shapes, indices and branches raise different ones.
-        return error
-    return None
+    is_read = traced_once(episode, key, action, drawn).matters[2]
+    return [name for name in names if not is_read[name]]
+
+
+def _check_space_bounds(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
+    """Refuses draws that change the action space of gymnax, and names those that change observation bounds."""
+    if not isinstance(env, GymnaxEnv):
+        return
+    if isinstance(draws, _RangeDraws):
+        extremes = {name: (own.values.min(0), own.values.max(0)) for name, own in draws.ranges.items()}
+    else:
+        drawn = [jax.device_get(draws(jax.random.key(seed), env.params)) for seed in (0, 1)]
+        extremes = {name: tuple(one[name] for one in drawn) for name in draws.names}
+    for name, values in extremes.items():
+        called = _called(given, name)
+        for value in values:
+            observation_space, action_space = env.spaces_of(with_named_leaves(env.params, {name: value}))
+            if action_space != env.action_space or spaces.difference(observation_space, env.observation_space):
+                kind = "observation" if action_space == env.action_space else "action"
+                raise ValueError(
+                    f"{called}: the {kind} space of {env.name} depends on {name!r}, and it is fixed in training. Leave "
+                    f"it out, and set env_config={{{name!r}: {value!s}}}."
+                )
+            if observation_space != env.observation_space:
+                notice_once(
+                    f"{called}: bounds of the observation space of {env.name} depend on {name!r}. They stay those of "
+                    f"{name}={leaves_by_name(env.params)[name]!s}, so observations may lie outside."
+                )
 
 
 __all__ = ["PRIVILEGED_STATE", "STATE", "RandomizedJaxEnv", "RandomizedState", "unrandomized", "with_randomized_params"]

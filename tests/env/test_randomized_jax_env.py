@@ -16,6 +16,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv, JaxEnv
 from jaxrl_stack.env.param_ranges import ParamRange
 from jaxrl_stack.env.randomized_jax_env import with_randomized_params
+from jaxrl_stack.env.watching import frame_of
 from tests import programs
 
 CARTPOLE = "gymnax/CartPole-v1"
@@ -50,6 +51,25 @@ class InPython(Gain):
         return super().step_env(key, state, action, params)
 
 
+class OfSelf(Gain):
+    """`Gain` that reads `offset` and `length` from itself, not from the argument `params`."""
+
+    def step_env(self, key, state, action, params):
+        return super().step_env(key, state, action, {**self.params, "gain": params["gain"]})
+
+
+class Picture(Gain):
+    """`Gain` with images."""
+
+    observation_space = Box(0, 255, (5, 5, 3), np.uint8)
+
+    def reset_env(self, key, params):
+        return jnp.arange(75, dtype=jnp.uint8).reshape(5, 5, 3), 0
+
+    def step_env(self, key, state, action, params):
+        return self.reset_env(key, params)[0], *super().step_env(key, state, action, params)[1:]
+
+
 class OwnReset(JaxEnv):
     """`Gain` with a `step` that resets by itself."""
 
@@ -63,8 +83,8 @@ class OwnReset(JaxEnv):
         return Gain({}).step(key, state, action, params)
 
 
-def randomized(env, given, *, privileged=False):
-    config = PPOConfig().environment(randomized_params=given, privileged_params=privileged)
+def randomized(env, given, *, privileged=False, env_config=None):
+    config = PPOConfig().environment(randomized_params=given, privileged_params=privileged, env_config=env_config or {})
     return with_randomized_params(config, env)
 
 
@@ -192,6 +212,34 @@ def test_fields_that_gymnax_derives_follow_the_draws(caplog):
     assert "keeps polemass_length=0.05" in caplog.text and "params.replace(polemass_length=...)" in caplog.text
 
 
+@pytest.mark.parametrize("own", [0.05, 0.5])
+def test_derived_fields_in_env_config_keep_their_values(own, caplog):
+    # 0.05 is masspole * length.
+    chosen = {"polemass_length": own}
+    env = randomized(GymnaxEnv(CARTPOLE, chosen), {"length": (0.25, 0.75)}, env_config=chosen)
+    assert list(env.reset(KEY, env.params)[1].params) == ["length"]
+    randomized(env.unwrapped, lambda key, params: params.replace(length=jax.random.uniform(key)), env_config=chosen)
+    assert "keeps" not in caplog.text
+
+
+def test_a_parameter_without_effect_because_of_env_config_is_named():
+    chosen = {"total_mass": 1.1}
+    with pytest.raises(ValueError, match="do not read 'masscart'"):
+        randomized(GymnaxEnv(CARTPOLE, chosen), {"masscart": (1.0, 2.0)}, env_config=chosen)
+
+
+def test_bounds_of_observations_that_follow_from_draws_are_named(caplog):
+    randomized(GymnaxEnv(CARTPOLE), {"x_threshold": (1.0, 3.0), "gravity": (5.0, 15.0)})
+    assert "bounds of the observation space of gymnax/CartPole-v1 depend on 'x_threshold'" in caplog.text
+    assert "'gravity'" not in caplog.text
+
+
+def test_images_with_privileged_parameters_are_drawn_as_images():
+    env = randomized(Picture({}), {"gain": (0.5, 2.0)}, privileged=True)
+    obs, state = jax.device_get(env.reset(KEY, env.params))
+    np.testing.assert_array_equal(frame_of(env, state, obs), frame_of(env.unwrapped, state.env, obs["state"]))
+
+
 def test_frames_show_the_drawn_parameters():
     env = randomized(GymnaxEnv(CARTPOLE), {"length": (0.25, 0.75)})
     state = jax.device_get(env.reset(KEY, env.params)[1])
@@ -221,6 +269,22 @@ def test_a_function_draws_what_it_replaces():
         (Gain, {"length": (1.5, 2.0)}, "'length'.*it is int32, so give whole numbers"),
         (Gain, {"gain": ([1.0, 2.0], [2.0, 3.0])}, r"'gain'.*it has shape \(\), so give numbers"),
         (InPython, {"gain": (1.0, 2.0), "length": (2, 3)}, "InPython uses 'length' in Python code"),
+        (
+            OfSelf,
+            {"gain": (1.0, 2.0), "offset": (1.0, 2.0)},
+            "OfSelf do not read 'offset' from their argument `params`",
+        ),
+        (OfSelf, lambda key, params: {**params, "offset": jnp.float32(1)}, "do not read 'offset'"),
+        (
+            lambda _: GymnaxEnv("gymnax/Pendulum-v1"),
+            {"max_torque": (1.0, 4.0)},
+            r"action space of gymnax/Pendulum-v1 depends on 'max_torque'.*env_config=\{'max_torque': 1.0\}",
+        ),
+        (
+            lambda _: GymnaxEnv("gymnax/Pendulum-v1"),
+            lambda key, params: params.replace(max_torque=jax.random.uniform(key)),
+            "action space of gymnax/Pendulum-v1 depends on 'max_torque'",
+        ),
         (Gain, lambda key, params: {}, "returned PyTreeDef.*Return params.replace"),
         (Gain, lambda key, params: params, "changes no parameter of Gain"),
         (
@@ -238,6 +302,12 @@ def test_parameters_that_cannot_be_drawn_are_named(env, given, words):
 def test_a_value_without_logarithm_has_no_place_on_a_log_scale():
     with pytest.raises(ValueError, match="scales 'offset' by its logarithm, and Gain has offset=0.0"):
         randomized(Gain({}), {"offset": ("log", 0.1, 1.0)}, privileged=True)
+    trained, evaluated = (
+        PPOConfig().environment(randomized_params={"gain": own}, privileged_params=True)
+        for own in (("log", 0.1, 1.0), [0.0, 1.0])
+    )
+    with pytest.raises(ValueError, match=r"\{'gain': \[0.0, 1.0\]\}.*training scales 'gain' by its logarithm"):
+        with_randomized_params(evaluated, Gain({}), trained=trained)
 
 
 def test_a_mask_stays_where_modules_find_it():
