@@ -58,6 +58,18 @@ class OfSelf(Gain):
         return super().step_env(key, state, action, {**self.params, "gain": params["gain"]})
 
 
+class TwoGains(Gain):
+    """`Gain` whose gain is the sum of `gains`."""
+
+    params = {"gains": np.ones(2, np.float32)}
+
+    def reset_env(self, key, params):
+        return super().reset_env(key, {**self._params, "gain": params["gains"].sum()})
+
+    def step_env(self, key, state, action, params):
+        return super().step_env(key, state, action, {**self._params, "gain": params["gains"].sum()})
+
+
 class Picture(Gain):
     """`Gain` with images."""
 
@@ -345,8 +357,7 @@ def test_ranges_and_lists_stay_different_and_evaluation_draws_nothing_by_itself(
 
 
 def test_training_draws_evaluation_has_the_true_values_and_a_resumed_run_continues(tmp_path):
-    # Arrays are stored in checkpoints, too.
-    algo = config_of(randomized_params={"gain": (np.float32(0.5), np.array(2.0))}).build_algo()
+    algo = config_of().build_algo()
     seen = algo.driver.evaluation.runner.env
     assert seen.observation_space == algo.driver.jax_env.observation_space
     # 1.0 is a third of the way from the lower bound.
@@ -367,6 +378,16 @@ def test_training_draws_evaluation_has_the_true_values_and_a_resumed_run_continu
     assert states[0].params.keys() == {"gain"}
     for one, other in zip(*map(jax.tree.leaves, states), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_bounds_that_are_arrays_are_stored_in_checkpoints(tmp_path):
+    config = programs.ppo(TwoGains).environment(randomized_params={"gains": (np.zeros(2), np.array([0.5, 2.0]))})
+    algo = config.build_algo()
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    algo.stop()
+    algo = PPO.from_checkpoint(path, allow=[TwoGains])
+    assert algo.config.randomized_params == {"gains": ("uniform", [0.0, 0.0], [0.5, 2.0])}
+    algo.stop()
 
 
 def test_evaluation_draws_what_its_config_says():
