@@ -25,6 +25,10 @@ class Halving:
             evaluations.
         mode: "max" if the highest score is best, "min" if the lowest is.
         stop_last_trials: Whether runs end at `max_t`; if False they only end at the goal.
+
+    Raises:
+        ValueError: If the rungs would not grow: `grace_period` is not above 0, `reduction_factor` is not above 1, or
+            `max_t` is not finite.
     """
 
     max_t: float
@@ -34,6 +38,17 @@ class Halving:
     metric: str | None = None
     mode: Literal["max", "min"] = "max"
     stop_last_trials: bool = True
+
+    def __post_init__(self) -> None:
+        # NaN is not above a number.
+        for name, value, low, remedy in (
+            ("grace_period", self.grace_period, 0, "grace_period=1"),
+            ("reduction_factor", self.reduction_factor, 1, "reduction_factor=4"),
+        ):
+            if not value > low:
+                raise ValueError(f"Halving({name}={value!r}): must be above {low}. Set {remedy}.")
+        if not math.isfinite(self.max_t):
+            raise ValueError(f"Halving(max_t={self.max_t!r}): must be a finite number. Set max_t=100.")
 
     @property
     def rungs(self) -> list[float]:
@@ -46,13 +61,13 @@ class Halving:
 
 
 def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:
-    """The runs that continue after a rung: of n groups the best ``1 + floor((n - 1) / reduction_factor)``.
+    """The runs that continue after a rung: of n groups the best ``1 + floor((n - 1) / reduction_factor)``, and all
+    others with the score of the last of these.
 
-    Tune keeps as many if all scores are different: those at or above the percentile ``100 * (1 - 1 /
-    reduction_factor)``.
+    Tune keeps the same ones: those at or above the percentile ``100 * (1 - 1 / reduction_factor)``.
 
     Args:
-        scores: float ``[R]``, higher is better; NaN is the lowest.
+        scores: float ``[R]``, higher is better. Runs with NaN end if another group has a score.
         groups: Group of each run. A group has the mean of its scores, and its runs continue together.
         reduction_factor: See `Halving`.
 
@@ -61,7 +76,7 @@ def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float
     """
     values = np.where(np.isnan(scores), -math.inf, scores)
     means = {group: np.mean([values[i] for i, own in enumerate(groups) if own == group]) for group in groups}
-    # The sort is stable: of equal groups the first ones continue.
-    order = sorted(means, key=lambda group: -means[group])
-    kept = set(order[: 1 + math.floor((len(order) - 1) / reduction_factor)])
-    return [i for i, group in enumerate(groups) if group in kept]
+    order = sorted(means.values(), reverse=True)
+    cutoff = order[math.floor((len(order) - 1) / reduction_factor)]
+    lacks_score = order[0] == -math.inf
+    return [i for i, group in enumerate(groups) if means[group] >= cutoff and (lacks_score or means[group] > -math.inf)]

@@ -152,7 +152,7 @@ def test_a_diverged_member_is_replaced_first_and_trains_again():
     assert not any(run.has_diverged for run in done.runs)
 
 
-RATES = {"lr": [1e-5, 1e-4, 1e-3, 1e-2, 3e-2, 1e-1]}
+RATES = {"lr": [1e-2, 2e-2, 3e-2, 0.1, 0.2, 0.4]}
 
 
 def halved(config=CONFIG, **options):

@@ -190,13 +190,29 @@ def test_survivors_are_the_runs_at_or_above_tunes_cutoff(num_runs, factor):
     assert survivors(scores, range(num_runs), factor) == np.flatnonzero(scores >= cutoff - 1e-9).tolist()
 
 
+def test_runs_with_the_score_of_the_cutoff_continue_in_any_order_as_in_tune():
+    scores = np.array([1.0, 7.0, 5.0, 5.0, 5.0, 3.0])
+    bracket: Any = _Bracket(1, 100, 4, 0)
+    assert bracket.cutoff(dict(enumerate(scores))) == 5.0
+    assert survivors(scores, range(6), 4) == [1, 2, 3, 4]
+    assert survivors(scores[::-1], range(6), 4) == [1, 2, 3, 4]
+    assert survivors(np.full(6, 13.0), range(6), 4) == list(range(6))
+    # A run without a score does not fill a place.
+    assert survivors(np.array([np.nan, 1.0, np.nan, np.nan, np.nan]), range(5), 2) == [1]
+
+
+@pytest.mark.parametrize("given", [{"grace_period": 0}, {"reduction_factor": 1}, {"max_t": float("inf")}])
+def test_rungs_that_would_not_grow_are_refused(given):
+    (name,) = given
+    with pytest.raises(ValueError, match=rf"Halving\({name}=.*Set {name}="):
+        Halving(**{"max_t": 100, **given})
+
+
 def test_seeds_of_a_combination_survive_together_by_their_mean():
     scores, groups = np.array([9.0, 1.0, 5.0, 6.0, 8.0, np.nan, 2.0, 2.0]), [0, 0, 1, 1, 2, 2, 3, 3]
     # The means are 5, 5.5, -inf and 2.
     assert survivors(scores, groups, 4) == [2, 3]
     assert survivors(scores, groups, 2) == [0, 1, 2, 3]
-    # Of equal ones the first continues.
-    assert survivors(np.zeros(4), range(4), 4) == [0]
 
 
 LINEAGE = Lineage(
