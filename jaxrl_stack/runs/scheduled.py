@@ -89,9 +89,21 @@ class Scores:
         """Time after the last iteration."""
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 
+    def decidable_times(self) -> list[float]:
+        """Times after iterations in which every member that still trained had a score."""
+        history, times = self._population.history, self.times()
+        if not times:
+            return []
+        lack = np.isnan(history[self.metric]) & (np.arange(len(times))[:, None] < history.num_iterations)
+        for member, ended in self._population.diverged.items():
+            lack[ended.iteration - 1, member] = False
+        return [time for (time, is_complete), row in zip(times, lack, strict=True) if is_complete and not row.any()]
+
     def read(self) -> np.ndarray:
         """Scores of the last iteration, float ``[M]``, higher is better; NaN for diverged members."""
         values = self._last(self.metric)
+        # The row of the iteration in which a member diverged may have a number.
+        values[list(self._population.diverged)] = math.nan
         return values if self._schedule.mode == "max" else -values
 
     def as_reported(self, score: float) -> float:
@@ -272,6 +284,8 @@ def _free_file(path: Path) -> Path:
 class Halver:
     """Ends the worst runs of a population at the rungs of successive halving.
 
+    A rung waits until every live run has a score. Combinations whose runs have all reached their goal continue.
+
     Args:
         population: The population.
         halving: Arguments of successive halving.
@@ -292,20 +306,34 @@ class Halver:
             if trial.settings not in first:
                 first.append(trial.settings)
             self._groups.append(first.index(trial.settings))
-        passed = [time for time, is_complete in scores.times() if is_complete]
-        self._num_passed = sum(rung <= max(passed, default=-math.inf) for rung in halving.rungs)
+        decided = max(scores.decidable_times(), default=-math.inf)
+        self._num_passed = sum(rung <= decided for rung in halving.rungs)
+        self._postponed: float | None = None
 
     def decide_if_due(self) -> None:
-        """Ends runs if a rung is reached. Call it after each iteration."""
+        """Ends runs if a rung is reached and every live run has a score. Call it after each iteration."""
         population, scores, halving = self._population, self._scores, self._halving
         rungs = halving.rungs
         if not scores.is_complete or self._num_passed == len(rungs) or scores.time < rungs[self._num_passed]:
             return
         rung = rungs[self._num_passed]
-        self._num_passed = sum(one <= scores.time for one in rungs)
         running = [i for i in range(len(population)) if i not in population.stopped]
         values = scores.read()
-        staying = survivors(values[running], [self._groups[i] for i in running], halving.reduction_factor)
+        lacking = [i for i in running if i not in population.diverged and math.isnan(values[i])]
+        if lacking:
+            if self._progress and self._postponed != rung:
+                print(
+                    f"Rung {halving.time_attr}={rung:g} waits: {len(lacking)} of {len(running)} runs have no "
+                    f"{scores.metric} yet.",
+                    flush=True,
+                )
+            self._postponed = rung
+            return
+        self._num_passed = sum(one <= scores.time for one in rungs)
+        groups = [self._groups[i] for i in running]
+        short = {group for i, group in zip(running, groups, strict=True) if i not in population.reached}
+        chosen = survivors(values[running], groups, halving.reduction_factor)
+        staying = [i for i, group in enumerate(groups) if i in chosen or group not in short]
         if len(staying) < len(running):
             population.keep([running[i] for i in staying], f"stopped at the rung {halving.time_attr}={rung:g}")
         if self._progress:

@@ -14,14 +14,16 @@ import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
+from jaxrl_stack.algorithms.member_runs import Ended
 from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.runs import run_sweep
-from jaxrl_stack.runs.curves import RETURN
+from jaxrl_stack.runs.curves import ITERATIONS, RETURN
 from jaxrl_stack.runs.halving import Halving
 from jaxrl_stack.runs.lineage import Lineage
 from jaxrl_stack.runs.member_history import MemberHistory
-from jaxrl_stack.runs.scheduled import Scores
+from jaxrl_stack.runs.scheduled import Halver, Scores
 from jaxrl_stack.runs.search_space import combinations
+from jaxrl_stack.runs.series import Trial
 from jaxrl_stack.runs.series_folder import Wave
 from jaxrl_stack.utils.memory import TooManyError
 from tests import programs
@@ -197,9 +199,8 @@ def test_successive_halving_continues_after_a_kill_with_the_same_runs(halving, s
 def test_scores_are_of_evaluations_if_there_are_any_and_higher_is_better():
     history = MemberHistory([{}, {}])
     evaluated = "evaluation/env_runners/episode_return_mean"
-    population: Any = SimpleNamespace(
-        config=CONFIG.copy().evaluation(evaluation_interval=2), history=history, check_names=lambda criteria: None
-    )
+    config = CONFIG.copy().evaluation(evaluation_interval=2)
+    population: Any = SimpleNamespace(config=config, history=history, check_names=lambda criteria: None, diverged={})
     least = Halving(max_t=9, mode="min", time_attr="num_env_steps_sampled_lifetime")
     scores = Scores(population, least, "run_sweep")
     assert scores.metric == evaluated
@@ -214,6 +215,82 @@ def test_scores_are_of_evaluations_if_there_are_any_and_higher_is_better():
     # The second member has ended.
     np.testing.assert_array_equal(scores.read(), [-6.0, np.nan])
     assert scores.as_reported(-6.0) == 6.0
+    # A member that diverged in this iteration has a number in its row, but no score.
+    population.diverged = {0: Ended(3, "diverged", is_goal=False)}
+    assert np.isnan(scores.read()).all()
+
+
+class ScoredPopulation:
+    """As much of a population as successive halving reads, with given returns."""
+
+    config = CONFIG
+
+    def __init__(self, num_members):
+        self.history, self.iteration = MemberHistory([{}] * num_members), 0
+        self.reached, self.diverged, self.stopped = {}, {}, {}
+
+    def __len__(self):
+        return self.history.num_members
+
+    def check_names(self, criteria):
+        pass
+
+    def keep(self, members, reason):
+        self.stopped |= {i: Ended(self.iteration, reason, is_goal=False) for i in range(len(self)) if i not in members}
+
+    def train(self, *returns, diverging=()):
+        self.iteration += 1
+        live = [i not in self.stopped and i not in self.diverged for i in range(len(self))]
+        self.history.append({ITERATIONS: self.iteration, RETURN: np.array(returns)}, counts=np.array(live))
+        self.diverged |= {i: Ended(self.iteration, "diverged", is_goal=False) for i in diverging}
+
+
+def halver_of(population, settings, *, progress=False, **arguments):
+    halving = Halving(**{"max_t": 100, "grace_period": 2, "reduction_factor": 2} | arguments)
+    trials = [Trial(CONFIG, seed, own) for seed, own in enumerate(settings)]
+    return Halver(population, halving, Scores(population, halving, "run_sweep"), trials, progress=progress)
+
+
+def test_a_rung_waits_until_every_live_run_has_a_score(capsys):
+    population: Any = ScoredPopulation(4)
+    settings = [{"lr": rate} for rate in (1, 2, 3, 4)]
+    halver = halver_of(population, settings, progress=True)
+    nan = np.nan
+    for returns in ((nan, nan, nan, 9.0), (nan, nan, 1.0, 9.0), (nan, nan, 1.0, 9.0)):
+        population.train(*returns, diverging=[3] if population.iteration == 1 else [])
+        halver.decide_if_due()
+    assert not population.stopped
+    assert capsys.readouterr().out == f"Rung training_iteration=2 waits: 2 of 4 runs have no {RETURN} yet.\n"
+    # At iteration 5 the rung at 4 is passed, too: one decision serves both.
+    population.train(nan, 2.0, 1.0, nan)
+    halver.decide_if_due()
+    population.train(0.0, 2.0, 1.0, nan)
+    resumed = halver_of(population, settings)
+    halver.decide_if_due()
+    # The diverged run does not survive with its last return.
+    assert sorted(population.stopped) == [0, 3] and {end.iteration for end in population.stopped.values()} == {5}
+    population.train(nan, 2.0, 3.0, nan)
+    for one in (halver, resumed, halver_of(population, settings)):
+        one.decide_if_due()
+    assert sorted(population.stopped) == [0, 3], "another rung is at 8"
+
+
+def test_a_run_that_diverges_in_the_iteration_of_a_rung_ends_there():
+    population: Any = ScoredPopulation(3)
+    halver = halver_of(population, [{"lr": 1}, {"lr": 2}, {"lr": 3}], grace_period=1)
+    population.train(5.0, 1.0, 2.0, diverging=[0])
+    halver.decide_if_due()
+    assert sorted(population.stopped) == [0]
+
+
+def test_combinations_whose_runs_have_all_reached_their_goal_pass_rungs():
+    population: Any = ScoredPopulation(8)
+    halver = halver_of(population, [{"lr": place // 2} for place in range(8)], grace_period=1, reduction_factor=4)
+    # Both seeds of the second combination, and one of the third.
+    population.reached = dict.fromkeys((2, 3, 5), Ended(1, "goal", is_goal=True))
+    population.train(9.0, 9.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0)
+    halver.decide_if_due()
+    assert sorted(population.stopped) == [4, 5, 6, 7]
 
 
 HOST = programs.run().environment("CartPole-v1")
