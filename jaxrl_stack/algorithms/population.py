@@ -414,7 +414,7 @@ class Population(Checkpointable):
     def runs(self) -> list[Run]:
         """The recorded run of each member, for figures and reports; runs of stopped members end at their stop."""
         origin = {**self._origin, "num_members": len(self)}
-        ends = [self.diverged.get(i) or self.stopped.get(i) or self.reached.get(i) for i in range(len(self))]
+        ends = [self.reached.get(i) or self.diverged.get(i) or self.stopped.get(i) for i in range(len(self))]
         folders = None if self._written is None else self._written[1]
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
@@ -479,7 +479,8 @@ class Population(Checkpointable):
         """Copies members over others: weights, optimizers, values of settings, environments, replayed steps.
 
         Each member keeps its random streams. Only rows of these members are moved, on their devices; the first call
-        compiles the programs for that. A diverged target trains again after the copy.
+        compiles the programs for that. A diverged target trains again after the copy, and one that had reached its goal
+        has to reach it again.
 
         Args:
             sources: Indices of the members to copy.
@@ -498,6 +499,8 @@ class Population(Checkpointable):
         self.driver.copy(sources, targets)
         self.history.leave_out([target for target in targets if target in self.diverged])
         copy_ends(self.diverged, sources, targets)
+        for target in targets:
+            self.reached.pop(target, None)
         self._note_settings(self._settings.copy(sources, targets))
 
     def change_settings(self, settings: Mapping[int, Mapping[str, Any]] | None = None, **of_all: Any) -> None:
@@ -615,6 +618,7 @@ class Population(Checkpointable):
             "training_iteration": self.iteration,
             "time_total_s": self._iterations.seconds,
             "evaluation": {"num_calls": self._num_evaluations, **self._evaluation_counts()},
+            "evaluated": {} if self._evaluated is None else self._evaluated,
             "reached": {str(i): list(ended) for i, ended in self.reached.items()},
             "diverged": {str(i): list(ended) for i, ended in self.diverged.items()},
             "stopped": {str(i): list(ended) for i, ended in self.stopped.items()},
@@ -640,7 +644,8 @@ class Population(Checkpointable):
             self.middle.set_state(state["middle"])
         if "training_iteration" in state:
             self._iterations.go_on(int(state["training_iteration"]), float(state["time_total_s"]), self.driver)
-            self._evaluated = None
+            # Checkpoints of earlier versions have none.
+            self._evaluated = state.get("evaluated") or None
             counts = dict(state["evaluation"])
             self._num_evaluations = int(counts.pop("num_calls"))
             if counts:

@@ -467,9 +467,15 @@ class PopulationDriver:
             last = self._num_blocks * self.layout.block_size if is_last else target + 1
             moves += [(source, slot) for slot in range(target, last)]  # the last member with its copies
         self._move(moves, with_streams=False)
-        is_live = self.is_live.copy()
-        is_live[list(targets)] = self.is_live[list(sources)]
-        self.is_live = is_live
+
+        def copied(of_all: np.ndarray) -> np.ndarray:
+            changed = np.array(of_all)
+            changed[list(targets)] = of_all[list(sources)]
+            return changed
+
+        self.is_live = copied(self.is_live)
+        if self.window is not None:
+            self.window = jax.tree.map(copied, self.window)
 
     def keep(self, members: Sequence[int]) -> None:
         """Stops all running members except these, and moves these to the first blocks. Other blocks are released.

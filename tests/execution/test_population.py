@@ -352,6 +352,10 @@ def test_copies_continue_differently_and_compile_no_training(base):
     clock = CompileClock()
     population.train()
     assert clock.compiles == 0
+    # Episodes of the iteration follow those of the source.
+    lifetime, episodes = (population.history[f"env_runners/num_episodes{name}"] for name in ("_lifetime", ""))
+    assert lifetime[0, 0] != lifetime[0, 2]
+    np.testing.assert_array_equal(episodes[1], lifetime[1] - lifetime[0, [2, 1, 2, 3]])
     after = population.driver.states()
     assert any(np.abs(leaf[0] - leaf[2]).max() > 0 for leaf in after.learner.params.values()), "their streams differ"
     with pytest.raises(ValueError, match="must be indices of members from 0 to 3"):
@@ -446,6 +450,16 @@ def test_a_member_that_has_diverged_trains_on_as_a_copy(population):
     assert population.history.num_iterations.tolist() == [3, 3, 3]
     population.copy([1], [2])
     assert population.train()["members"][2]["config"]["lr"] == 1e-3
+
+
+def test_a_run_that_has_reached_its_goal_says_so_after_its_end_and_a_copy_has_to_reach_it(population):
+    population.restart([Member(seed, {"lr": 1e-3}) for seed in range(3)])
+    population.learn({"env_runners/episode_len_mean": 1}, progress=False)
+    population.keep([1, 2], "stopped at a rung")
+    end = population.runs()[0].origin["stopped"]
+    assert end["reason"].startswith("env_runners/episode_len_mean = ")
+    population.copy([1], [2])
+    assert sorted(population.reached) == [0, 1]
 
 
 def test_settings_of_members_change_without_compiling_anything(base, tmp_path):
@@ -572,6 +586,12 @@ def test_training_with_a_filter_and_evaluation_of_all_members_are_those_of_each_
     results = population.train()["members"]
     again = population.evaluate()
     path = population.save_to_path(tmp_path / "population")
+    restored = Population.from_checkpoint(path, allow=[a_filter])
+    # Iterations up to the next evaluation report the last one.
+    column = "evaluation/env_runners/episode_return_mean"
+    ours, theirs = (one.train()["members"].column(column) for one in (population, restored))
+    np.testing.assert_array_equal(theirs, ours)
+    assert np.isfinite(theirs).all()
     algo = members[0].config(config).learners(num_cpus_per_learner=1).build_algo()
     for i in (0, 2):
         assert algo.reset(members[i].config(config).learners(num_cpus_per_learner=1))
@@ -586,10 +606,9 @@ def test_training_with_a_filter_and_evaluation_of_all_members_are_those_of_each_
         )
         assert again[i]["env_runners"]["episode_return_mean"] == algo.evaluate()["env_runners"]["episode_return_mean"]
     algo.stop()
-    restored = Population.from_checkpoint(path, allow=[a_filter])
     first, second = (one.evaluate().column("env_runners/num_episodes_lifetime") for one in (population, restored))
     np.testing.assert_array_equal(first, second)
-    returns = population.history["evaluation/env_runners/episode_return_mean"][-1]
+    returns = population.history[column][-1]
     assert population.best_member() == int(np.argmax(returns))
     population.stop()
     restored.stop()
