@@ -106,6 +106,14 @@ class Lineage:
         own = [one.new[name] for one in self.copies if one.target == member and one.iteration < iteration]
         return own[-1] if own else self.first[member][name]
 
+    def values_of(self, member: int, name: str, num_iterations: int) -> list[Any]:
+        """Values of a member's setting in each of the first iterations."""
+        values = [self.first[member][name]] * num_iterations
+        for one in self.copies:
+            if one.target == member:
+                values[one.iteration :] = [one.new[name]] * (num_iterations - one.iteration)
+        return values
+
     @property
     def names(self) -> list[str]:
         """Names of the settings."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,12 +12,12 @@ import numpy as np
 
 from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN
 from jaxrl_stack.runs.budget import Budget, end_of_domain
-from jaxrl_stack.runs.curves import RETURN, STEPS, key_label
+from jaxrl_stack.runs.curves import RETURN, STEPS, key_label, x_axis
 from jaxrl_stack.runs.halving import Halving
 from jaxrl_stack.runs.lineage import Lineage
 from jaxrl_stack.runs.pbt import PBT
 from jaxrl_stack.runs.plots import Comparison, Ending, compare, ending_header
-from jaxrl_stack.runs.run import common_title, value_text
+from jaxrl_stack.runs.run import Run, common_title, value_text
 from jaxrl_stack.runs.scheduled import check_scheduled, train_scheduled
 from jaxrl_stack.runs.search_space import combinations
 from jaxrl_stack.runs.searched import Search, Trained, default_halving, train_searched
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     import pandas
 
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+Mode = Literal["max", "min"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +67,9 @@ class Sweep(Series):
         has_rungs: Whether runs have different lengths because of successive halving. Longer runs are then better.
         confirmation: Runs of the best combinations with seeds that the search has not used; None without a budget.
         space: Search space, for the ends of its domains.
+        metric: Number by which combinations are ranked, unless a method gets another one: that of the scheduler or
+            searcher.
+        mode: "max" if its highest value is best, "min" if the lowest is.
     """
 
     config: AlgorithmConfig
@@ -72,57 +79,86 @@ class Sweep(Series):
     has_rungs: bool = False
     confirmation: Sweep | None = None
     space: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metric: str = RETURN
+    mode: Mode = "max"
 
     @property
     def names(self) -> list[str]:
         """Names of the swept settings."""
         return list(self.combinations[0])
 
-    def rows(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> list[SweepRow]:
+    def _ranking(self, key: str | None, mode: Mode | None) -> tuple[str, Mode]:
+        """The number to compare, and which end of it is best."""
+        number = self.metric if key is None else key
+        which = (self.mode if number == self.metric else "max") if mode is None else mode
+        if which not in ("max", "min"):
+            raise ValueError(f"mode={mode!r}: must be 'max' or 'min'.")
+        return number, which
+
+    def rows(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> list[SweepRow]:
         """A row for each combination with a finished seed, best first; rows of `confirmation` come before all others,
         because the best of many searched returns is too high by luck.
 
+        Seeds without the number do not count. A combination without it has NaN and comes last.
+
         Args:
-            key: Number to compare.
+            key: Number to compare; None for `metric`.
             x: The x axis of the curves; see `plot`.
-            mode: "max" if the highest number is best, "min" if the lowest is.
+            mode: "max" if the highest number is best, "min" if the lowest is; None for that of `metric`, and "max" for
+                other numbers.
 
         Raises:
             KeyError: If the runs have no such number.
             ValueError: If `mode` is neither "max" nor "min".
         """
-        if mode not in ("max", "min"):
-            raise ValueError(f"mode={mode!r}: must be 'max' or 'min'.")
+        key, mode = self._ranking(key, mode)
         found = []
         for place, settings in enumerate(self.combinations):
             alike = [run for run, (combination, _) in zip(self.runs, self.members, strict=True) if combination == place]
             if alike:
                 num_iterations = max(len(run.history) for run in alike)
-                found.append(_row(settings, compare(alike, key, x), num_iterations))
-        ordered = sorted(found, key=lambda row: -row.last if mode == "max" else row.last)
-        if self.has_rungs:
-            ordered = sorted(ordered, key=lambda row: -row.num_iterations)
+                having = [run for run in alike if _has(run, key)]
+                if having:
+                    found.append(_row(settings, compare(having, key, x), num_iterations))
+                else:
+                    end = min(float(run.history[x_axis(x)][-1]) for run in alike)
+                    found.append(SweepRow(*[math.nan] * 4, end, settings, len(alike), num_iterations))
+        if all(math.isnan(row.last) for row in found) and key not in (RETURN, EVALUATED_RETURN, self.metric):
+            compare(self.runs, key, x)  # raises, with similar names
+
+        def rank(row: SweepRow) -> tuple[float, ...]:
+            length = row.num_iterations if self.has_rungs else 0
+            return math.isnan(row.last), -length, -row.last if mode == "max" else row.last
+
+        ordered = sorted(found, key=rank)
         confirmed = [] if self.confirmation is None else self.confirmation.rows(key, x, mode=mode)
         return [*(dataclasses.replace(row, is_confirmed=True) for row in confirmed), *ordered]
 
-    def best(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> SweepRow:
-        """The first of `rows`."""
-        return self.rows(key, x, mode=mode)[0]
+    def best(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> SweepRow:
+        """The first of `rows`.
 
-    def best_member(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> int:
+        Raises:
+            ValueError: If no run has the number, for example because no episode has ended.
+        """
+        best = self.rows(key, x, mode=mode)[0]
+        if math.isnan(best.last):
+            raise ValueError(f"best(): no run has the number {self._ranking(key, mode)[0]!r} yet. Train longer.")
+        return best
+
+    def best_member(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> int:
         """Index of the combination of `best`: with population-based training, of the member in `lineage`."""
         settings = self.best(key, x, mode=mode).settings
         # Members of one population may have equal settings.
         same = (lambda own: own is settings) if self.lineage is not None else (lambda own: own == settings)
         return next(i for i, own in enumerate(self.combinations) if same(own))
 
-    def best_config(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> AlgorithmConfig:
+    def best_config(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> AlgorithmConfig:
         """A copy of the config with the settings of `best`."""
         return self.config.with_settings(self.best(key, x, mode=mode).settings)
 
-    def table(self, key: str = RETURN, x: str = STEPS, *, mode: Literal["max", "min"] = "max") -> str:
+    def table(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> str:
         """`rows` as a table for terminals; a line follows for each setting whose best value is near an end of its
-        domain.
+        domain, and for a number other than the mean return.
         """
         rows = self.rows(key, x, mode=mode)
         length = ["iterations"] if self.has_rungs else []
@@ -137,7 +173,10 @@ class Sweep(Series):
             for row in rows
         ]
         table = table_text([*self.names, *kind, *length, *ending_header(x)], cells)
-        return "\n".join([table, *self._lines_of_ends(rows[0].settings)])
+        number, which = self._ranking(key, mode)
+        ranked = f"Ranked by {number}, {'highest' if which == 'max' else 'lowest'} first."
+        ends = [] if math.isnan(rows[0].last) else self._lines_of_ends(rows[0].settings)
+        return "\n".join([table, *([] if (number, which) == (RETURN, "max") else [ranked]), *ends])
 
     def _lines_of_ends(self, best: Mapping[str, Any]) -> list[str]:
         """A line for each setting whose best value is near an end of its domain."""
@@ -156,7 +195,7 @@ class Sweep(Series):
 
     def to_pandas(self) -> pandas.DataFrame:
         """All numbers in long form: a row for each iteration of each run, with the swept settings, the seed, and the
-        columns of `History`.
+        columns of `History`. With population-based training, settings have the value of the iteration.
 
         Raises:
             ImportError: Without pandas: ``pip install pandas``.
@@ -166,19 +205,27 @@ class Sweep(Series):
             frame = run.history.to_pandas()
             settings = {**self.combinations[combination], "seed": seed}
             for place, (name, value) in enumerate(settings.items()):
-                frame.insert(place, name, [value] * len(frame))
+                values = [value] * len(frame)
+                if self.lineage is not None and name in self.names:
+                    values = self.lineage.values_of(combination, name, len(frame))
+                frame.insert(place, name, values)
             frames.append(frame)
         module = optional_import("pandas", purpose="Sweep.to_pandas", install="pandas")
         return module.concat(frames, ignore_index=True)
 
     def heat_map(
-        self, path: str | os.PathLike[str] | None = None, key: str = RETURN, x: str = STEPS, *, title: str | None = None
+        self,
+        path: str | os.PathLike[str] | None = None,
+        key: str | None = None,
+        x: str = STEPS,
+        *,
+        title: str | None = None,
     ) -> Any:
         """Draws `SweepRow.last` for each pair of values of two settings.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
-            key: Number to draw.
+            key: Number to draw; None for `metric`.
             x: The x axis of the curves; see `plot`.
             title: Title of the figure; None for the names of algorithm and environment.
 
@@ -188,10 +235,18 @@ class Sweep(Series):
         Raises:
             ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
             KeyError: If the runs have no such number.
-            ValueError: If the sweep is not over a grid of two settings, or `path` has another ending.
+            ValueError: If the sweep is not over a grid of two settings, a scheduler has ended runs early, or `path`
+                has another ending.
         """
         from jaxrl_stack.runs.figures import draw_heat_map
 
+        key, _ = self._ranking(key, None)
+        lengths = [len(run.history) for run in self.runs]
+        if self.has_rungs and min(lengths) < max(lengths):
+            raise ValueError(
+                f"heat_map(): successive halving has ended runs after {min(lengths)} of {max(lengths)} iterations, and "
+                "their numbers do not compare. Use table(), or run_sweep without scheduler."
+            )
         if len(self.names) != 2:
             raise ValueError(
                 f"heat_map() needs a sweep over two settings, and this one is over {', '.join(self.names)}. Use plot() "
@@ -210,13 +265,21 @@ class Sweep(Series):
         above = common_title(self.runs) if title is None else title
         return draw_heat_map(values, rows=rows, columns=columns, **labels, title=above, path=path)
 
-    def plot_lineage(self, path: str | os.PathLike[str] | None = None, *, title: str | None = None) -> Any:
+    def plot_lineage(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        key: str | None = None,
+        *,
+        mode: Mode | None = None,
+        title: str | None = None,
+    ) -> Any:
         """Draws the settings of all members over the iterations of population-based training, a panel for each setting.
 
         The thick line shows the values that led to the best member.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+            key, mode: See `rows`.
             title: Title of the figure; None for the names of algorithm and environment.
 
         Returns:
@@ -224,6 +287,7 @@ class Sweep(Series):
 
         Raises:
             ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
+            KeyError: If the runs have no number `key`.
             ValueError: If the sweep has no lineage, or `path` has another ending.
         """
         from jaxrl_stack.runs.figures import draw_lineage
@@ -235,7 +299,11 @@ class Sweep(Series):
             )
         num_iterations = max(len(run.history) for run in self.runs)
         above = self.runs[0].title if title is None else title
-        return draw_lineage(self.lineage, num_iterations, self.best_member(), title=above, path=path)
+        return draw_lineage(self.lineage, num_iterations, self.best_member(key, mode=mode), title=above, path=path)
+
+
+def _has(run: Run, key: str) -> bool:
+    return key in run.history and bool(np.isfinite(run.history[key]).any())
 
 
 def _row(settings: Mapping[str, Any], compared: Sequence[Comparison], num_iterations: int) -> SweepRow:
@@ -282,8 +350,8 @@ def run_sweep(
             a kill, and does not repeat finished runs. Each run writes its files when it is finished.
         scheduler: Ray Tune's ``ASHAScheduler`` (successive halving) or ``PopulationBasedTraining``, whose arguments
             are read; all runs are then members of one population. Without ``metric`` the score is the mean return, of
-            evaluations if the config has them. With population-based training the members have the seeds ``seed``,
-            ``seed + 1``, ...
+            evaluations if the config has them. With population-based training the members have the seeds s, s + 1, ...,
+            where s is 0 or from ``seeds=[s]``; the seed of `config` is not used.
         search_alg: Searcher of Ray Tune, such as ``OptunaSearch()``, or an object with its methods
             ``suggest(trial_id)`` and ``on_trial_complete(trial_id, result, error)``. It suggests up to 16 combinations
             at a time, a wave (64 with successive halving), and gets the final value of its metric for each, an
@@ -380,8 +448,9 @@ def _searched(
     found = train_searched(
         Search(searcher=searcher, objective=objective, seeds=seeds, num_samples=limit, budget=budget, **given)
     )
-    confirmed = None if found.confirmed is None else _sweep_of(found.confirmed, config)
-    more: Any = {"confirmation": confirmed, "space": space, "has_rungs": halving is not None}
+    ranked = objective._asdict()
+    confirmed = None if found.confirmed is None else _sweep_of(found.confirmed, config, **ranked)
+    more: Any = {"confirmation": confirmed, "space": space, "has_rungs": halving is not None, **ranked}
     return _sweep_of(found.search, config, **more)
 
 
@@ -422,6 +491,8 @@ def _scheduled(
         members=tuple(finished),
         lineage=lineage,
         has_rungs=isinstance(schedule, Halving),
+        metric=schedule.metric or (EVALUATED_RETURN if config.evaluation_interval else RETURN),
+        mode=schedule.mode,
     )
 
 

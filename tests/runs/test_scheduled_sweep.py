@@ -19,6 +19,7 @@ from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.runs import run_sweep
 from jaxrl_stack.runs.curves import ITERATIONS, RETURN
 from jaxrl_stack.runs.halving import Halving
+from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.lineage import Lineage
 from jaxrl_stack.runs.member_history import MemberHistory
 from jaxrl_stack.runs.scheduled import Halver, Scores
@@ -99,6 +100,53 @@ def test_the_lineage_is_a_figure_and_a_file_beside_the_runs(trained, results, tm
     assert [axes.get_ylabel() for axes in figure.axes] == list(SPACE) and (tmp_path / "lineage.png").is_file()
     with pytest.raises(ValueError, match=r"plot_lineage\(\): the sweep has no copies of members"):
         dataclasses.replace(trained, lineage=None).plot_lineage()
+
+
+def test_frames_have_the_settings_of_each_iteration(trained):
+    frame = trained.to_pandas()
+    for name in SPACE:
+        np.testing.assert_array_equal(frame[name], frame[f"config/{name}"])
+
+
+LENGTH = "env_runners/episode_len_mean"
+
+
+def test_a_sweep_is_ranked_by_the_metric_of_its_scheduler(trained, monkeypatch):
+    assert (trained.metric, trained.mode) == (RETURN, "max")
+    least = dataclasses.replace(trained, metric=LENGTH, mode="min")
+    rows = least.rows()
+    assert [row.last for row in rows] == sorted(row.last for row in trained.rows(LENGTH))
+    assert str(least) == trained.table(LENGTH, mode="min")
+    assert str(least).splitlines()[-1] == f"Ranked by {LENGTH}, lowest first."
+    # Returns are still best if they are high.
+    assert least.best(RETURN) == trained.best() and least.best(LENGTH) == rows[0]
+    assert least.best_config().lr == rows[0].settings["lr"]
+    drawn = []
+    monkeypatch.setattr("jaxrl_stack.runs.figures.draw_lineage", lambda *given, **how: drawn.append(given[2]))
+    least.plot_lineage()
+    least.plot_lineage(key=LENGTH, mode="max")
+    trained.plot_lineage()
+    assert drawn == [least.best_member(), trained.best_member(LENGTH), trained.best_member()]
+
+
+def without_returns(run):
+    history, names = History(), [name for name in run.history if name != RETURN]
+    history.set_state({"columns": names, "cells": np.stack([run.history[name] for name in names], axis=1)})
+    return dataclasses.replace(run, history=history)
+
+
+def test_runs_without_a_return_come_last_in_the_table(trained):
+    first, *others = trained.runs
+    partly = dataclasses.replace(trained, runs=(without_returns(first), *others))
+    rows = partly.rows()
+    assert np.isnan(rows[-1].last) and rows[-1].settings is trained.combinations[0]
+    assert np.isfinite([row.last for row in rows[:-1]]).all()
+    none = dataclasses.replace(trained, runs=tuple(map(without_returns, trained.runs)))
+    assert len(str(none).splitlines()) == 1 + NUM_MEMBERS
+    with pytest.raises(ValueError, match=rf"no run has the number '{RETURN}' yet. Train longer"):
+        none.best_config()
+    with pytest.raises(KeyError, match="episode_reward_mean"):
+        none.rows("env_runners/episode_reward_mean")
 
 
 def stop(call, how, monkeypatch):
@@ -185,6 +233,9 @@ def test_the_table_begins_with_the_runs_that_reached_the_end(halving):
     assert [row.num_iterations for row in halving.rows()] == [8, 8, 4, 2, 2, 2]
     assert str(halving).splitlines()[0].split()[:3] == ["lr", "iterations", "seeds"]
     assert halving.best().last == max(row.last for row in halving.rows()[:2])
+    grid = [{"lr": lr, "gamma": gamma} for lr in (0, 1) for gamma in (0, 1, 2)]
+    with pytest.raises(ValueError, match=r"has ended runs after 2 of 8 iterations, .* Use table\(\)"):
+        dataclasses.replace(halving, combinations=tuple(grid)).heat_map()
 
 
 @pytest.mark.parametrize("stopped", ["kill", "Ctrl-C"])
