@@ -24,10 +24,13 @@ from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.checkpoints.newest import newest_checkpoint
 from jaxrl_stack.cli.experiment import experiment
 from jaxrl_stack.cli.new import KINDS
+from jaxrl_stack.cli.sweep import _scheduler
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.opening import open_dataset
 from jaxrl_stack.datasets.table_writer import TableWriter
+from jaxrl_stack.runs.curves import STEPS
+from jaxrl_stack.runs.halving import Halving
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.origin import git_state, read_origin
 from jaxrl_stack.runs.stop import StopCriteria
@@ -38,6 +41,7 @@ from tests import programs
 ROOT = pathlib.Path(__file__).parents[1]
 SMALL = {**programs.RUN, "evaluation_duration": 4}
 TRAIN = ["train", "ppo", "gymnax/CartPole-v1"]
+ASHA = ["sweep", *TRAIN[1:], "--set", "lr=1,2", "--scheduler", "asha"]
 
 
 def train(*arguments: str, command: str = "train") -> int:
@@ -203,6 +207,19 @@ def test_a_sweep_goes_over_numbers_of_the_environment(tmp_path, capsys, monkeypa
     (directory,) = (tmp_path / "results").iterdir()
     found = {path.name: json.loads((path / "params.json").read_text())["env_config"] for path in directory.iterdir()}
     assert found == {f"env_config_gravity={g}_seed=0": {"gravity": g} for g in (9.8, 5.0)}
+
+
+@pytest.mark.parametrize(
+    ("targets", "halving"),
+    [
+        ({"training_iteration": 160.0}, Halving(160, 10)),
+        ({STEPS: 20_000.0}, Halving(20_000, 1250, time_attr=STEPS)),
+        ({STEPS: 20_000.0, "training_iteration": 8}, Halving(8, 1)),
+    ],
+)
+def test_rungs_of_a_sweep_follow_the_goal(targets, halving):
+    options = argparse.Namespace(scheduler="asha", grace_period=None, perturbation_interval=None)
+    assert _scheduler(options, {}, StopCriteria(targets)) == halving
 
 
 def test_a_sweep_samples_values_and_has_a_scheduler(tmp_path, capsys, monkeypatch):
@@ -519,6 +536,10 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         (
             ["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "9", "--grace-period", "3"],
             "--grace-period belongs to --scheduler asha.",
+        ),
+        (
+            [*ASHA, "--stop", '{"env_runners/episode_return_mean": 9}'],
+            "--scheduler asha needs the length of a run, and --stop names none. Add --num-iterations 100.",
         ),
         (["sweep", *TRAIN[1:], "--set", "lrr=1,2", "--num-iterations", "1"], "PPOConfig has no setting 'lrr'. Did you"),
         (

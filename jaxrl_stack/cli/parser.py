@@ -421,7 +421,8 @@ def _add_sweep(add: Callable[..., _Parser]) -> None:
         "--grace-period",
         type=_positive,
         metavar="N",
-        help="asha: iterations before the first runs end (default: a sixteenth of a run)",
+        help="asha: iterations before the first runs end, or env steps or seconds if --stop has those (default: a "
+        "sixteenth of a run)",
     )
     schedule.add_argument(
         "--perturbation-interval", type=_positive, metavar="N", help="pbt: iterations between copies (default: 5)"

@@ -75,10 +75,11 @@ def _scheduler(arguments: argparse.Namespace, space: Mapping[str, Any], criteria
     """The schedule that the options describe; None without ``--scheduler``.
 
     Raises:
-        CliError: If an option belongs to another scheduler.
+        CliError: If an option belongs to another scheduler, or a run has no length.
     """
     from jaxrl_stack.runs.halving import Halving
     from jaxrl_stack.runs.pbt import PBT
+    from jaxrl_stack.runs.stop import is_steady
 
     for option, value, needed in (
         ("--grace-period", arguments.grace_period, "asha"),
@@ -87,11 +88,16 @@ def _scheduler(arguments: argparse.Namespace, space: Mapping[str, Any], criteria
         if value is not None and arguments.scheduler != needed:
             raise CliError(f"{option} belongs to --scheduler {needed}. Leave it out, or set --scheduler {needed}.")
     if arguments.scheduler == "asha":
-        max_t = criteria.targets.get(ITERATIONS, _MAX_T)
+        steady = sorted(filter(is_steady, criteria.targets), key=lambda path: path != ITERATIONS)
+        if not steady:
+            raise CliError(
+                "--scheduler asha needs the length of a run, and --stop names none. Add --num-iterations 100."
+            )
+        time_attr, max_t = steady[0], criteria.targets[steady[0]]
         grace_period = arguments.grace_period or max(1, int(max_t) // 16)
         if grace_period > max_t:
-            raise CliError(f"--grace-period {grace_period}: must be at most {max_t:g}, the iterations of a run.")
-        return Halving(max_t=max_t, grace_period=grace_period)
+            raise CliError(f"--grace-period {grace_period}: must be at most {max_t:g}, the {time_attr} of a run.")
+        return Halving(max_t=max_t, grace_period=grace_period, time_attr=time_attr)
     if arguments.scheduler == "pbt":
         return PBT(space, arguments.perturbation_interval or 5)
     return None

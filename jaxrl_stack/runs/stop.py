@@ -245,7 +245,7 @@ class StopCriteria:
                 raise StopError(f"{self.source}: {no_number(path, result)} It holds a {type(value).__name__}.")
             # What is not yet known, NaN, has not reached its bound.
             if reached is None and value >= target:
-                reached = StopReason(f"{path} = {value:g} has reached {target:g}", is_goal=not _is_steady(path))
+                reached = StopReason(f"{path} = {value:g} has reached {target:g}", is_goal=not is_steady(path))
         return reached
 
     def eta(
@@ -284,7 +284,7 @@ class StopCriteria:
 
     def _foreseeable(self, result: Mapping[str, Any]) -> dict[str, float]:
         """Present values of the criteria that grow steadily."""
-        steady = [path for path in self.targets if _is_steady(path)]
+        steady = [path for path in self.targets if is_steady(path)]
         values = flatten_result(result) if steady else {}
         return {path: float(values[path]) for path in steady if path in values}
 
@@ -295,6 +295,6 @@ class StopCriteria:
         return " or ".join(criteria) or "Ctrl-C"
 
 
-def _is_steady(path: str) -> bool:
+def is_steady(path: str) -> bool:
     """Whether a number of the result grows with every iteration, independently of learning."""
     return path in ("training_iteration", "time_total_s") or path.endswith("_lifetime")
