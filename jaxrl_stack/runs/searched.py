@@ -18,11 +18,11 @@ from jaxrl_stack.runs.curves import ITERATIONS, STEPS
 from jaxrl_stack.runs.halving import Halving
 from jaxrl_stack.runs.learn import CTRL_C
 from jaxrl_stack.runs.plots import compare
-from jaxrl_stack.runs.run import Run, value_text
+from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.scheduled import Halver, Scores, check_scheduled
 from jaxrl_stack.runs.searchers import FINISHED, Objective, flat
 from jaxrl_stack.runs.series import Series, Trial, kept_in_folder, known_defaults, train_one_by_one
-from jaxrl_stack.runs.series_folder import SeriesFolder, schedule_text, write_json
+from jaxrl_stack.runs.series_folder import SeriesFolder, argument_text, schedule_text, write_json
 from jaxrl_stack.runs.statistics import counted
 from jaxrl_stack.runs.stop import StopCriteria, Until
 from jaxrl_stack.runs.writers import as_json
@@ -413,7 +413,7 @@ class Record:
             return
         self._content = {
             "settings": as_json(search.config.to_dict()),
-            "space": {name: _space_text(values) for name, values in search.space.items()},
+            "space": {name: argument_text(values) for name, values in search.space.items()},
             "searcher": f"{type(search.searcher).__module__}.{type(search.searcher).__qualname__}",
             "seeds": list(search.seeds),
             "until": as_json(StopCriteria(search.until).targets),
@@ -566,8 +566,3 @@ def _num_full_runs(number: int, halving: Halving | None) -> float:
         total += number * (end - start) / halving.max_t
         number = 1 + math.floor((number - 1) / halving.reduction_factor)
     return total
-
-
-def _space_text(values: Any) -> str:
-    ends = getattr(values, "domain_str", None)
-    return value_text(values, None) if ends is None else f"{type(values).__name__}{ends}"

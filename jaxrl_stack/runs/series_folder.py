@@ -263,14 +263,19 @@ class Wave:
 def schedule_text(schedule: Any) -> str:
     """Text of a dataclass of arguments, in which search spaces have their ends."""
     given = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
-    return f"{type(schedule).__name__}({', '.join(f'{name}={_argument_text(one)}' for name, one in given.items())})"
+    return f"{type(schedule).__name__}({', '.join(f'{name}={argument_text(one)}' for name, one in given.items())})"
 
 
-def _argument_text(value: Any) -> str:
+def argument_text(value: Any) -> str:
+    """Text of a value, or of a search space of Ray Tune with its distribution, ends and quantum."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name}: {_argument_text(one)}' for name, one in value.items())}}}"
+        return f"{{{', '.join(f'{name}: {argument_text(one)}' for name, one in value.items())}}}"
     ends = getattr(value, "domain_str", None)
-    return value_text(value, None) if ends is None else f"{value.sampler}{ends}"
+    if ends is None:
+        return value_text(value, None)
+    sampler = value.sampler
+    quantum = getattr(sampler, "q", None)
+    return f"{sampler}{ends}" if quantum is None else f"{sampler.sampler}{ends}, q={quantum!r}"
 
 
 def write_json(path: Path, content: Any) -> None:
