@@ -124,7 +124,9 @@ def explore(
             factor = pbt.perturbation_factors[int(rng.integers(len(pbt.perturbation_factors)))]
             new[name], operations[name] = _as_type(value, value * factor), f"* {factor}"
             if not is_valid(name, new[name]):
-                new[name], operations[name] = _nearest(space, value, new[name]), f"* {factor}, clipped"
+                nearest = _nearest(space, value, new[name])
+                new[name] = nearest if is_valid(name, nearest) else value
+                operations[name] = f"* {factor}, clipped"
         new[name] = _as_type(value, new[name])
     if pbt.custom_explore_fn is not None:
         changed = pbt.custom_explore_fn(dict(new))

@@ -17,8 +17,8 @@ from jaxrl_stack.runs.learn import CTRL_C
 from jaxrl_stack.runs.lineage import LINEAGE_FILE, Copy, Lineage
 from jaxrl_stack.runs.output import free_directory, write_run
 from jaxrl_stack.runs.pbt import PBT, explore, quantiles
-from jaxrl_stack.runs.run import Run, folder_of
-from jaxrl_stack.runs.search_space import check_space
+from jaxrl_stack.runs.run import Run, folder_of, value_text
+from jaxrl_stack.runs.search_space import check_space, example_values, is_sampled
 from jaxrl_stack.runs.series import Series, Trial, known_defaults, series_of
 from jaxrl_stack.runs.series_folder import SeriesFolder
 from jaxrl_stack.runs.stop import StopCriteria
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 
 EXPLOIT_STREAM = "population-based training"
 """Name of the random stream that draws sources and new settings."""
+
+
+def default_metric(config: AlgorithmConfig) -> str:
+    """Path of the score of runs if the scheduler has none: the mean return, of evaluations if there are any."""
+    return EVALUATED_RETURN if config.evaluation_interval else RETURN
 
 
 class Trained(NamedTuple):
@@ -64,7 +69,7 @@ class Scores:
         config = population.config
         interval = config.evaluation_interval
         self._population, self._schedule, self._where = population, schedule, where
-        self.metric = schedule.metric or (EVALUATED_RETURN if interval else RETURN)
+        self.metric = schedule.metric or default_metric(config)
         self._interval = interval if interval and self.metric.startswith("evaluation/") else 1
         for name, path in (("metric", self.metric), ("time_attr", schedule.time_attr)):
             criteria = StopCriteria({path: math.inf}, f"{where}, {name} of the scheduler")
@@ -121,7 +126,13 @@ class Scores:
 
 
 def check_scheduled(
-    trials: Sequence[Trial], schedule: Schedule, space: Mapping[str, Any], *, one_program: bool, where: str
+    trials: Sequence[Trial],
+    schedule: Schedule,
+    space: Mapping[str, Any],
+    goal: Mapping[str, float],
+    *,
+    one_program: bool,
+    where: str,
 ) -> None:
     """Refuses runs and schedules that one population cannot train.
 
@@ -129,6 +140,7 @@ def check_scheduled(
         trials: The runs.
         schedule: Arguments of the scheduler.
         space: Search space of the sweep.
+        goal: Goal of each run: path in the result -> value.
         one_program: Argument of the sweep.
         where: Name of the caller, for messages.
 
@@ -148,11 +160,9 @@ def check_scheduled(
     first = configs[0]
     reason = first.why_no_population()
     if reason is not None:
-        algo = first.algo_class if isinstance(first.algo_class, str) else first.algo_class.__name__
         raise ValueError(
             f"{where}(scheduler=...) trains a population, and {reason}. Use Ray Tune:\n"
-            f'tune.Tuner("{algo}", param_space=config, tune_config=tune.TuneConfig(scheduler=scheduler, num_samples='
-            f"{len(trials)})).fit()"
+            f"{_tuner_call(trials, schedule, space, goal)}"
         )
     other = next((config for config in configs if not config.can_be_members(first)), None)
     if other is not None:
@@ -167,10 +177,37 @@ def check_scheduled(
             f"config.reporting(keep_best=False)."
         )
     if isinstance(schedule, PBT):
-        _check_mutations(schedule, first, space, where)
+        _check_mutations(schedule, trials, first, space, where)
 
 
-def _check_mutations(pbt: PBT, config: AlgorithmConfig, space: Mapping[str, Any], where: str) -> None:
+def _tuner_call(
+    trials: Sequence[Trial], schedule: Schedule, space: Mapping[str, Any], goal: Mapping[str, float]
+) -> str:
+    """Call of Ray Tune for the same runs, with the variables ``config``, ``space`` and ``scheduler``."""
+    config = trials[0].base
+    algo = config.algo_class if isinstance(config.algo_class, str) else config.algo_class.__name__
+    lists = {name: list(dict.fromkeys(trial.settings[name] for trial in trials)) for name in space}
+    lists = {name: values for name, values in lists.items() if not is_sampled(space[name])}
+    if not isinstance(schedule, PBT) and len(seeds := list(dict.fromkeys(trial.seed for trial in trials))) > 1:
+        lists["seed"] = seeds
+    grids = "".join(f', "{name}": tune.grid_search({values!r})' for name, values in lists.items())
+    settings = f"{{**space{grids}}}" if grids else "space"
+    metric = ""
+    if schedule.metric is None:
+        path = default_metric(config)
+        # A scheduler that has a mode takes no other.
+        metric = f'metric="{path}", ' + ('mode="max", ' if schedule.mode == "max" else "")
+    num_samples = len(trials) // math.prod(map(len, lists.values()))
+    tune_config = f"tune.TuneConfig({metric}scheduler=scheduler, num_samples={num_samples})"
+    return (
+        f'tune.Tuner("{algo}", param_space=config.with_settings({settings}), tune_config={tune_config}, '
+        f"run_config=tune.RunConfig(stop={dict(goal)!r})).fit()"
+    )
+
+
+def _check_mutations(
+    pbt: PBT, trials: Sequence[Trial], config: AlgorithmConfig, space: Mapping[str, Any], where: str
+) -> None:
     for name, values in pbt.mutations.items():
         shown = f"{where}: hyperparam_mutations of {name!r}"
         if name not in space:
@@ -181,6 +218,17 @@ def _check_mutations(pbt: PBT, config: AlgorithmConfig, space: Mapping[str, Any]
         if isinstance(values, list | tuple) and not values:
             raise ValueError(f"{shown}: has no values. List at least one.")
         check_space(name, values, f"{where}, hyperparam_mutations")
+        first = trials[0].settings[name]
+        if name.startswith("env_config/") and all(trial.settings[name] == first for trial in trials):
+            raise ValueError(
+                f"{shown}: all members begin with {value_text(first)}, and the program then has it as a constant. List "
+                f"several values in the space."
+            )
+        for value in values if isinstance(values, list | tuple) else example_values(values):
+            try:
+                config.with_settings({name: value}).validate()
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{shown}: {error}") from error
 
 
 # ----------------------------------------------------------------------------------------------------------- training

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -93,6 +94,24 @@ def check_space(name: str, space: Any, where: str) -> None:
             f"{where}: {name} has the lower end {low!r}, which must be below the upper end {high!r}. Set both: "
             f"{name}=tune.uniform(low, high)."
         )
+
+
+def example_values(space: Any) -> list[Any]:
+    """Values of a search space that show whether a setting takes all of them: its choices, or values next to its finite
+    ends; [] if it has neither.
+    """
+    categories = getattr(space, "categories", None)
+    if categories is not None:
+        return list(categories)
+    low, high = getattr(space, "lower", None), getattr(space, "upper", None)
+    ends = [end for end in (low, high) if isinstance(end, int | float) and math.isfinite(end)]
+    if len(ends) < 2:
+        return ends
+    if type(space).__name__ == "Integer":
+        return [low, max(low, high - 1)]
+    # An end of a float domain is drawn with probability 0: lr=tune.uniform(0.0, 0.1) is valid.
+    margin = 1e-6 * (high - low)
+    return [low + margin, high - margin]
 
 
 def sample(space: Any, rng: np.random.Generator) -> Any:

@@ -291,7 +291,7 @@ class Trainer:
         """Refuses runs that one program cannot serve."""
         search = self._search
         if halving is not None:
-            check_scheduled(trials, halving, search.space, one_program=search.one_program, where=search.where)
+            check_scheduled(trials, halving, search.space, {}, one_program=search.one_program, where=search.where)
         first = trials[0].member_config()
         for trial in trials[1:]:
             if not trial.member_config().can_be_members(first):

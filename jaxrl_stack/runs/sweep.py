@@ -18,7 +18,7 @@ from jaxrl_stack.runs.lineage import Lineage
 from jaxrl_stack.runs.pbt import PBT
 from jaxrl_stack.runs.plots import Comparison, Ending, compare, ending_header
 from jaxrl_stack.runs.run import Run, common_title, value_text
-from jaxrl_stack.runs.scheduled import check_scheduled, train_scheduled
+from jaxrl_stack.runs.scheduled import check_scheduled, default_metric, train_scheduled
 from jaxrl_stack.runs.search_space import combinations
 from jaxrl_stack.runs.searched import Search, Trained, default_halving, train_searched
 from jaxrl_stack.runs.searchers import Objective, RandomSearch, prepared
@@ -480,7 +480,7 @@ def _scheduled(
             f"until={{'training_iteration': 200}}."
         )
     goal = StopCriteria(until).targets
-    check_scheduled(trials, schedule, space, one_program=one_program, where=where)
+    check_scheduled(trials, schedule, space, goal, one_program=one_program, where=where)
     folder = kept_in_folder(trials, goal, checkpoint_seconds, schedule=schedule, where=where)
     trained, lineage = train_scheduled(trials, schedule, goal, progress=progress, where=where, folder=folder)
     finished = [members[place] for place in trained.places]
@@ -491,7 +491,7 @@ def _scheduled(
         members=tuple(finished),
         lineage=lineage,
         has_rungs=isinstance(schedule, Halving),
-        metric=schedule.metric or (EVALUATED_RETURN if config.evaluation_interval else RETURN),
+        metric=schedule.metric or default_metric(config),
         mode=schedule.mode,
     )
 

@@ -344,6 +344,7 @@ def test_combinations_whose_runs_have_all_reached_their_goal_pass_rungs():
     assert sorted(population.stopped) == [4, 5, 6, 7]
 
 
+GAMMA_LIST, GAMMA_DOMAIN = {"gamma": [0.9, 1.5]}, {"gamma": tune.uniform(0.9, 1.2)}
 HOST = programs.run().environment("CartPole-v1")
 
 
@@ -383,6 +384,22 @@ HOST = programs.run().environment("CartPole-v1")
             "hyperparam_mutations of 'num_epochs': the program is compiled for its value. Remove it",
         ),
         (
+            {
+                "space": {"lr": [1e-3, 1e-4], "env_config/gravity": [9.8]},
+                "num_samples": 1,
+                "scheduler": pbt(hyperparam_mutations={"env_config": {"gravity": [5.0, 9.8]}}),
+            },
+            "hyperparam_mutations of 'env_config/gravity': all members begin with 9.8, .*List several values",
+        ),
+        (
+            {"space": {"gamma": [0.9, 0.99]}, "num_samples": 1, "scheduler": pbt(hyperparam_mutations=GAMMA_LIST)},
+            r"hyperparam_mutations of 'gamma': training\(gamma=1.5\): must be",
+        ),
+        (
+            {"space": {"gamma": [0.9, 0.99]}, "num_samples": 1, "scheduler": pbt(hyperparam_mutations=GAMMA_DOMAIN)},
+            r"hyperparam_mutations of 'gamma': training\(gamma=1.19.*\): must be",
+        ),
+        (
             {"config": CONFIG.copy().reporting(results_dir="unused", keep_best=True)},
             r"reporting\(keep_best=True\) is not supported. Set config.reporting\(keep_best=False\)",
         ),
@@ -393,6 +410,32 @@ HOST = programs.run().environment("CartPole-v1")
 def test_what_cannot_be_scheduled_is_refused_by_name(options, message):
     with pytest.raises(ValueError, match=message):
         sweep(**options)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "space", "options", "num_samples"),
+    [
+        (ASHAScheduler(max_t=8), {"lr": SPACE["lr"], "gamma": [0.9, 0.99]}, {"num_samples": 2, "seeds": 2}, 2),
+        (pbt(metric=LENGTH, mode="min"), {"lr": SPACE["lr"]}, {"num_samples": 4}, 4),
+    ],
+)
+def test_the_refusal_of_a_host_environment_has_a_call_of_tune(scheduler, space, options, num_samples):
+    with pytest.raises(ValueError, match="Use Ray Tune:\n") as refused:
+        sweep(HOST, space, scheduler=scheduler, **options)
+    call = str(refused.value).splitlines()[-1]
+    assert call.endswith(".fit()")
+    given: Any = {}
+    fake = SimpleNamespace(grid_search=tune.grid_search, TuneConfig=tune.TuneConfig, RunConfig=tune.RunConfig)
+    fake.Tuner = lambda trainable, **how: given.update(how, trainable=trainable) or SimpleNamespace(fit=lambda: None)
+    eval(call, {"tune": fake, "config": HOST, "space": space, "scheduler": scheduler})
+    assert given["trainable"] == "PPO" and given["run_config"].stop == {"training_iteration": 7}
+    chosen, settings = given["tune_config"], given["param_space"].to_dict()
+    assert chosen.num_samples == num_samples and settings["lr"] is space["lr"]
+    # Tune's controller does the same; False means that the scheduler has a metric already.
+    assert scheduler.set_search_properties(chosen.metric, chosen.mode)
+    assert scheduler._metric == (LENGTH if scheduler._mode == "min" else RETURN)
+    if "seeds" in options:
+        assert settings["gamma"] == {"grid_search": [0.9, 0.99]} and settings["seed"] == {"grid_search": [0, 1]}
 
 
 def test_runs_that_do_not_fit_into_memory_are_refused_with_the_number_that_fits(monkeypatch):

@@ -16,6 +16,8 @@ from ray.tune.schedulers.async_hyperband import _Bracket
 from jaxrl_stack.runs.halving import Halving, survivors
 from jaxrl_stack.runs.lineage import Copy, Lineage
 from jaxrl_stack.runs.pbt import PBT, explore, quantiles
+from jaxrl_stack.runs.search_space import example_values
+from jaxrl_stack.runs.series_folder import argument_text
 from jaxrl_stack.runs.tune_schedulers import read_scheduler
 
 RATES = tune.loguniform(1e-4, 1e-1)
@@ -150,6 +152,9 @@ def test_a_product_that_a_setting_refuses_becomes_the_end_of_its_space_or_stays(
     never = {"resample_probability": 0.0, "perturbation_factors": (1.2,)}
     ends = explore(PBT({"gamma": tune.uniform(0.8, 0.999)}, 1, **never), {"gamma": 0.95}, rng, below_one)
     assert ends == ({"gamma": 0.999}, {"gamma": "* 1.2, clipped"})
+    # An end that the setting refuses, too.
+    too_wide = explore(PBT({"gamma": tune.uniform(0.8, 1.1)}, 1, **never), {"gamma": 0.95}, rng, below_one)
+    assert too_wide.settings == {"gamma": 0.95}
     stays = explore(PBT({"gamma": lambda: 0.9}, 1, **never), {"gamma": 0.95}, rng, below_one)
     assert stays.settings == {"gamma": 0.95}
 
@@ -161,6 +166,19 @@ def test_a_custom_explore_function_has_the_last_word_and_must_return_the_setting
     broken: Any = lambda settings: None  # noqa: E731
     with pytest.raises(ValueError, match=r"custom_explore_fn returned None: must be a dict with the settings lr"):
         explore(PBT({}, 1, custom_explore_fn=broken), {"lr": 0.5}, rng, lambda *_: True)
+
+
+def test_example_values_are_choices_or_next_to_the_ends():
+    assert example_values(tune.choice([3, 1])) == [3, 1]
+    assert example_values(tune.randint(2, 5)) == [2, 4]
+    assert example_values(tune.uniform(0.0, 2.0)) == [pytest.approx(2e-6), pytest.approx(2.0 - 2e-6)]
+    assert example_values(tune.randn(0, 1)) == example_values(lambda: 1.0) == []
+
+
+def test_the_text_of_a_quantized_space_has_its_quantum():
+    texts = [argument_text(tune.quniform(0, 1, q)) for q in (0.1, 0.5)]
+    assert texts == ["Uniform(0, 1), q=0.1", "Uniform(0, 1), q=0.5"]
+    assert argument_text(tune.loguniform(1e-3, 1)) == "LogUniform(0.001, 1)"
 
 
 @pytest.mark.parametrize(("burn_in", "times"), [(0, [3, 6, 9, 12]), (5, [5, 8, 11]), (6, [6, 9, 12])])
