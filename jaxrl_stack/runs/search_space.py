@@ -103,10 +103,11 @@ def example_values(space: Any) -> list[Any]:
     categories = getattr(space, "categories", None)
     if categories is not None:
         return list(categories)
-    low, high = getattr(space, "lower", None), getattr(space, "upper", None)
-    ends = [end for end in (low, high) if isinstance(end, int | float) and math.isfinite(end)]
+    given = getattr(space, "lower", None), getattr(space, "upper", None)
+    ends = [end for end in given if isinstance(end, int | float) and math.isfinite(end)]
     if len(ends) < 2:
         return ends
+    low, high = ends
     if type(space).__name__ == "Integer":
         return [low, max(low, high - 1)]
     # An end of a float domain is drawn with probability 0: lr=tune.uniform(0.0, 0.1) is valid.

@@ -121,8 +121,8 @@ class Sweep(Series):
                 if having:
                     found.append(_row(settings, compare(having, key, x), num_iterations))
                 else:
-                    end = min(float(run.history[x_axis(x)][-1]) for run in alike)
-                    found.append(SweepRow(*[math.nan] * 4, end, settings, len(alike), num_iterations))
+                    nan, end = math.nan, min(float(run.history[x_axis(x)][-1]) for run in alike)
+                    found.append(SweepRow(nan, nan, nan, nan, end, settings, len(alike), num_iterations))
         if all(math.isnan(row.last) for row in found) and key not in (RETURN, EVALUATED_RETURN, self.metric):
             compare(self.runs, key, x)  # raises, with similar names
 

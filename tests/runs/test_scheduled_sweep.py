@@ -297,7 +297,8 @@ class ScoredPopulation:
 
 
 def halver_of(population, settings, *, progress=False, **arguments):
-    halving = Halving(**{"max_t": 100, "grace_period": 2, "reduction_factor": 2} | arguments)
+    given: Any = {"max_t": 100, "grace_period": 2, "reduction_factor": 2} | arguments
+    halving = Halving(**given)
     trials = [Trial(CONFIG, seed, own) for seed, own in enumerate(settings)]
     return Halver(population, halving, Scores(population, halving, "run_sweep"), trials, progress=progress)
 

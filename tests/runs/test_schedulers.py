@@ -223,7 +223,7 @@ def test_runs_with_the_score_of_the_cutoff_continue_in_any_order_as_in_tune():
 def test_rungs_that_would_not_grow_are_refused(given):
     (name,) = given
     with pytest.raises(ValueError, match=rf"Halving\({name}=.*Set {name}="):
-        Halving(**{"max_t": 100, **given})
+        Halving(**{"max_t": 100} | given)
 
 
 def test_seeds_of_a_combination_survive_together_by_their_mean():
