@@ -378,6 +378,7 @@ class Halver:
             self._postponed = rung
             return
         self._num_passed = sum(one <= scores.time for one in rungs)
+        rung = rungs[self._num_passed - 1]
         groups = [self._groups[i] for i in running]
         short = {group for i, group in zip(running, groups, strict=True) if i not in population.reached}
         chosen = survivors(values[running], groups, halving.reduction_factor)

@@ -67,9 +67,8 @@ class Sweep(Series):
         has_rungs: Whether runs have different lengths because of successive halving. Longer runs are then better.
         confirmation: Runs of the best combinations with seeds that the search has not used; None without a budget.
         space: Search space, for the ends of its domains.
-        metric: Number by which combinations are ranked, unless a method gets another one: that of the scheduler or
-            searcher.
-        mode: "max" if its highest value is best, "min" if the lowest is.
+        metric: Number that ranks combinations by default: the metric of the scheduler or searcher.
+        mode: "max" if the highest value of `metric` is best, "min" if the lowest is.
     """
 
     config: AlgorithmConfig
@@ -104,8 +103,8 @@ class Sweep(Series):
         Args:
             key: Number to compare; None for `metric`.
             x: The x axis of the curves; see `plot`.
-            mode: "max" if the highest number is best, "min" if the lowest is; None for that of `metric`, and "max" for
-                other numbers.
+            mode: "max" if the highest number is best, "min" if the lowest is; None for `Sweep.mode` if the number is
+                `metric`, and for "max" otherwise.
 
         Raises:
             KeyError: If the runs have no such number.
