@@ -118,6 +118,8 @@ class Sweep(Series):
                 num_iterations = max(len(run.history) for run in alike)
                 having = [run for run in alike if _has(run, key)]
                 if having:
+                    # Members whose settings have changed stay in their combination.
+                    having = [dataclasses.replace(run, settings=having[0].settings) for run in having]
                     found.append(_row(settings, compare(having, key, x), num_iterations))
                 else:
                     nan, end = math.nan, min(float(run.history[x_axis(x)][-1]) for run in alike)
