@@ -612,6 +612,11 @@ def test_training_with_a_filter_and_evaluation_of_all_members_are_those_of_each_
     np.testing.assert_array_equal(first, second)
     returns = population.history[column][-1]
     assert population.best_member() == int(np.argmax(returns))
+    # Checkpoints of earlier versions lack the last evaluation.
+    state = population.get_state()
+    del state["evaluated"]
+    restored.set_state(state)
+    assert restored.best_member() == int(np.argmax(population.history["env_runners/episode_return_mean"][-1]))
     population.stop()
     restored.stop()
 
