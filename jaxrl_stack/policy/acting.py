@@ -108,7 +108,7 @@ class PolicyProgram:
         """``(component, pipeline, state of its pure part)``."""
         return [(name, getattr(self, field), getattr(arrays, field)) for name, field in FIELDS.items()]
 
-    def unread_observations(self, arrays: PolicyArrays) -> list[str]:
+    def unread_observations(self, arrays: PolicyArrays, explore: bool | None = None) -> list[str]:
         """Parts of Dict observations on which no action depends, by name, such as ``"privileged_state"``.
 
         They are found in a trace of the program. Recurrent states and states of connectors count as read if a later
@@ -116,15 +116,44 @@ class PolicyProgram:
 
         Args:
             arrays: Any arrays of the policy.
+            explore: Value of `explore` of the actions; None for both. If the module cannot act with one of them, the
+                other one counts.
         """
-        space = self.env_to_module.input_observation_space
-        if self.has_host_connectors or not isinstance(space, gym.spaces.Dict):
+        if self.has_host_connectors or not isinstance(self.env_to_module.input_observation_space, gym.spaces.Dict):
             return []
-        state = jax.eval_shape(lambda: self._initial_state((arrays.env_to_module, arrays.module_to_env), num_envs=1))
-        observations = shape_dtype_struct(space, (1,))
+        modes = (False, True) if explore is None else (explore,)
+        try:
+            return self._unread_observations(arrays, modes)
+        except Exception:  # whatever a module raises that only acts greedily, or only explores
+            able = tuple(mode for mode in modes if self._acts(arrays, mode))
+            if not able or able == modes:
+                raise
+        return self._unread_observations(arrays, able)
+
+    def _acts(self, arrays: PolicyArrays, explore: bool) -> bool:
+        """Whether actions can be computed with a value of `explore`, for one or for two environments."""
+        for num_envs in (1, 2):
+            try:
+                jax.eval_shape(
+                    lambda *args: self._outcome(arrays, (), (explore,), *args), *self._arguments(arrays, num_envs)
+                )
+            except Exception:  # see `unread_observations`
+                continue
+            return True
+        return False
+
+    def _arguments(self, arrays: PolicyArrays, num_envs: int) -> tuple[Any, Any]:
+        """Shapes and dtypes of state and observations of some environments."""
+        connectors = (arrays.env_to_module, arrays.module_to_env)
+        state = jax.eval_shape(lambda: self._initial_state(connectors, num_envs=num_envs))
+        return state, shape_dtype_struct(self.env_to_module.input_observation_space, (num_envs,))
+
+    def _unread_observations(self, arrays: PolicyArrays, modes: Collection[bool]) -> list[str]:
+        """`unread_observations` for some values of `explore`."""
+        state, observations = self._arguments(arrays, 1)
         read_state: set[int] = set()
         while True:
-            outcome = functools.partial(self._outcome, arrays, frozenset(read_state))
+            outcome = functools.partial(self._outcome, arrays, frozenset(read_state), modes)
             state_matters, matters = traced_once(outcome, state, observations).matters
             found = {i for i, leaf_matters in enumerate(jax.tree.leaves(state_matters)) if leaf_matters}
             if found <= read_state:
@@ -135,11 +164,18 @@ class PolicyProgram:
 
     # ---------------------------------------------------------------------------------------------------- traced
 
-    def _outcome(self, arrays: PolicyArrays, kept: Collection[int], state: PolicyState, observations: Any) -> Any:
-        """Actions and outputs of one step, and the leaves `kept` of the state after it; greedy and exploring."""
-        outcomes = []
-        for explore in (False, True):
-            given = (np.zeros(1, np.float32), np.zeros(1, bool), jax.random.key(0), np.uint32(0))
+    def _outcome(
+        self,
+        arrays: PolicyArrays,
+        kept: Collection[int],
+        modes: Collection[bool],
+        state: PolicyState,
+        observations: Any,
+    ) -> Any:
+        """Actions and outputs of one step, and the leaves `kept` of the state after it; for values of `explore`."""
+        outcomes, number = [], state.num_envs
+        for explore in modes:
+            given = (np.zeros(number, np.float32), np.zeros(number, bool), jax.random.key(0), np.uint32(0))
             actions, after, outputs, _ = self.traced(
                 arrays, state, {Columns.OBS: observations}, *given, explore=explore
             )

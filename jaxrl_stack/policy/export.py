@@ -48,6 +48,7 @@ def write_stablehlo(
     act: Callable[..., Any],
     *,
     weights: Any,
+    unread_observations: list[str],
     explore: bool,
     platforms: Sequence[str],
     batch_size: int | None,
@@ -60,6 +61,7 @@ def write_stablehlo(
         policy: Gives the spaces, the first state and a description.
         act: ``(weights, state, observations, prev_rewards, reset, key data, count) -> (actions, state, outputs)``.
         weights: Pytree of arrays.
+        unread_observations: See `Acting.unread_observations`.
         explore: Whether the program samples actions.
         platforms: Platforms that it can run on.
         batch_size: The only batch size; None for any.
@@ -132,7 +134,7 @@ def write_stablehlo(
         "batch_size": batch_size,
         "seed": seed,
         "observation_space": space_to_dict(policy.observation_space),
-        "unread_observations": policy.unread_observations,
+        "unread_observations": unread_observations,
         "action_space": space_to_dict(policy.action_space),
         "weights": [{"name": names[index], **_shape_and_dtype(arrays[f"weight_{i}"])} for i, index in enumerate(used)],
         "state": [{"is_batched": row.is_batched, **_shape_and_dtype(row.first)} for row in rows],

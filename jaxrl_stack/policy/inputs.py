@@ -84,8 +84,14 @@ class Acting(abc.ABC, Generic[State]):
         """Parts of the observations on which no action depends; callers may leave these keys out.
 
         ``["privileged_state"]``, for example, if only the value function sees this key
-        (``model_config={"policy_obs_key": "state", ...}``). Nested keys are joined by ``"/"``.
+        (``model_config={"policy_obs_key": "state", ...}``). Nested keys are joined by ``"/"``. The list is empty if the
+        policy has host connectors, which may read every key.
         """
+        return []
+
+    @property
+    def _host_connectors(self) -> list[str]:
+        """Names of the env-to-module connectors that run on episodes."""
         return []
 
     def compute_actions(
@@ -145,6 +151,11 @@ class Acting(abc.ABC, Generic[State]):
         """Observations with zeros for missing keys that are not read."""
         if not _lacks_keys(self.observation_space, observations):
             return observations
+        if self._host_connectors:
+            raise ValueError(
+                f"The observation has no key {_missing_key(self.observation_space, observations)!r}. Add it: the host "
+                f"connectors {self._host_connectors} of this policy may read every key."
+            )
         given = _as_arrays_of_given_keys(self.observation_space, observations)
         leaves = jax.tree.leaves(given)
         if not leaves or not self.unread_observations:
@@ -285,6 +296,17 @@ def _lacks_keys(space: gym.Space, observations: Any) -> bool:
     if not isinstance(space, gym.spaces.Dict) or not isinstance(observations, Mapping):
         return False
     return any(key not in observations or _lacks_keys(part, observations[key]) for key, part in space.spaces.items())
+
+
+def _missing_key(space: gym.Space, observations: Any) -> str:
+    """Name of the first missing key of observations that lack one."""
+    assert isinstance(space, gym.spaces.Dict)
+    for key, part in space.spaces.items():
+        if key not in observations:
+            return key
+        if _lacks_keys(part, observations[key]):
+            return f"{key}/{_missing_key(part, observations[key])}"
+    raise KeyError("observations have all keys")
 
 
 def _as_arrays_of_given_keys(space: gym.Space, observations: Any) -> Any:

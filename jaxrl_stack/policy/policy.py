@@ -221,6 +221,10 @@ class Policy(Acting[PolicyState], Checkpointable):
     def unread_observations(self) -> list[str]:
         return self._program.unread_observations(self._arrays)
 
+    @property
+    def _host_connectors(self) -> list[str]:
+        return list(self._program.env_to_module.host_connectors)
+
     # ------------------------------------------------------------------------------------------------ what it is worth
 
     def estimate(
@@ -526,6 +530,7 @@ class Policy(Acting[PolicyState], Checkpointable):
                 "params": arrays.params,
                 "rest": {ref: leaf for ref, leaf in arrays.rest.items() if ref not in streams},
             },
+            unread_observations=program.unread_observations(arrays, bool(explore)),
             explore=explore,
             platforms=tuple(platforms),
             batch_size=batch_size,
