@@ -23,14 +23,17 @@ def check_observation_key_settings(config: Any) -> None:
     Raises:
         ValueError: For a setting that the default module does not read, or keys that a shared encoder cannot see.
     """
-    for spec in config._given_specs().values() or [RLModuleSpec()]:
-        settings = config.model_config | given_settings(spec.model_config)
+    specs = config._given_specs() or {module_id: RLModuleSpec() for module_id in config._policy_ids()}
+    for module_id, spec in specs.items():
+        settings = config.get_config_for_module(module_id).model_config | given_settings(spec.model_config)
         if spec.module_class is not None or not _selects_keys(settings):
             continue
         try:
             check_observation_keys(settings, _supported(config, spec), type(config).__name__)
         except ValueError as error:
-            config._value_error(f"rl_module(...): {error}")
+            overrides = config.algorithm_config_overrides_per_module.get(module_id)
+            where = f"algorithm_config_overrides_per_module[{module_id!r}]" if overrides else "rl_module(...)"
+            config._value_error(f"{where}: {error}")
 
 
 def kept_observation_keys(config: Any, module_id: str | None, space: gym.Space) -> list[str] | None:
