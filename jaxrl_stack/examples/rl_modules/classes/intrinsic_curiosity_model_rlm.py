@@ -25,15 +25,24 @@ class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
     ``0.5 |predicted - actual|^2``, is the intrinsic reward. With ``w = learner_config_dict["forward_loss_weight"]`` the
     loss is ``w * mean of these - (1 - w) * mean log-probability of the actions`` (equations 3, 5 and 6 of the paper).
 
-    Observations are a Box of rank 1, actions are of any space. Model config, with RLlib's names and defaults:
-    ``feature_dim`` (288); ``feature_net_hiddens`` (256, 256), ``inverse_net_hiddens`` (256,), ``forward_net_hiddens``
-    (256,); and for each of the three an activation, such as ``feature_net_activation`` (None: linear).
+    Observations are a Box of rank 1, or a Dict of these, which is flattened. With ``policy_obs_key`` and
+    ``value_obs_key`` the features are of all selected keys. Actions are of any space. Model config, with RLlib's names
+    and defaults: ``feature_dim`` (288); ``feature_net_hiddens`` (256, 256), ``inverse_net_hiddens`` (256,),
+    ``forward_net_hiddens`` (256,); and for each of the three an activation, such as ``feature_net_activation`` (None:
+    linear).
     """
 
     rows_are_independent = True
 
     def setup(self) -> None:
-        (num_obs,) = cast(gym.spaces.Box, self.observation_space).shape
+        space = cast(gym.Space, self.observation_space)
+        parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else [space]
+        if not all(isinstance(part, gym.spaces.Box) and len(part.shape) == 1 for part in parts):
+            raise ValueError(
+                f"{type(self).__name__} takes vectors, or a Dict of vectors, and the observation space is {space}. Use "
+                "FlattenObservations(), or select keys of vectors: policy_obs_key, value_obs_key."
+            )
+        num_obs = flatdim(space)
         actions = cast(gym.Space, self.action_space)
         width = self.model_config.get("feature_dim", 288)
         num_inputs = self.get_train_action_dist_cls().required_input_dim(actions)
@@ -60,9 +69,15 @@ class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
         )
         return config.build(rngs=self.rngs)
 
+    def _as_vectors(self, observations: Any) -> jax.Array:
+        """Observations as vectors ``[..., d]``."""
+        if not isinstance(self.observation_space, gym.spaces.Dict):
+            return observations
+        return flatten_observation(self.observation_space, observations, jax.tree.leaves(observations)[0].ndim - 1)
+
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Reads OBS, NEXT_OBS and ACTIONS; gives INTRINSIC_REWARDS, and the inputs of the action's distribution."""
-        obs, next_obs = batch[Columns.OBS], batch[Columns.NEXT_OBS]
+        obs, next_obs = (self._as_vectors(batch[name]) for name in (Columns.OBS, Columns.NEXT_OBS))
         features, next_features = self.feature_net(obs), self.feature_net(next_obs)
         actions = flatten_observation(cast(gym.Space, self.action_space), batch[Columns.ACTIONS], obs.ndim - 1)
         predicted = self.forward_net(jnp.concatenate([features, actions], axis=-1))
