@@ -11,18 +11,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from gymnasium.spaces import Box, Dict, Discrete
 
 from jaxrl_stack.algorithms.appo import APPOConfig
+from jaxrl_stack.algorithms.bc import BCConfig
 from jaxrl_stack.algorithms.bc.default_bc_rl_module import DefaultBCRLModule
 from jaxrl_stack.algorithms.dqn.dqn_catalog import DQNCatalog
 from jaxrl_stack.algorithms.impala import IMPALAConfig
+from jaxrl_stack.algorithms.marwil import MARWILConfig
+from jaxrl_stack.algorithms.observation_key_settings import check_observation_key_settings
+from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.ppo.default_ppo_rl_module import DefaultPPORLModule
 from jaxrl_stack.algorithms.ppo.ppo_catalog import PPOCatalog
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class
 from jaxrl_stack.connectors.env_to_module import DefaultObservations, MeanStdFilter
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.models.base import ACTOR, CRITIC, batched_state
+from jaxrl_stack.core.rl_module.rl_module import RLModule
+from jaxrl_stack.datasets.checks import RecordedSpaces, checked
+from jaxrl_stack.datasets.recorded_keys import key_problem, without_extra_keys
+from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
@@ -32,8 +41,11 @@ from jaxrl_stack.examples.connectors.classes.add_observations_of_all_agents impo
     AddObservationsOfAllAgents,
 )
 from jaxrl_stack.examples.envs.multi_agent import MultiAgentCartPole
+from jaxrl_stack.examples.rl_modules.classes.intrinsic_curiosity_model_rlm import IntrinsicCuriosityModel
+from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.policy.export import load_exported
 from tests import programs
+from tests.policy import policy_cases
 
 ACTIONS = Discrete(2)
 
@@ -289,6 +301,132 @@ def test_an_lstm_trains_on_a_host_environment_with_different_keys():
     np.testing.assert_array_equal(full, some)
     assert not np.array_equal(full[0], full[1])
     algo.stop()
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory):
+    """Observations of a teacher on "watched-host" whose networks see "state" and "privileged_state"."""
+    folder = str(tmp_path_factory.mktemp("recording"))
+    algo = programs.ppo("watched-host", **KEYS).offline_data(output=folder).build_algo()
+    for _ in range(6):
+        algo.train()
+    algo.stop()
+    return folder
+
+
+def student(recording, config_class=BCConfig, *, env="watched-host", **model):
+    config = config_class().environment(env).learners(num_cpus_per_learner=1).offline_data(input_=recording)
+    return config.training(train_batch_size_per_learner=8).rl_module(model_config={"fcnet_hiddens": [4], **model})
+
+
+def test_a_recorded_teacher_with_a_privileged_critic_trains_a_student_of_the_policy_key(recording):
+    config = student(recording, policy_obs_key="state").offline_data(normalize_observations=True)
+    algo = config.build_algo()
+    assert np.isfinite(algo.train()["learners"]["default_policy"]["policy_loss"])
+    policy = algo.get_policy()
+    assert policy.unread_observations == ["goal", "privileged_state"]
+    assert np.isfinite(policy.estimate(recording, ["is"])["is"].value)
+    algo.stop()
+
+
+@pytest.mark.parametrize("env", ["watched-host", None])
+def test_students_read_their_keys_of_a_recording_only(recording, env):
+    config = student(recording, MARWILConfig, env=env, policy_obs_key="state", value_obs_key=["state"])
+    config.environment(observation_space=Watched().observation_space, action_space=ACTIONS)
+    data = OfflineData(config)
+    spaces = Dict(state=vector(2)), ACTIONS
+    data.adapt(spaces)
+    (piece, *_) = data._pieces().pieces
+    assert data.read(piece, ["obs"], spaces).columns["obs"].keys() == {"state"}
+    with pytest.raises(
+        ValueError, match=r"the keys \['privileged_state', 'state'\], .* also takes \['goal'\]. Set policy"
+    ):
+        OfflineData(config).read(piece, ["obs"], (Dict(state=vector(2), goal=vector(3)), ACTIONS))
+    with pytest.raises(ValueError, match=r"have the keys \['privileged_state', 'state'\].*'policy_obs_key': \['priv"):
+        OfflineData(config).read(piece, ["obs"], (vector(9), ACTIONS))
+
+
+def test_keys_are_left_out_of_recorded_observations_next_to_a_mask_and_of_rows():
+    mask, inner = Box(0, 1, (2,), np.int8), Dict(state=vector(2))
+    masked = {"action_mask": 0, "observations": {"state": 1, "goal": 2}}
+    space = Dict(action_mask=mask, observations=inner)
+    assert without_extra_keys(masked, space) == {"action_mask": 0, "observations": {"state": 1}}
+    assert without_extra_keys(Dict(SPACES), inner) == inner
+    assert "no keys" in key_problem({"action_mask": 0, "observations": 1}, space)
+    rows = {"state": np.zeros((3, 2)), "privileged_state": np.zeros((3, 3))}
+    steps = Steps({"obs": rows}, np.array([False, False, True]), np.zeros(3, np.int32), np.arange(3), ["a"])
+    inputs = types.SimpleNamespace(space=inner, env_space=Dict(SPACES))
+    found = checked(steps, RecordedSpaces(inputs=inputs), lambda row: ("file", row)).columns["obs"]
+    assert found.keys() == {"state"}
+    inputs.space = Dict(camera=SPACES["camera"], state=vector(2))
+    with pytest.raises(ValueError, match=r"file: Recorded observations have the keys .* also takes \['camera'\]"):
+        checked(steps, RecordedSpaces(inputs=inputs), lambda row: ("file", row))
+
+
+class ActsGreedily(RLModule):
+    """Acts on "state" and does not explore."""
+
+    def setup(self):
+        self.layer = nnx.Linear(2, 2, rngs=self.rngs)
+
+    def _forward_inference(self, batch, **kwargs):
+        return {Columns.ACTION_DIST_INPUTS: self.layer(batch[Columns.OBS]["state"])}
+
+    def _forward_exploration(self, batch, **kwargs):
+        raise NotImplementedError("this module does not explore")
+
+
+def greedy_policy(*connectors):
+    space = Dict(state=vector(2), goal=SPACES["goal"])
+    return policy_cases.policy(ActsGreedily, ACTIONS, list(connectors), space)
+
+
+def test_a_policy_that_cannot_explore_acts_without_unread_keys_and_is_exported(tmp_path):
+    policy = greedy_policy()
+    exported = load_exported(policy.export(tmp_path / "exported"))
+    for acting in (policy, exported):
+        assert acting.unread_observations == ["goal"]
+        assert acting.compute_single_action({"state": [0.1, 0.2]})[0] in (0, 1)
+    with pytest.raises(NotImplementedError, match="does not explore"):
+        policy.export(tmp_path / "exploring", explore=True)
+
+
+def test_an_error_about_a_missing_key_names_host_connectors():
+    policy = greedy_policy(policy_cases.CountingHostConnector())
+    assert policy.unread_observations == []
+    with pytest.raises(ValueError, match=r"no key 'goal'. Add it: the host connectors \['CountingHostConnector'\]"):
+        policy.compute_single_action({"state": [0.1, 0.2]})
+
+
+def test_settings_of_a_module_are_checked_with_its_overrides():
+    config = programs.ppo("watched", vf_share_layers=False, policy_obs_key="state")
+    config.multi_agent(policies={"a", "b"}, policy_mapping_fn=lambda agent_id, episode, **kwargs: "a")
+
+    def overridden(**model):
+        overrides = {"b": PPOConfig.overrides(model_config={**config.model_config, **model})}
+        return config.copy().rl_module(algorithm_config_overrides_per_module=overrides)
+
+    check_observation_key_settings(overridden(policy_obs_key=None, vf_share_layers=True))
+    with pytest.raises(ValueError, match=r"overrides_per_module\['b'\]: .*with vf_share_layers=True"):
+        check_observation_key_settings(overridden(vf_share_layers=True))
+
+
+def test_curiosity_takes_all_keys_as_one_vector():
+    def model(**spaces):
+        return IntrinsicCuriosityModel(
+            observation_space=Dict(spaces), action_space=ACTIONS, model_config={"feature_dim": 2}, rngs=0
+        )
+
+    own, seen = (
+        model(state=vector(2), privileged_state=vector(3)),
+        rows(Dict(state=vector(2), privileged_state=vector(3))),
+    )
+    flat = np.concatenate([seen["privileged_state"], seen["state"]], axis=-1)
+    rewards = own.forward_train({Columns.OBS: seen, Columns.NEXT_OBS: seen, Columns.ACTIONS: np.array([0, 1])})
+    np.testing.assert_array_equal(own._as_vectors(seen), flat)
+    assert rewards[Columns.INTRINSIC_REWARDS].shape == (2,)
+    with pytest.raises(ValueError, match="takes vectors, or a Dict of vectors, .*camera.*policy_obs_key"):
+        model(camera=SPACES["camera"])
 
 
 def test_robots_of_playground_have_both_keys(monkeypatch):

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.datasets.bad_data import BadDataError
+from jaxrl_stack.datasets.recorded_keys import key_problem, without_extra_keys
 from jaxrl_stack.datasets.rows import any_in_row
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.utils.action_masks import ACTION_MASK
@@ -152,7 +153,16 @@ def _observations(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> t
         return in_form(column, spaces.inputs.space, Columns.OBS, file_rows), False
     except (BadDataError, ValueError):
         space = spaces.inputs.env_space if spaces.observation is None else spaces.observation
+    try:
         return _of_env(column, space, file_rows), True
+    except BadDataError as error:
+        taken = without_extra_keys(column, spaces.inputs.space)
+        if taken is not column:
+            return in_form_or_refused(taken, spaces.inputs.space, Columns.OBS, file_rows), False
+        problem = key_problem(column, spaces.inputs.space) if isinstance(column, Mapping) else None
+        if problem is not None and isinstance(spaces.inputs.space, gym.spaces.Dict):
+            raise BadDataError(problem, path=file_rows.path) from error
+        raise
 
 
 def _of_env(column: Any, space: gym.Space, file_rows: FileRows) -> Any:

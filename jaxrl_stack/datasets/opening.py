@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import gymnasium as gym
+
 from jaxrl_stack.core.columns import STEP_COLUMNS
 from jaxrl_stack.datasets.bad_data import BadDataError
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
@@ -14,6 +16,7 @@ from jaxrl_stack.datasets.locations import files_at, filesystem_of, is_empty_fol
 from jaxrl_stack.datasets.pieces import PieceRef, Reader
 from jaxrl_stack.datasets.read_options import ReadOptions
 from jaxrl_stack.datasets.readers import CONVERTIBLE, JSON, SUFFIXES, conversion_of, readers_of
+from jaxrl_stack.datasets.recorded_keys import key_problem
 from jaxrl_stack.datasets.sample_batches import JsonBatches
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.datasets.table_view import TableView
@@ -230,6 +233,10 @@ def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo
             if own is None:
                 continue
             if known is not None and (differs := _differs(known, own, name, options)):
+                if name == "observation_space" and options.inputs is not None and isinstance(known, gym.spaces.Dict):
+                    problem = key_problem(own, options.inputs.space)
+                    if problem is not None:
+                        raise BadDataError(problem, path=reader.path)
                 raise BadDataError(
                     f"{whose} and that of this file differ: {differs}. Name data of one environment, and that "
                     "environment in config.environment().",

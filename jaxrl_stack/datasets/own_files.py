@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from jaxrl_stack.datasets.checks import RecordedSpaces, checked
 from jaxrl_stack.datasets.parquet_files import ParquetFile, damage_of
 from jaxrl_stack.datasets.parquet_format import CHECKSUM_KEY, COUNTS_KEY, METADATA_KEY, StepFormat, checksum_of
 from jaxrl_stack.datasets.pieces import PieceRef
+from jaxrl_stack.datasets.recorded_keys import without_extra_keys
 from jaxrl_stack.datasets.steps import Steps
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ def is_own(file: ParquetFile) -> bool:
 
 
 class OwnReader:
-    """Reads one file of `StepWriter`; a piece is a row group.
+    """Reads one file of `StepWriter`; a piece is a row group. Keys of observations that `options.inputs` does not take
+    are not read.
 
     Args:
         file: The file.
@@ -46,6 +49,7 @@ class OwnReader:
             if said.get(CHECKSUM_KEY, checksum_of(said)) != checksum_of(said):
                 raise BadDataError("Its metadata has changed since it was written: record it again.", path=file.path)
             self._format, self.info = StepFormat.read(file.own_metadata[METADATA_KEY], file.path)
+            self._leave_out_keys(options)
             self.pieces = self._pieces()
             self._choose(options.columns)
 
@@ -66,6 +70,15 @@ class OwnReader:
             steps = self._format.steps(table, self.path, first_row)
             spaces = RecordedSpaces(self.info.observation_space, None, self.info.action_space)
             return checked(steps, spaces, lambda row: (self.path, first_row + row), check=self._options.check)
+
+    def _leave_out_keys(self, options: ReadOptions) -> None:
+        """Restricts observations to the keys that the module takes."""
+        if options.inputs is None or Columns.OBS not in self._format.columns:
+            return
+        taken, columns = options.inputs.space, self._format.columns
+        self._format = StepFormat({**columns, Columns.OBS: without_extra_keys(columns[Columns.OBS], taken)})
+        space = without_extra_keys(self.info.observation_space, taken)
+        self.info = dataclasses.replace(self.info, observation_space=space)
 
     def _choose(self, names: Sequence[str] | None) -> None:
         """Take note of the columns to read; without `names` all but infos."""

@@ -18,6 +18,7 @@ from jaxrl_stack.datasets.checks import MARGIN, RecordedSpaces, checked
 from jaxrl_stack.datasets.item_form import ItemForm
 from jaxrl_stack.datasets.opening import Dataset, has_json_batches, open_dataset
 from jaxrl_stack.datasets.read_options import ReadOptions
+from jaxrl_stack.datasets.recorded_keys import key_problem
 from jaxrl_stack.datasets.steps import Steps
 from jaxrl_stack.offline.module_inputs import check_connectors_of, inputs_of, spaces_without_env
 from jaxrl_stack.offline.normalization import DataNormalization
@@ -270,6 +271,8 @@ class OfflineData:
             own = RecordedSpaces(inputs=inputs_of(self.config, spaces[0]), action=spaces[1])
             steps = checked(steps, own, lambda row: (_name_of(piece), row))
         taken = {name: jax.tree.map(_with_32_bits, steps.columns[name]) for name in columns}
+        if Columns.OBS in taken and (problem := key_problem(taken[Columns.OBS], spaces[0])):
+            raise ValueError(f"{_name_of(piece)}: {problem}")
         for name, space in zip((Columns.OBS, Columns.ACTIONS), spaces, strict=True):
             if name in taken and (problem := _other_shape(taken[name], space)):
                 raise ValueError(
