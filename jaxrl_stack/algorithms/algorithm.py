@@ -365,8 +365,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             self.driver.iteration(),
             self._told_if_long(number),
             self._eager_if_asked(),
-            self._env_evaluations.beside(number),
-            self._offline_evaluations.beside(number),
+            self._env_evaluations.concurrent_with(number),
+            self._offline_evaluations.concurrent_with(number),
             self._profiler.around(number, self.driver, self.output.directory) as profiled,
         ):
             for _ in iteration.training_steps(self.driver, self.config):
@@ -442,10 +442,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def _results_of_evaluations(self) -> dict[str, Any]:
         """Runs the evaluations that are due after training; returns the results of all evaluations of the iteration."""
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
-        if not in_envs.end_beside() and in_envs.is_due(self.iteration):
+        if not in_envs.end_concurrent() and in_envs.is_due(self.iteration):
             with self._told_if_long(self.iteration):
                 self.evaluate()
-        if not on_data.end_beside() and on_data.is_due(self.iteration):
+        if not on_data.end_concurrent() and on_data.is_due(self.iteration):
             self.evaluate_offline()
         return {**in_envs.results, **on_data.results}
 

@@ -66,7 +66,7 @@ class Evaluations(abc.ABC):
     def __init__(self, algorithm: Algorithm, counts: EvaluationCounts):
         self._algorithm, self._counts = algorithm, counts
         self.last: Result | None = None
-        self._beside: BackgroundEvaluation | None = None
+        self._concurrent: BackgroundEvaluation | None = None
 
     @property
     @abc.abstractmethod
@@ -75,7 +75,7 @@ class Evaluations(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def runs_beside_training(self) -> bool:
+    def runs_concurrently(self) -> bool:
         """Whether a due evaluation runs in another thread while its iteration trains."""
 
     @abc.abstractmethod
@@ -112,31 +112,31 @@ class Evaluations(abc.ABC):
         interval = self.interval
         return iteration % interval == 0 if interval else False
 
-    def beside(self, iteration: int) -> contextlib.AbstractContextManager[None]:
+    def concurrent_with(self, iteration: int) -> contextlib.AbstractContextManager[None]:
         """Context for the training of an iteration, in which the concurrent evaluation runs if it is due."""
-        self._beside = None
-        if not (self.is_due(iteration) and self.runs_beside_training):
+        self._concurrent = None
+        if not (self.is_due(iteration) and self.runs_concurrently):
             return contextlib.nullcontext()
 
         def begin() -> None:
             self._begin()
             self._hand_over()
 
-        self._beside = BackgroundEvaluation(begin, self._evaluate, self.name)
-        return self._beside
+        self._concurrent = BackgroundEvaluation(begin, self._evaluate, self.name)
+        return self._concurrent
 
-    def end_beside(self) -> bool:
+    def end_concurrent(self) -> bool:
         """Takes over the results of the concurrent evaluation; False if there was none."""
-        if self._beside is None:
+        if self._concurrent is None:
             return False
-        beside, self._beside = self._beside, None
-        self._end(beside.outcome())
+        concurrent, self._concurrent = self._concurrent, None
+        self._end(concurrent.outcome())
         return True
 
     def wait(self) -> None:
         """Waits for the runners, which may still run if a concurrent training step has failed."""
-        if self._beside is not None:
-            self._beside.join()
+        if self._concurrent is not None:
+            self._concurrent.join()
 
     @property
     def results(self) -> dict[str, Any]:
@@ -161,10 +161,10 @@ class EnvEvaluations(Evaluations):
         return self._algorithm.config.evaluation_interval
 
     @property
-    def runs_beside_training(self) -> bool:
+    def runs_concurrently(self) -> bool:
         algorithm = self._algorithm
         return bool(algorithm.config.evaluation_parallel_to_training) and (
-            algorithm.driver.evaluation.runs_beside_training
+            algorithm.driver.evaluation.runs_concurrently
         )
 
     def _begin(self) -> None:
@@ -219,7 +219,7 @@ class OfflineEvaluations(Evaluations):
         return self._algorithm.config.offline_evaluation_interval
 
     @property
-    def runs_beside_training(self) -> bool:
+    def runs_concurrently(self) -> bool:
         return bool(self._algorithm.config.offline_evaluation_parallel_to_training)
 
     def start(self) -> None:

@@ -53,7 +53,7 @@ class Recorded(Protocol):
         ...
 
     @classmethod
-    def beside(cls, several: Sequence[Self]) -> Self:
+    def concatenate(cls, several: Sequence[Self]) -> Self:
         """Concatenates several objects with the same columns."""
         ...
 
@@ -87,7 +87,7 @@ class DrawnRows:
         return DrawnRows(jax.tree.map(lambda x: x[start:stop], self.columns))
 
     @classmethod
-    def beside(cls, several: Sequence[DrawnRows]) -> DrawnRows:
+    def concatenate(cls, several: Sequence[DrawnRows]) -> DrawnRows:
         """Concatenates the rows of several objects."""
         return cls(_concatenated(several, axis=0))
 
@@ -345,7 +345,7 @@ class Block:
         return dataclasses.replace(self, columns=columns, layout=layout)
 
     @classmethod
-    def beside(cls, several: Sequence[Self]) -> Self:
+    def concatenate(cls, several: Sequence[Self]) -> Self:
         """Concatenates the columns of several blocks of NumPy arrays.
 
         If one of them has masks, all rows of blocks without masks are valid.

@@ -257,7 +257,7 @@ class Experience:
                 "This experience has whole episodes without columns (batch_mode='complete_episodes', or an EnvRunner "
                 "with a custom sample()). Read Experience.episodes."
             )
-        return _blocks_beside([part.fetched() for part in self.parts])
+        return _concatenated_blocks([part.fetched() for part in self.parts])
 
     @property
     def has_episodes(self) -> bool:
@@ -401,11 +401,11 @@ def num_rows_of(columns: Mapping[str, Any]) -> int:
     return np.shape(jax.tree.leaves(next(iter(columns.values())))[0])[0]
 
 
-def _blocks_beside(parts: Sequence[Part]) -> Mapping[str, Recorded]:
+def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
     """Concatenates the blocks of several parts in this process, module by module; {} without parts.
 
     Raises:
-        ValueError: If they differ in columns other than masks; see also `Block.beside`.
+        ValueError: If they differ in columns other than masks; see also `Block.concatenate`.
     """
     if len(parts) <= 1:
         return parts[0].blocks if parts else {}
@@ -413,7 +413,7 @@ def _blocks_beside(parts: Sequence[Part]) -> Mapping[str, Recorded]:
     for other in columns[1:]:
         if other != columns[0]:
             raise ValueError(f"The samples of one update differ in their columns: {columns[0]} and {other}.")
-    return {mid: type(own).beside([part.blocks[mid] for part in parts]) for mid, own in parts[0].blocks.items()}
+    return {mid: type(own).concatenate([part.blocks[mid] for part in parts]) for mid, own in parts[0].blocks.items()}
 
 
 def _names_of(columns: Mapping[str, Any]) -> list[str]:
@@ -428,13 +428,13 @@ def joined(parts: Sequence[Part]) -> Part:
     `Part.starts` and `Part.times` of several parts are dropped.
 
     Raises:
-        ValueError: If parts differ in columns; see also `Block.beside`.
+        ValueError: If parts differ in columns; see also `Block.concatenate`.
     """
     if len(parts) == 1:
         return parts[0]
     whole = Experience(tuple(parts))
     return Part(
-        {} if whole.has_episodes else _blocks_beside(parts),
+        {} if whole.has_episodes else _concatenated_blocks(parts),
         whole.num_agent_steps,
         whole.versions,
         episodes=whole.episodes if whole.has_episodes else None,

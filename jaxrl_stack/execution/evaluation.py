@@ -170,11 +170,11 @@ class Evaluation(abc.ABC):
     Attributes:
         config: The config.
         has_env: Whether there is an environment.
-        runs_beside_training: Whether `evaluate` may run in another thread while the driver trains.
+        runs_concurrently: Whether `evaluate` may run in another thread while the driver trains.
     """
 
     has_env: ClassVar[bool] = True
-    runs_beside_training: ClassVar[bool] = False
+    runs_concurrently: ClassVar[bool] = False
 
     def __init__(self, driver: Driver, config: AlgorithmConfig):
         self._driver = driver

@@ -44,7 +44,7 @@ class HostEvaluation(Evaluation):
         driver, config: See `Evaluation`.
     """
 
-    runs_beside_training = True
+    runs_concurrently = True
 
     def __init__(self, driver: Driver, config: AlgorithmConfig):
         super().__init__(driver, config)

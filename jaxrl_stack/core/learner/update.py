@@ -20,7 +20,6 @@ from jaxrl_stack.core.learner.items import Form, Items, PackedItems, WholeItems,
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.losses import Losses, TracedLosses, loss_is_linear
 from jaxrl_stack.core.learner.minibatches import Batch, epoch_keys, in_parts, minibatch_index, minibatch_index_within
-from jaxrl_stack.core.learner.modules_without_rows import left_as_they_were
 from jaxrl_stack.core.learner.optimizers import as_vector
 from jaxrl_stack.core.learner.post_update import update_result
 from jaxrl_stack.core.learner.traced_metrics import (
@@ -34,6 +33,7 @@ from jaxrl_stack.core.learner.traced_metrics import (
 )
 from jaxrl_stack.core.learner.tracing import Trace
 from jaxrl_stack.core.learner.trained_modules import check_any_is_trained, trains_nothing
+from jaxrl_stack.core.learner.unused_modules import restore_unused_modules
 from jaxrl_stack.core.learner.update_plan import RowCounts, UpdatePlan
 from jaxrl_stack.core.learner.valid_rows import CountedRows, counted_rows
 from jaxrl_stack.core.learner.valid_rows import num_minibatches as num_valid_minibatches
@@ -397,7 +397,7 @@ class Update:
         """
         learner, before = self._learner, started.state
         has_rows = {mid: has_rows.get(mid, True) for mid in started.batch}
-        params, rest, optimizers = left_as_they_were(learner, before, carry, has_rows)
+        params, rest, optimizers = restore_unused_modules(learner, before, carry, has_rows)
         values = metrics.values(axis_name, are_exchanged=loss_is_linear(learner))
         rates = {(mid, f"{name}_{LR_KEY}"): lr for mid, own in started.values["lr"].items() for name, lr in own.items()}
         values |= rates

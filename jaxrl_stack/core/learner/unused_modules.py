@@ -1,4 +1,4 @@
-"""Restoration of modules without a valid row in an update."""
+"""Restoration of modules that have no valid row in an update."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner import Learner
 
 
-def left_as_they_were(learner: Learner, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]) -> Carry:
+def restore_unused_modules(
+    learner: Learner, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]
+) -> Carry:
     """Restores parameters, other state and optimizer states of modules without a valid row.
 
     Zero gradients are not enough: momentum and weight decay change parameters anyway. Leaves that several modules
