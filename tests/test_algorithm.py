@@ -474,7 +474,7 @@ def test_a_single_action_is_that_of_the_module_that_is_asked_for(place):
         np.testing.assert_allclose(acted["action_dist_inputs"], logits, rtol=1e-5, atol=1e-6)
         for given, wanted in zip(*map(jax.tree.leaves, (expected_state, expected["state_out"])), strict=True):
             np.testing.assert_allclose(given, wanted[0], rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match=r"'observer' is learner_only.*\['default_policy', 'other'\]"):
+    with pytest.raises(ValueError, match=r"'observer' does not act: .*Use one of \['default_policy', 'other'\]"):
         algo.compute_single_action(observation, policy_id="observer")
     NotesTheModule.seen.clear()
     algo.stop()
