@@ -111,6 +111,8 @@ class PopulationDriver:
         self._moves: dict[Layout, MemberMoves] = {}
         self.room = -(-self.num_members // self.layout.block_size) * self.layout.block_size
         self.axes = self._member_axes(starts[0])
+        # `results` writes shared leaves of trained members to the template.
+        self._first_kept = template.kept
         self._program = PopulationProgram(
             program=template.program,
             axes=self.axes,
@@ -194,7 +196,7 @@ class PopulationDriver:
         self.layout, self.running = self._largest, np.arange(self.num_members)
         self.blocks: list[MemberStates] = []
         self._timesteps: list[Any] = []
-        kept, fixed = split_fixed(self.template.kept)
+        kept, fixed = split_fixed(self._first_kept)
         # There is one on each device, for all blocks.
         self._fixed = devices.place_shards([devices.all_shards(fixed)] * len(self.devices), self.devices)
         filled, size = [starts[member] for member in self._members_of_slots], self.layout.block_size
@@ -618,7 +620,7 @@ class PopulationDriver:
 
     def stop(self) -> None:
         """Releases the memory of the devices."""
-        self.blocks, self._timesteps, self._fixed = [], [], None
+        self.blocks, self._timesteps, self._fixed, self._first_kept = [], [], None, None
 
 
 def _learner_axes(learner: Learner) -> LearnerState:

@@ -31,6 +31,7 @@ from jaxrl_stack.utils.compile_clock import CompileClock
 from jaxrl_stack.utils.members import map_members
 from jaxrl_stack.utils.named_leaves import is_key, named_leaves
 from jaxrl_stack.utils.results import flatten_result
+from tests import programs
 
 CARTPOLE = "gymnax/CartPole-v1"
 
@@ -639,6 +640,16 @@ def test_other_members_begin_with_the_same_program(base):
         population.restart([Member(i) for i in range(5)])
     population.stop()
     again.stop()
+
+
+def test_a_restart_begins_with_an_empty_replay_buffer():
+    population = programs.dqn().build_population(seeds=2)
+    first = population.driver.states()
+    for _ in range(2):
+        population.train()
+    population.restart([Member(0), Member(1)])
+    assert_same_states(population.driver.states(), first)
+    population.stop()
 
 
 def test_members_that_do_not_fit_are_refused_before_they_are_made_and_trained_in_waves(base, monkeypatch, capsys):
