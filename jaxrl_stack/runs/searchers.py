@@ -85,7 +85,9 @@ class RandomSearch:
         self._position, self._rng.bit_generator.state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
 
 
-def prepared(searcher: Any, space: Mapping[str, Any], evaluation_interval: Any, where: str) -> Objective:
+def prepared(
+    searcher: Any, space: Mapping[str, Any], evaluation_interval: Any, where: str, other: Objective | None = None
+) -> Objective:
     """Gives a searcher its space, and returns its objective.
 
     Args:
@@ -93,10 +95,11 @@ def prepared(searcher: Any, space: Mapping[str, Any], evaluation_interval: Any, 
         space: Search space of the sweep; {} if the searcher has one.
         evaluation_interval: Setting of the config: with evaluations, the default metric is their mean return.
         where: Name of the caller, for messages.
+        other: Objective of the scheduler, for a searcher without a metric. None uses the mean return.
 
     Raises:
-        ValueError: If the searcher has another interface or several metrics, if it refuses the space, or if the space
-            has no values to suggest.
+        ValueError: If the searcher has another interface or several metrics, another mode than `other`, if it refuses
+            the space, or if the space has no values to suggest.
     """
     missing = [name for name in ("suggest", "on_trial_complete") if not callable(getattr(searcher, name, None))]
     if missing:
@@ -105,7 +108,15 @@ def prepared(searcher: Any, space: Mapping[str, Any], evaluation_interval: Any, 
             f"OptunaSearch(), or an object with suggest(trial_id) and on_trial_complete(trial_id, result, error)."
         )
     default = EVALUATED_RETURN if evaluation_interval else RETURN
-    metric, mode = getattr(searcher, "metric", None) or default, getattr(searcher, "mode", None) or "max"
+    metric, mode = getattr(searcher, "metric", None), getattr(searcher, "mode", None)
+    if metric is None and other is not None:
+        if mode not in (None, other.mode):
+            raise ValueError(
+                f"{where}: search_alg has mode={mode!r} and no metric, and the scheduler has metric={other.metric!r}, "
+                f"mode={other.mode!r}. Set search_alg's metric too, or the same mode."
+            )
+        metric, mode = other
+    metric, mode = metric or default, mode or "max"
     if not isinstance(metric, str) or mode not in ("max", "min"):
         raise ValueError(
             f"{where}: metric={metric!r}, mode={mode!r} of search_alg: must be one path and 'max' or 'min'."

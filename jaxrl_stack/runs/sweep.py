@@ -343,7 +343,8 @@ def run_sweep(
         seeds: Number of seeds, which are then 0, 1, 2, ...; or a list of seeds. Every combination is trained with all.
         until: Goal of each run, see `Algorithm.learn`: ``{"num_env_steps_sampled_lifetime": 200_000}``.
         num_samples: Repetitions of each combination of the lists, with new samples of sampled values. With
-            `search_alg`, the number of combinations; with `budget`, 1 stands for as many as the budget has room for.
+            `search_alg`, the number of combinations; with `budget`, an upper limit, and 1 stands for as many as the
+            budget has room for.
         progress: Whether to print the progress.
         one_program: False trains one run after the other, each exactly as a single run.
         max_groups: Maximum number of populations.
@@ -438,13 +439,23 @@ def _searched(
             Objective(default, "max") if schedule is None else Objective(schedule.metric or default, schedule.mode)
         )
     else:
-        searcher, objective = search_alg, prepared(search_alg, space, interval, where)
+        other = None
+        if schedule is not None and (schedule.metric is not None or schedule.mode == "min"):
+            other = Objective(schedule.metric or default_metric(config), schedule.mode)
+        searcher, objective = search_alg, prepared(search_alg, space, interval, where, other)
     halving = schedule
     if halving is not None:
-        halving = dataclasses.replace(halving, metric=halving.metric or objective.metric)
+        if callable(until):
+            raise ValueError(_needs_a_number(until))
+        if halving.metric is None:
+            halving = dataclasses.replace(halving, metric=objective.metric, mode=objective.mode)
     elif search_alg is None and how["one_program"] and config.why_no_population() is None:
         halving = default_halving(until, objective)
-    limit = None if budget is not None and num_samples == 1 else num_samples
+    limit: int | None = num_samples
+    if search_alg is None:
+        limit = None if num_samples == 1 else len(combinations(space, num_samples, where))
+    elif budget is not None and num_samples == 1:
+        limit = None
     given: Any = {"config": config, "space": space, "until": until, "halving": halving, "trial": _trial, **how}
     found = train_searched(
         Search(searcher=searcher, objective=objective, seeds=seeds, num_samples=limit, budget=budget, **given)
@@ -476,10 +487,7 @@ def _scheduled(
     """The sweep of `run_sweep` with a scheduler."""
     where = "run_sweep"
     if callable(until):
-        raise ValueError(
-            f"{where}(until={until!r}): must be a dict or a number of iterations with a scheduler: "
-            f"until={{'training_iteration': 200}}."
-        )
+        raise ValueError(_needs_a_number(until))
     goal = StopCriteria(until).targets
     check_scheduled(trials, schedule, space, goal, one_program=one_program, where=where)
     folder = kept_in_folder(trials, goal, checkpoint_seconds, schedule=schedule, where=where)
@@ -494,6 +502,13 @@ def _scheduled(
         has_rungs=isinstance(schedule, Halving),
         metric=schedule.metric or default_metric(config),
         mode=schedule.mode,
+    )
+
+
+def _needs_a_number(until: Until) -> str:
+    return (
+        f"run_sweep(until={until!r}): must be a dict or a number of iterations with a scheduler: "
+        f"until={{'training_iteration': 200}}."
     )
 
 
