@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.runs.budget import CONFIRMED_SHARE, Budget
 from jaxrl_stack.runs.curves import ITERATIONS, STEPS
 from jaxrl_stack.runs.halving import Halving
@@ -22,7 +23,7 @@ from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.scheduled import Halver, Scores, check_scheduled
 from jaxrl_stack.runs.searchers import FINISHED, Objective, flat
 from jaxrl_stack.runs.series import Series, Trial, kept_in_folder, known_defaults, train_one_by_one
-from jaxrl_stack.runs.series_folder import SeriesFolder, argument_text, schedule_text, write_json
+from jaxrl_stack.runs.series_folder import SeriesFolder, argument_text, schedule_text, without_addresses, write_json
 from jaxrl_stack.runs.statistics import counted
 from jaxrl_stack.runs.stop import StopCriteria, Until
 from jaxrl_stack.runs.writers import as_json
@@ -125,7 +126,7 @@ def train_searched(search: Search) -> Searched:
     trainer = Trainer(search)
     waves: list[Trained] = []
     try:
-        while (settings := record.next_wave(len(waves), trainer.wave_size)) is not None:
+        while (settings := record.next_wave(len(waves), trainer.wave_size, trainer.expected_steps)) is not None:
             started, base = time.perf_counter(), trainer.base(f"wave_{len(waves):03}")
             trials = [search.trial(base, own, seed) for own in settings for seed in search.seeds]
             runs, is_done = trainer.train(trials)
@@ -144,6 +145,8 @@ def train_searched(search: Search) -> Searched:
             )
         found = _joined(waves)
         best = [found.combinations[place] for place in _best(found, search)[:NUM_CONFIRMED]]
+        if not best:  # all have diverged
+            return Searched(found, None)
         first = max(search.seeds) + 1
         fresh = range(first, first + NUM_FRESH_SEEDS)
         if search.progress:
@@ -185,20 +188,35 @@ def _joined(waves: Sequence[Trained]) -> Trained:
 
 
 def _score(trained: Trained, place: int, search: Search) -> float:
-    """Final value of the metric of a combination, as in the table of the sweep; NaN if all its runs have diverged.
-
-    Raises:
-        ValueError: If its runs have no such number.
+    """Final value of the metric of a combination, as in the table of the sweep; NaN if all its runs have diverged or
+    lack the number, for example because no episode has ended.
     """
     of_runs = zip(trained.series.runs, trained.members, strict=True)
-    runs = [run for run, (own, _) in of_runs if own == place and not run.has_diverged]
+    runs = [run for run, (own, _) in of_runs if own == place and _has_score(run, search)]
     if not runs:
         return math.nan
+    (row,) = compare(runs, search.objective.metric, STEPS)
+    return row.last
+
+
+def _has_score(run: Run, search: Search) -> bool:
+    metric = search.objective.metric
+    return not run.has_diverged and metric in run.history and bool(np.isfinite(run.history[metric]).any())
+
+
+def _require_scores(trained: Trained, search: Search) -> None:
+    """Refuses runs of which none has the metric, unless all have diverged.
+
+    Raises:
+        ValueError: Names the metric.
+    """
+    runs = [run for run in trained.series.runs if not run.has_diverged]
+    if not runs or any(_has_score(run, search) for run in runs):
+        return
     try:
-        (row,) = compare(runs, search.objective.metric, STEPS)
+        compare(runs, search.objective.metric, STEPS)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{search.where}, metric of search_alg: {error.args[0]}") from error
-    return row.last
 
 
 def _best(trained: Trained, search: Search) -> list[int]:
@@ -234,6 +252,10 @@ class Trainer:
 
     def __init__(self, search: Search):
         self._search = search
+        # The number that the searcher optimizes, as a goal, whose checks name it.
+        self._metric = StopCriteria({search.objective.metric: math.inf}, f"{search.where}, metric of search_alg")
+        self._metric.check_evaluation(search.config.evaluation_interval)
+        self._metric.check_names(known_result(search.config))
         reason = search.config.why_no_population() if search.one_program else None
         self.is_alone = reason is not None or not search.one_program
         if reason is not None and search.progress:
@@ -251,6 +273,28 @@ class Trainer:
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
         return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
+
+    def expected_steps(self) -> float:
+        """Env steps of a run that reaches the goal; 0 if the goal or the config does not say it."""
+        search = self._search
+        if callable(search.until):
+            return 0.0
+        goal = self._end_of_runs().targets
+        lengths = [goal[STEPS]] if STEPS in goal else []
+        if ITERATIONS in goal and not self.is_alone:
+            trial = Trial(search.config, search.seeds[0]).without_folder()
+            population = trial.base.build_population(members=_members([trial]))
+            driver = population.driver
+            lengths.append(goal[ITERATIONS] * driver.num_training_steps_per_call * driver.plan.num_env_steps)
+            population.stop()
+        return float(min(lengths, default=0.0))
+
+    def _end_of_runs(self) -> StopCriteria:
+        """The goal, and the last time of the scheduler."""
+        end, halving = StopCriteria(self._search.until), self._search.halving
+        if halving is not None and halving.stop_last_trials:
+            end.add(halving.time_attr, halving.max_t)
+        return end
 
     def train(self, trials: Sequence[Trial], *, is_search: bool = True) -> tuple[dict[int, Run], bool]:
         """Trains runs, except those that the folder contains.
@@ -275,6 +319,8 @@ class Trainer:
         folder = kept_in_folder(trials, search.until, search.checkpoint_seconds, where=search.where)
         folder.check_kind(search.where, is_one_program=not self.is_alone)
         if self.is_alone:
+            if search.halving is not None:
+                self._check_halving(trials, search.halving)
             series = train_one_by_one(trials, range(len(trials)), search.until, folder, progress=search.progress)
             return dict(zip(series.places, series.runs, strict=True)), len(series.runs) == len(trials)
         halving = search.halving if is_search and len(trials) > 1 else None
@@ -287,11 +333,16 @@ class Trainer:
                 return runs, False
         return runs, True
 
+    def _check_halving(self, trials: Sequence[Trial], halving: Halving) -> None:
+        search = self._search
+        goal = StopCriteria(search.until).targets
+        check_scheduled(trials, halving, search.space, goal, one_program=search.one_program, where=search.where)
+
     def _check(self, trials: Sequence[Trial], halving: Halving | None) -> None:
         """Refuses runs that one program cannot serve."""
         search = self._search
         if halving is not None:
-            check_scheduled(trials, halving, search.space, {}, one_program=search.one_program, where=search.where)
+            self._check_halving(trials, halving)
         first = trials[0].member_config()
         for trial in trials[1:]:
             if not trial.member_config().can_be_members(first):
@@ -314,17 +365,11 @@ class Trainer:
         own = [trials[place].without_folder() for place in places]
         population = self._started(own)
         places, own = places[: len(population)], own[: len(population)]
-        metric = search.objective.metric
-        criteria = StopCriteria({metric: math.inf}, f"{search.where}, metric of search_alg")
-        criteria.check_evaluation(search.config.evaluation_interval)
-        population.check_names(criteria)
+        population.check_names(self._metric)
         wave = folder.wave(places, population, is_one_program=True)
-        goal, halver = search.until, None
+        # Runs without rungs, such as those of the confirmation, end at the same time.
+        goal, halver = search.until if search.halving is None else self._end_of_runs().targets, None
         if halving is not None:
-            end = StopCriteria(goal)
-            if halving.stop_last_trials:
-                end.add(halving.time_attr, halving.max_t)
-            goal = end.targets
             halver = Halver(
                 population, halving, Scores(population, halving, search.where), own, progress=search.progress
             )
@@ -336,6 +381,11 @@ class Trainer:
 
         how: Any = {"after_iteration": after_iteration, "continues": wave.is_restored}
         if not wave.is_trained and not population.learn(goal, progress=search.progress, **how)["done"]:
+            # With a scheduler, runs count up to the last iteration.
+            if halving is not None and population.iteration:
+                if folder.path is None and directory is not None:
+                    population.write_runs(directory)
+                runs |= dict(zip(places, population.runs(), strict=True))
             return False
         try:
             if folder.path is None and directory is not None:
@@ -408,7 +458,7 @@ class Record:
         self._search, self._path = search, path
         self._waves: list[dict[str, Any]] = []
         self._started, self._earlier_seconds = time.perf_counter(), 0.0
-        self._is_finished = False
+        self._is_finished = self._has_scores = False
         if path is None:
             return
         self._content = {
@@ -425,15 +475,17 @@ class Record:
         if not file.exists():
             return
         stored = json.loads(file.read_text(encoding="utf-8"))
-        own = json.loads(json.dumps(self._content))
-        differing = [name for name in own if stored.get("content", {}).get(name) != own[name]]
+        own, former = (without_addresses(one) for one in (self._content, stored.get("content", {})))
+        differing = [name for name in own if former.get(name) != own[name]]
         if differing:
             raise ValueError(
                 f"{search.where}: {path} was started with other values of {', '.join(differing)}. Call it with "
                 f"the same arguments, or use another results_dir."
             )
         self._waves = stored["waves"]
-        self._earlier_seconds = sum(wave["seconds"] or 0.0 for wave in self._waves)
+        measured = sum(wave["seconds"] or 0.0 for wave in self._waves)
+        self._earlier_seconds = stored.get("spent_seconds", measured)
+        self._is_finished = stored.get("is_finished", False)
         if self._waves:
             search.searcher.restore(str(self._searcher_file(len(self._waves) - 1)))
 
@@ -444,30 +496,25 @@ class Record:
         is_kept = search.checkpoint_seconds is not None and directory is not None
         return cls(search, Path(str(directory)) if is_kept else None)
 
-    def next_wave(self, number: int, size: int) -> list[Mapping[str, Any]] | None:
-        """Combinations of a wave, recorded or new; None if the search has ended."""
+    def next_wave(self, number: int, size: int, expected_steps: Callable[[], float]) -> list[Mapping[str, Any]] | None:
+        """Combinations of a wave, recorded or new; None if the search has ended.
+
+        Args:
+            number: Index of the wave.
+            size: Maximum number of combinations.
+            expected_steps: Function that returns the env steps of a whole run, 0 if unknown.
+
+        Raises:
+            ValueError: If the searcher suggests no settings at all, different ones, or invalid values.
+        """
         if number < len(self._waves):
             return [dict(own) for own in self._waves[number]["settings"].values()]
-        size = min(size, self._room_in_samples(), self._room_in_budget())
-        if size < 1 or self._is_finished:
-            return None
-        suggested: dict[str, Mapping[str, Any]] = {}
-        first = sum(len(wave["settings"]) for wave in self._waves)
-        while len(suggested) < size:
-            trial_id = f"{first + len(suggested):05}"
-            own = self._search.searcher.suggest(trial_id)
-            if own == FINISHED:
-                self._is_finished = True
-            if not isinstance(own, Mapping):
-                break
-            suggested[trial_id] = flat(own)
+        suggested = {} if self._is_finished else self._suggested(size, expected_steps)
         if not suggested:
-            if not number:
-                raise ValueError(f"{self._search.where}: search_alg suggested no settings. Set its space.")
+            # The same call may later have more time, and must confirm the same combinations.
+            self._is_finished = True
+            self._write()
             return None
-        names = {tuple(sorted(own)) for own in suggested.values()}
-        if len(names) > 1:
-            raise ValueError(f"{self._search.where}: search_alg suggested different settings: {sorted(names)}.")
         if self._path is not None:
             self._save_searcher(number)
         self._waves.append({"settings": suggested, "seconds": None, "env_steps": None})
@@ -476,12 +523,38 @@ class Record:
             print(f"Wave {number + 1}: {counted(len(suggested), 'combination')}{self._spent_text()}.", flush=True)
         return list(suggested.values())
 
+    def _suggested(self, size: int, expected_steps: Callable[[], float]) -> dict[str, Mapping[str, Any]]:
+        """Valid settings of the next wave by trial id, at most as many as fit; {} if the search has ended."""
+        search = self._search
+        size = min(size, self._room_in_samples(), self._room_in_budget(expected_steps))
+        suggested: dict[str, Mapping[str, Any]] = {}
+        first = sum(len(wave["settings"]) for wave in self._waves)
+        while len(suggested) < size:
+            trial_id = f"{first + len(suggested):05}"
+            own = search.searcher.suggest(trial_id)
+            if own == FINISHED:
+                self._is_finished = True
+            if not isinstance(own, Mapping):
+                break
+            suggested[trial_id] = flat(own)
+        if not suggested and not self._waves:
+            raise ValueError(f"{search.where}: search_alg suggested no settings. Set its space.")
+        names = {tuple(sorted(own)) for own in suggested.values()}
+        if len(names) > 1:
+            raise ValueError(f"{search.where}: search_alg suggested different settings: {sorted(names)}.")
+        for own in suggested.values():
+            search.trial(search.config, own, search.seeds[0])  # raises if they are invalid
+        return suggested
+
     def finish_wave(self, number: int, trained: Trained, seconds: float) -> None:
         """Records the cost of a wave, and reports the results to the searcher unless it knows them."""
         wave, search = self._waves[number], self._search
         if wave["seconds"] is None:
             steps = [float(run.history[STEPS][-1]) for run in trained.series.runs if len(run.history)]
             wave |= {"seconds": seconds, "env_steps": sum(steps), "longest_run": max(steps, default=0.0)}
+        self._has_scores = self._has_scores or any(_has_score(run, search) for run in trained.series.runs)
+        if not self._has_scores:
+            _require_scores(trained, search)
         # The restored searcher knows the results of earlier waves.
         if number == len(self._waves) - 1:
             for place, (trial_id, settings) in enumerate(wave["settings"].items()):
@@ -500,7 +573,7 @@ class Record:
             return WAVE_WITH_HALVING
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
 
-    def _room_in_budget(self) -> int:
+    def _room_in_budget(self, expected_steps: Callable[[], float]) -> int:
         """Combinations of the next wave that fit into the budget together with the confirmation."""
         budget, search = self._search.budget, self._search
         if budget is None:
@@ -512,10 +585,9 @@ class Record:
             # The first wave compiles; the others take about the same time, and the confirmation at most that.
             expected, reserve = max(costs[1:] or costs), max(CONFIRMED_SHARE * budget.amount, min(costs))
             return WAVE_WITH_HALVING if self.spent + expected <= budget.amount - reserve else 0
-        goal = {} if callable(search.until) else StopCriteria(search.until).targets
-        longest = max([wave["longest_run"] for wave in self._waves] or [goal.get(STEPS, 0.0)])
+        longest = max([wave["longest_run"] for wave in self._waves]) if self._waves else expected_steps()
         if not longest:
-            return WAVE_WITH_HALVING
+            return 1  # which shows the length of a run
         reserve = max(CONFIRMED_SHARE * budget.amount, longest * NUM_CONFIRMED * NUM_FRESH_SEEDS)
         free = (budget.amount - reserve - self.spent) / (longest * len(search.seeds))
         fitting = (n for n in range(WAVE_WITH_HALVING, 0, -1) if _num_full_runs(n, search.halving) <= free)
@@ -528,7 +600,11 @@ class Record:
         assert budget is not None
         if not budget.is_seconds:
             return sum(wave["env_steps"] or 0.0 for wave in self._waves)
-        # Compiling and everything else between the waves counts.
+        return self._spent_seconds
+
+    @property
+    def _spent_seconds(self) -> float:
+        """Seconds of this call and of earlier ones, with compiling and everything else between the waves."""
         return self._earlier_seconds + time.perf_counter() - self._started
 
     def _spent_text(self) -> str:
@@ -537,7 +613,9 @@ class Record:
 
     def _write(self) -> None:
         if self._path is not None:
-            write_json(self._path / SEARCH_FILE, {"content": self._content, "waves": as_json(self._waves)})
+            state = {"waves": as_json(self._waves), "spent_seconds": self._spent_seconds}
+            content = {"content": self._content, **state, "is_finished": self._is_finished}
+            write_json(self._path / SEARCH_FILE, content)
 
     def _searcher_file(self, number: int) -> Path:
         assert self._path is not None

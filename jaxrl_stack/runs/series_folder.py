@@ -93,7 +93,7 @@ class SeriesFolder:
                     f"{where}: {folder_of(taken, self.path)} contains a run of another series. Use another results_dir."
                 )
             return
-        own, stored = (json.loads(_ADDRESS.sub("", json.dumps(one))) for one in (self._content, stored))
+        own, stored = (without_addresses(one) for one in (self._content, stored))
         differing = [
             f"{name}={value_text(stored['settings'].get(name))} (now {value_text(own['settings'].get(name))})"
             for name in settings_that_differ([stored["settings"], own["settings"]])
@@ -276,6 +276,11 @@ def argument_text(value: Any) -> str:
     sampler = value.sampler
     quantum = getattr(sampler, "q", None)
     return f"{sampler}{ends}" if quantum is None else f"{sampler.sampler}{ends}, q={quantum!r}"
+
+
+def without_addresses(content: Any) -> Any:
+    """JSON content without the addresses in the texts of objects, which differ between processes."""
+    return json.loads(_ADDRESS.sub("", json.dumps(content)))
 
 
 def write_json(path: Path, content: Any) -> None:

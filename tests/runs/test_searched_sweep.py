@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from ray import tune
 
+from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.runs import run_sweep, searched
+from jaxrl_stack.runs import sweep as sweep_module
 from jaxrl_stack.runs.budget import Budget, end_of_domain
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.halving import Halving
@@ -135,6 +139,139 @@ def test_a_short_budget_of_seconds_trains_one_wave_and_the_confirmation(capsys):
     )
 
 
+class Listed:
+    """Suggests settings of a list."""
+
+    def __init__(self, *settings, metric=None, mode=None):
+        self.settings, self.metric, self.mode, self.told = list(settings), metric, mode, {}
+
+    def suggest(self, trial_id):
+        return self.settings[int(trial_id)] if int(trial_id) < len(self.settings) else "FINISHED"
+
+    def on_trial_complete(self, trial_id, result=None, error=False):
+        self.told[trial_id] = None if error else result[self.metric]
+
+    def save(self, checkpoint_path):
+        Path(checkpoint_path).touch()
+
+    def restore(self, checkpoint_path):
+        pass
+
+
+def test_a_combination_without_a_finished_episode_is_told_as_an_error():
+    """Without gravity and force the pole takes hundreds of steps to fall."""
+    still, usual = ({"env_config/gravity": g, "env_config/force_mag": f} for g, f in ((0.0, 0.0), (9.8, 10.0)))
+    searcher = Listed(still, usual, metric="env_runners/episode_len_mean", mode="min")
+    sweep = run_sweep(CONFIG, {}, search_alg=searcher, num_samples=2, until=1, progress=False)
+    assert searcher.told["00000"] is None and searcher.told["00001"] == sweep.best().last
+    assert [row.settings for row in sweep.rows()] == [usual, still] and sweep.mode == "min"
+
+
+def test_the_first_wave_and_the_confirmation_keep_to_the_budget_and_to_the_end_of_the_scheduler():
+    """A run ends after 4 iterations of 128 steps, 512 steps: of 5,200, the confirmation needs 9 runs of them."""
+    halving = Halving(max_t=4, grace_period=1)
+    budget: dict = {"budget": {STEPS: 5200}, "scheduler": halving, "until": {"training_iteration": 12}}
+    sweep = run_sweep(CONFIG, SPACE, progress=False, **budget)
+    assert sweep.confirmation is not None and len(sweep.runs) == 1
+    assert {len(run.history) for run in (*sweep.runs, *sweep.confirmation.runs)} == {4}
+
+
+class Callback:
+    """Has another text in each process, as its address differs."""
+
+    def __call__(self, **kwargs):
+        pass
+
+
+def test_the_same_call_returns_a_finished_search_of_a_budget_in_seconds(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(searched, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    class Slow(Listed):
+        def suggest(self, trial_id):
+            now[0] += 30.0
+            return {"lr": 1e-3 * (1 + int(trial_id))}
+
+    def search():
+        config = CONFIG.copy().callbacks(on_train_result=Callback()).reporting(results_dir=tmp_path)
+        searcher: dict = {"search_alg": Slow(metric=RETURN), "budget": "100 s"}
+        goal = {"training_iteration": 1}
+        return run_sweep(config, {}, **searcher, until=goal, checkpoint_seconds=60.0, progress=False)
+
+    first = search()
+    # Two waves of two suggestions; the second ends after 120 seconds.
+    assert len(first.combinations) == 4
+    monkeypatch.setattr(Population, "train", None)
+    again = search()
+    assert again.combinations == first.combinations and str(again) == str(first)
+
+
+def test_an_invalid_suggestion_is_refused_before_it_is_recorded(tmp_path):
+    config = CONFIG.copy().reporting(results_dir=tmp_path)
+    searcher = Listed({"lr": 1e-3}, {"lr": -1.0})
+    with pytest.raises(ValueError, match="run_sweep with lr=-1"):
+        run_sweep(config, {}, search_alg=searcher, num_samples=2, until=GOAL, checkpoint_seconds=60.0, progress=False)
+    assert not list(tmp_path.rglob(searched.SEARCH_FILE))
+
+
+def test_ctrl_c_keeps_the_runs_of_a_scheduler_up_to_the_last_iteration(monkeypatch):
+    train = Population.train
+
+    def interrupted(self):
+        if self.iteration == 1:
+            signal.raise_signal(signal.SIGINT)
+        return train(self)
+
+    monkeypatch.setattr(Population, "train", interrupted)
+    searcher = Listed(*({"lr": 1e-3 * k} for k in range(1, 5)))
+    arguments: dict = {"search_alg": searcher, "scheduler": Halving(max_t=4, grace_period=1), "num_samples": 4}
+    sweep = run_sweep(CONFIG, {}, until=4, progress=False, **arguments)
+    # No run has ended at the first rung, where all have the same return.
+    assert [len(run.history) for run in sweep.runs] == [2] * 4
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """A function that returns the `Search` of a call of `run_sweep`, which it does not train."""
+
+    def ask(space, **arguments):
+        found = []
+
+        def note(search):
+            found.append(search)
+            raise InterruptedError
+
+        monkeypatch.setattr(sweep_module, "train_searched", note)
+        with pytest.raises(InterruptedError):
+            run_sweep(CONFIG, space, until=4, progress=False, **arguments)
+        return found[0]
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("own", "of_scheduler", "objective", "of_rungs"),
+    [
+        ((LOSS, "min"), (None, "max"), (LOSS, "min"), (LOSS, "min")),
+        ((None, None), (LOSS, "min"), (LOSS, "min"), (LOSS, "min")),
+        ((None, None), (None, "min"), (RETURN, "min"), (RETURN, "min")),
+        ((RETURN, "max"), (LOSS, "min"), (RETURN, "max"), (LOSS, "min")),
+    ],
+)
+def test_searcher_and_scheduler_take_metric_and_mode_together_from_each_other(
+    asked, own, of_scheduler, objective, of_rungs
+):
+    scheduler = Halving(max_t=4, metric=of_scheduler[0], mode=of_scheduler[1])
+    search = asked({}, search_alg=Listed(metric=own[0], mode=own[1]), scheduler=scheduler)
+    assert (search.objective, (search.halving.metric, search.halving.mode)) == (objective, of_rungs)
+
+
+def test_samples_of_a_budget_repeat_the_whole_grid(asked):
+    space = {"gamma": [0.9, 0.95, 0.99], "lr": SPACE["lr"]}
+    assert asked(space, budget=60.0, num_samples=2).num_samples == 6
+    assert asked(space, budget=60.0).num_samples is None
+
+
 class Nearby2(Nearby):
     """Different rates from the beginning."""
 
@@ -209,6 +346,15 @@ def test_cost_of_halving_by_hand():
         ),
         ({"budget": 5, "space": {"lr": tune.uniform(2.0, 1.0)}}, "lr has the lower end 2.0, which must be below"),
         ({"search_alg": Nearby(), "num_samples": 0}, "num_samples=0"),
+        ({"budget": 5, "num_samples": 2, "space": {"lr": [1e-3, 1e-2]}}, "nothing in lr is sampled"),
+        (
+            {"search_alg": Nearby(), "scheduler": Halving(max_t=2), "one_program": False},
+            "one_program=False.*a scheduler needs runs of one program",
+        ),
+        (
+            {"search_alg": Nearby(), "scheduler": Halving(max_t=2, metric=LOSS, mode="min")},
+            "search_alg has mode='max' and no metric, and the scheduler has",
+        ),
     ],
 )
 def test_bad_input_is_refused_by_name(arguments, message):
@@ -217,8 +363,12 @@ def test_bad_input_is_refused_by_name(arguments, message):
         run_sweep(CONFIG, space, until=GOAL, **{name: own for name, own in arguments.items() if name != "space"})
 
 
-def test_a_metric_that_results_do_not_have_is_refused_before_training():
+@pytest.mark.parametrize("one_program", [True, False])
+def test_a_metric_that_results_do_not_have_is_refused_before_training(monkeypatch, one_program):
+    monkeypatch.setattr(Algorithm, "train", None)
+    monkeypatch.setattr(Population, "train", None)
     searcher = Nearby()
     searcher.metric = "env_runners/episode_reward_mean"
+    arguments: dict = {"search_alg": searcher, "num_samples": 2, "one_program": one_program}
     with pytest.raises(ValueError, match="metric of search_alg.*episode_reward_mean"):
-        run_sweep(CONFIG, SPACE, search_alg=searcher, num_samples=2, until=GOAL, progress=False)
+        run_sweep(CONFIG, SPACE, until=GOAL, progress=False, **arguments)
