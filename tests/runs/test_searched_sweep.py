@@ -149,7 +149,7 @@ class Listed:
         return self.settings[int(trial_id)] if int(trial_id) < len(self.settings) else "FINISHED"
 
     def on_trial_complete(self, trial_id, result=None, error=False):
-        self.told[trial_id] = None if error else result[self.metric]
+        self.told[trial_id] = None if error or result is None else result[self.metric]
 
     def save(self, checkpoint_path):
         Path(checkpoint_path).touch()
