@@ -101,7 +101,10 @@ class Searched(NamedTuple):
 
 
 def default_halving(until: Until, objective: Objective) -> Halving | None:
-    """Successive halving by 4 at a sixteenth and a quarter of a goal in iterations or env steps; None for others."""
+    """Successive halving by 4 at a sixteenth and a quarter of a goal in iterations or env steps; None for others.
+
+    The first rung is iteration 2 or later: in iteration 1, combinations with the same seed act alike.
+    """
     if callable(until):
         return None
     goal = StopCriteria(until).targets
@@ -109,7 +112,8 @@ def default_halving(until: Until, objective: Objective) -> Halving | None:
     if time_attr is None:
         return None
     max_t = goal[time_attr]
-    return Halving(max_t, max(1.0, max_t // 16), time_attr=time_attr, metric=objective.metric, mode=objective.mode)
+    first = max(2.0 if time_attr == ITERATIONS else 1.0, max_t // 16)
+    return Halving(max_t, first, time_attr=time_attr, metric=objective.metric, mode=objective.mode)
 
 
 def train_searched(search: Search) -> Searched:

@@ -102,23 +102,22 @@ def test_a_killed_search_continues_with_the_same_suggestions_and_bits(tmp_path, 
 
 
 def test_a_budget_of_steps_is_kept_and_its_winner_is_confirmed_with_fresh_seeds():
-    """A run has 4 iterations of 128 steps, and halving after the first one leaves one of four.
+    """A run has 4 iterations of 128 steps, and a quarter of a wave continues after the second one.
 
-    A wave of four costs 4 + 3 iterations, and the confirmation of three combinations with three seeds 36. Of 7,000
-    steps, 54 iterations, these are 36 + 7 + 7, and one more run.
+    Of 8,300 steps, 64 iterations, the confirmation of three combinations with three seeds takes 36, two iterations of
+    eleven combinations 22, and the other two of three of them 6.
     """
     goal = {"training_iteration": 4}
-    # Returns differ in the first iteration.
     space = {"lr": SPACE["lr"], "env_config/gravity": tune.uniform(5.0, 500.0)}
-    sweep = run_sweep(CONFIG, space, budget={STEPS: 7000}, until=goal, seeds=[5], progress=False)
+    sweep = run_sweep(CONFIG, space, budget={STEPS: 8300}, until=goal, seeds=[5], progress=False)
     confirmation = sweep.confirmation
     assert confirmation is not None
-    assert [len(run.history) for run in sweep.runs].count(4) == 3 and len(sweep.runs) == 9
+    assert [len(run.history) for run in sweep.runs].count(4) == 3 and len(sweep.runs) == 11
     steps = sum(run.history[STEPS][-1] for run in (*sweep.runs, *confirmation.runs))
-    assert steps == 128 * (36 + 7 + 7 + 4)
+    assert steps == 128 * (36 + 22 + 6)
     assert sorted({seed for _, seed in confirmation.members}) == [6, 7, 8] and len(confirmation.runs) == 9
     rows = sweep.rows()
-    assert [row.is_confirmed for row in rows] == [True] * 3 + [False] * 9
+    assert [row.is_confirmed for row in rows] == [True] * 3 + [False] * 11
     assert sweep.best().num_seeds == 3 and sweep.best_config().lr == rows[0].settings["lr"]
     longest = [row.settings for row in rows if not row.is_confirmed and row.num_iterations == 4]
     assert all(row.settings in longest for row in rows[:3])
@@ -322,6 +321,11 @@ def test_budgets(budget, amount):
 )
 def test_values_near_the_end_of_a_domain(domain, value, end):
     assert end_of_domain(domain, value) == end
+
+
+def test_budgets_compare_no_combinations_after_iteration_1():
+    assert searched.default_halving({"training_iteration": 8}, searched.Objective(RETURN, "max")).grace_period == 2
+    assert searched.default_halving({"training_iteration": 160}, searched.Objective(RETURN, "max")).grace_period == 10
 
 
 def test_cost_of_halving_by_hand():
