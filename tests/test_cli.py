@@ -222,6 +222,20 @@ def test_rungs_of_a_sweep_follow_the_goal(targets, halving):
     assert _scheduler(options, {}, StopCriteria(targets)) == halving
 
 
+def test_a_sweep_passes_its_budget_on(tmp_path, monkeypatch):
+    budgets = []
+
+    def asked(config, space, *, budget, **how):
+        budgets.append(budget)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("jaxrl_stack.runs.sweep.run_sweep", asked)
+    options = ["--set", "lr=loguniform(1e-4,1e-2)", "--num-iterations", "8", "--results-dir", str(tmp_path)]
+    for text in ("5 min", "90", json.dumps({STEPS: 5000})):
+        assert train(*TRAIN[1:], *options, "--budget", text, command="sweep") == 2
+    assert budgets == ["5 min", 90, {STEPS: 5000}]
+
+
 def test_a_sweep_samples_values_and_has_a_scheduler(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = ["--set", "lr=loguniform(1e-4,1e-2)", "--num-samples", "4", "--config", json.dumps(SMALL)]
@@ -540,6 +554,10 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         (
             [*ASHA, "--stop", '{"env_runners/episode_return_mean": 9}'],
             "--scheduler asha needs the length of a run, and --stop names none. Add --num-iterations 100.",
+        ),
+        (
+            ["sweep", *TRAIN[1:], "--set", "lr=uniform(0,1)", "--num-iterations", "9", "--budget", "soon"],
+            "--budget soon: run_sweep(budget='soon'): must be above 0: seconds",
         ),
         (["sweep", *TRAIN[1:], "--set", "lrr=1,2", "--num-iterations", "1"], "PPOConfig has no setting 'lrr'. Did you"),
         (

@@ -409,6 +409,12 @@ def _add_sweep(add: Callable[..., _Parser]) -> None:
         default=1,
         help="samples of values such as lr=loguniform(1e-5,1e-2) (default: 1)",
     )
+    sweep.add_argument(
+        "--budget",
+        metavar="AMOUNT",
+        help="train as many samples as fit, and the best three again with fresh seeds: '5 min', or "
+        "'{\"num_env_steps_sampled_lifetime\": 2000000}' for all runs together",
+    )
     _add_until(sweep)
     schedule = sweep.add_argument_group("scheduler")
     schedule.add_argument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, wrong_input
@@ -24,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         CliError: If an option, a setting or a file is invalid.
     """
     from jaxrl_stack.algorithms.settings_display import env_name
+    from jaxrl_stack.runs.budget import Budget
     from jaxrl_stack.runs.figures import checked_figure_path
     from jaxrl_stack.runs.lineage import LINEAGE_FILE
     from jaxrl_stack.runs.sweep import run_sweep
@@ -36,7 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
         criteria.add(ITERATIONS, _MAX_T)
     if not criteria.targets:
         raise CliError("--stop is missing. Say when each run ends: --stop '{\"training_iteration\": 100}'.")
-    scheduler = _scheduler(arguments, space, criteria)
+    scheduler, budget = _scheduler(arguments, space, criteria), _budget(arguments.budget)
+    with wrong_input(f"--budget {arguments.budget}"):
+        if budget is not None:
+            Budget.read(budget, "run_sweep")
     for name, values in space.items():
         with wrong_input(f"--set {name}={values}"):
             for value in values if isinstance(values, list) else ():
@@ -57,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             num_samples=arguments.num_samples,
             progress=not arguments.quiet,
             scheduler=scheduler,
+            budget=budget,
         )
     print(f"\n{sweep}\n\nCurves:     jaxrl plot {directory}")
     if sweep.lineage is not None:
@@ -65,6 +71,14 @@ def run(arguments: argparse.Namespace) -> int:
         sweep.plot(arguments.out)
         print(f"Figure:     {arguments.out}")
     return 0
+
+
+def _budget(text: str | None) -> Any:
+    """The budget that an option describes, for `run_sweep`: text such as ``"5 min"``, seconds, or a dict from JSON."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return text
 
 
 _MAX_T = 100
