@@ -28,6 +28,8 @@ from jaxrl_stack.core.learner.optimizer_losses import LossesByOptimizer
 from jaxrl_stack.core.learner.target_networks import TargetNetworkUpdates
 from jaxrl_stack.core.learner.traced_metrics import GLOBAL_NORM
 from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
+from jaxrl_stack.core.rl_module.functional import raw_value
+from jaxrl_stack.core.rl_module.target_networks import TargetParam
 from jaxrl_stack.ops import q_learning, sequences, soft_actor_critic
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils.metrics import TD_ERROR_KEY
@@ -187,14 +189,19 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         due = self._policy_is_due_now
         if due is True:
             return self._policy_rows(module, batch)
-        # A copy: layers may not change their state within a branch.
+        # The branch works on a copy, and returns the copy's state: it may not change Variables of the outer trace.
         graphdef, state = nnx.split(module)
+        kept = _layer_state(module)
 
-        def rows() -> dict[str, jax.Array]:
-            return self._policy_rows(nnx.merge(graphdef, state), batch)
+        def rows() -> tuple[dict[str, jax.Array], Any]:
+            copied = nnx.merge(graphdef, jax.tree.map(lambda leaf: leaf, state))
+            return self._policy_rows(copied, batch), _layer_state(copied)
 
-        shapes = jax.eval_shape(rows)
-        return jax.lax.cond(due, rows, lambda: jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), shapes))
+        shapes, _ = jax.eval_shape(rows)
+        no_rows = jax.tree.map(lambda own: jnp.zeros(own.shape, own.dtype), shapes)
+        found, changed = jax.lax.cond(due, rows, lambda: (no_rows, kept))
+        nnx.update(module, nnx.from_flat_state(list(changed.items())))
+        return found
 
     def _policy_rows(self, module: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
         """Rows, float32 `[N]`, whose means `_policy_loss` takes."""
@@ -226,3 +233,12 @@ class TD3BCLearner(TD3Learner):
         weight = config.bc_alpha / jnp.maximum(means.pop("absolute"), SMALLEST_MEAN)
         means[BC_Q_WEIGHT_KEY] = weight
         return weight * means.pop("policy") + means[BC_LOSS_KEY]
+
+
+def _layer_state(module: Any) -> dict[Any, jax.Array]:
+    """``{path: array}`` of the state that forward passes change, such as running means and random streams."""
+    return {
+        path: raw_value(leaf)
+        for path, leaf in nnx.to_flat_state(nnx.state(module))
+        if not isinstance(leaf, (nnx.Param, TargetParam, nnx.Intermediate, np.ndarray))
+    }

@@ -60,6 +60,25 @@ class KnownDraws(DefaultTD3RLModule):
         return smoothed_actions(actions, jnp.asarray(DRAWS), target_noise, target_noise_clip)
 
 
+class WithState(KnownDraws):
+    """A policy with batch normalisation and dropout before its last layer."""
+
+    def setup(self):
+        super().setup()
+        norm = nnx.BatchNorm(4, momentum=0.5, rngs=self.rngs)
+        self.pi = nnx.Sequential(norm, nnx.Dropout(0.5, rngs=self.rngs), self.pi)
+
+
+class CountsMasks(TD3Learner):
+    """Logs the number of masks that the policy's dropout drew in an update."""
+
+    def compute_loss_for_module(self, *, module_id, **kwargs):
+        losses = super().compute_loss_for_module(module_id=module_id, **kwargs)
+        count = self.module[module_id].pi.layers[1].rngs.count[...]
+        self.metrics.log_value((module_id, "num_masks"), count.astype(jnp.float32), window=1)
+        return losses
+
+
 def with_descent(learner_class):
     """A learner class with plain gradient descent in place of Adam."""
 
@@ -73,21 +92,21 @@ def with_descent(learner_class):
 class Updates:
     """A learner and its compiled update on `ROWS`; `states[i]` is the state after i updates."""
 
-    def __init__(self, num_updates, learner_class=TD3Learner, **training):
+    def __init__(self, num_updates, learner_class=TD3Learner, module_class=KnownDraws, **training):
         data = {"offline_data_class": OfflineData, "input_": ["data"]} if "bc_alpha" in training else {}
         config = (
             TD3Config()
             .environment(observation_space=OBS, action_space=BOX)
             .training(**{"gamma": 0.9, "actor_lr": 1.0, "critic_lr": 1.0, "target_noise_clip": 0.2, **training})
             .learners(learner_class=with_descent(learner_class))
-            .rl_module(rl_module_spec=RLModuleSpec(module_class=KnownDraws, model_config=SMALL))
+            .rl_module(rl_module_spec=RLModuleSpec(module_class=module_class, model_config=SMALL))
             .offline_data(**data)
             .debugging(seed=1)
         )
         self.learner = config.build_learner()
         # Target networks that differ from the networks.
         rest = {
-            ref: leaf + 0.1 if "/target_" in ref else leaf
+            ref: leaf + 0.1 if "/target_" in ref and "/rngs/" not in ref else leaf
             for ref, leaf in jax.device_get(self.learner.state.rest).items()
         }
         self.learner.state = self.learner.state.replace(rest=rest)
@@ -174,6 +193,25 @@ def test_the_policy_ascends_the_first_critic(updates):
     # Updates without the policy repeat its metrics; before its first update there are none.
     first, second, third = (own["policy_loss"] for own in updates.metrics)
     assert np.isnan(first) and second == third
+
+
+def test_layers_with_state_change_as_without_a_delay_but_only_in_updates_of_the_policy():
+    delayed = Updates(3, CountsMasks, module_class=WithState)
+    undelayed = Updates(0, CountsMasks, module_class=WithState, policy_delay=1)
+    mean = f"{MODULE}/pi/layers/0/mean"
+    means = [state.rest[mean] for state in delayed.states]
+    features = np.asarray(delayed.module(1).pi_encoder({"obs": ROWS["obs"]})["encoder_out"])
+    expected = 0.5 * features.mean(axis=0)
+    np.testing.assert_allclose(means, [0 * expected, 0 * expected, expected, expected], rtol=1e-5, atol=1e-7)
+    assert [own["num_masks"] for own in delayed.metrics] == [0, 1, 0]
+    # Gradients flow through the branch, with the same masks.
+    arguments = {MODULE: ROWS}, undelayed.learner.settings(), counters.from_int(2)
+    expected = jax.device_get(undelayed.update(delayed.states[1], *arguments))[0]
+    before, after = delayed.states[1:3]
+    for ref, value in expected.params.items():
+        np.testing.assert_allclose(after.params[ref], value, rtol=1e-5, atol=1e-7, err_msg=ref)
+        assert "/pi" not in ref or (value != before.params[ref]).any(), ref
+    np.testing.assert_allclose(after.rest[mean], expected.rest[mean], rtol=1e-5, atol=1e-7)
 
 
 def test_settings_for_ddpg_update_everything_without_noise():
