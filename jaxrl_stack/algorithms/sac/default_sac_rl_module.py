@@ -66,6 +66,10 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         # Not in setup(), which a module with networks of its own replaces.
         if self.has_temperature:
             self.log_alpha = nnx.Param(jnp.float32(math.log(self.model_config.get("initial_alpha", 1.0))))
+        self._make_random_streams()
+
+    def _make_random_streams(self) -> None:
+        """Creates the random streams of the forward passes, after `setup`."""
         self.noise = nnx.Rngs(self.rngs())
 
     def setup(self) -> None:

@@ -31,10 +31,10 @@ class DefaultTD3RLModule(DefaultSACRLModule):
     has_temperature = False
     exploration_settings = ("exploration_noise", "random_timesteps")
 
-    def setup(self) -> None:
-        """Builds encoders and heads with the catalog."""
-        super().setup()
+    def _make_random_streams(self) -> None:
+        """Creates the streams of exploration and of noise on the target policy's actions, after `setup`."""
         self.exploration_stream = self.rngs["exploration"].fork()
+        super()._make_random_streams()
 
     def make_target_networks(self) -> None:
         """Copies policy and critics."""

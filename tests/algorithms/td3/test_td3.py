@@ -337,6 +337,23 @@ def test_noise_and_random_steps_of_exploration():
     np.testing.assert_array_equal(explored(exploration_noise=0.0), greedy)
 
 
+class OwnNetworks(DefaultTD3RLModule):
+    """Networks of its own, without the default ones of `setup`."""
+
+    def setup(self):
+        self.twin_q, self.burn_in_len = False, 0
+        self.pi_encoder = self.catalog.build_encoder(rngs=self.rngs)
+        self.pi = self.catalog.build_pi_head(rngs=self.rngs)
+        self.qf_encoder = self.catalog.build_qf_encoder(rngs=self.rngs)
+        self.qf = self.catalog.build_qf_head(rngs=self.rngs)
+
+
+def test_a_module_with_networks_of_its_own_explores():
+    module = OwnNetworks(observation_space=OBS, action_space=BOX, model_config=SMALL, rngs=0)
+    first, second = (module.forward_exploration({"obs": ROWS["obs"]}, exploration_noise=0.1) for _ in range(2))
+    assert (first["actions"] != second["actions"]).all()
+
+
 def test_sequences_have_the_values_of_their_steps():
     recurrent = {"fusionnet_hiddens": [4], "use_lstm": True, "lstm_cell_size": 3, "head_fcnet_hiddens": []}
     module, length = module_of(**recurrent), 4
