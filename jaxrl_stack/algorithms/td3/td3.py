@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, RUNNER, Section, static, traced
@@ -26,10 +28,8 @@ _OF_SAMPLING = (
     "training_intensity",
     "recorded_share",
     "store_buffer_in_checkpoints",
-    "exploration_noise",
-    "random_timesteps",
 )
-"""Settings of sampling and replay, which TD3+BC does not read."""
+"""Settings of replay and of the amount of sampling, which TD3+BC does not read."""
 
 
 class TD3Config(OffPolicyConfig):
@@ -58,7 +58,7 @@ class TD3Config(OffPolicyConfig):
                 "schedule counts sampled env steps.",
                 read_by=RUNNER, off=()),
             traced("random_timesteps", 10_000, integer(0),
-                "Number of sampled env steps at the start of training with uniformly random actions.",
+                "Number of sampled env steps at the start of training with uniformly random actions; 0 with bc_alpha.",
                 read_by=RUNNER, off=()),
             traced("bc_alpha", None, number(above=0, finite=True),
                 "Weight of the critic's values relative to behaviour cloning. It selects TD3+BC, which learns from "
@@ -97,6 +97,21 @@ class TD3Config(OffPolicyConfig):
     def get_default_learner_class(self) -> type[Learner]:
         """`TD3Learner`; with `bc_alpha` `TD3BCLearner`."""
         return TD3Learner if self.bc_alpha is None else TD3BCLearner
+
+    def traced_values(self) -> dict[str, Any]:
+        """Traced settings as arguments of a compiled program; with `bc_alpha` no action is uniformly random.
+
+        TD3+BC samples nothing at the start of training, and its steps are recorded rows.
+        """
+        values = super().traced_values()
+        if self.bc_alpha is not None and "random_timesteps" in values:
+            values["random_timesteps"] = np.zeros((), np.float32)
+        return values
+
+    def static_value(self, name: str) -> float | None:
+        """The constant value of a traced setting in ``_static_settings``, else None; see `traced_values`."""
+        value = super().static_value(name)
+        return 0 if name == "random_timesteps" and value is not None and self.bc_alpha is not None else value
 
     def validate(self) -> None:
         """Checks all settings, individually and in combination.

@@ -17,6 +17,7 @@ _Config = TypeVar("_Config")
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+import numpy as np
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, RUNNER, Section, static, traced
@@ -90,6 +91,10 @@ class TD3Config(OffPolicyConfig):
     def _model_config_auto_includes(self) -> dict[str, Any]:
         ...
     def get_default_learner_class(self) -> type[Learner]:
+        ...
+    def traced_values(self) -> dict[str, Any]:
+        ...
+    def static_value(self, name: str) -> float | None:
         ...
     def validate(self) -> None:
         ...

@@ -291,7 +291,7 @@ def of_records(**offline_data):
             observation_space=gym.spaces.Box(-np.inf, np.inf, (4,), np.float32),
             action_space=gym.spaces.Box(-1.0, 1.0, (1,), np.float32),
         )
-        .training(train_batch_size_per_learner=16, bc_alpha=2.5)
+        .training(train_batch_size_per_learner=16, bc_alpha=2.5, exploration_noise=0.01)
         .rl_module(model_config=SMALL)
         .offline_data(offline_data_class=Torques, dataset_num_iters_per_learner=3, **offline_data)
         .reporting(min_time_s_per_iteration=None)
@@ -306,6 +306,10 @@ def test_recorded_data_trains_and_continues_exactly(tmp_path):
     moved = {ref.split("/")[1] for ref, own in algo.learner.get_weights().items() if (own != before[ref]).any()}
     assert {"pi", "qf", "qf_twin"} <= moved
     assert {"bc_loss", "bc_q_weight", "qf_loss", "policy_loss"} <= result.keys()
+    # No action is uniformly random, though fewer steps than random_timesteps have been trained on.
+    policy, observations = algo.get_policy(), np.zeros((8, 4), np.float32)
+    explored, greedy = (policy.compute_actions(observations, explore=explore)[0] for explore in (True, False))
+    assert 0.0 < np.abs(explored - greedy).max() < 0.05
     path = algo.save_to_path(tmp_path / "checkpoint")
     expected = learned(algo.train())
     restored = TD3.from_checkpoint(path)
