@@ -20,6 +20,7 @@ from jaxrl_stack.utils.notices import notice_once
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.env.registry import ResolvedEnv
     from jaxrl_stack.execution.training_step import TrainingStep
 
 _OF_SAMPLING = (
@@ -112,6 +113,14 @@ class TD3Config(OffPolicyConfig):
         """The constant value of a traced setting in ``_static_settings``, else None; see `traced_values`."""
         value = super().static_value(name)
         return 0 if name == "random_timesteps" and value is not None and self.bc_alpha is not None else value
+
+    def _resolve_env(self) -> ResolvedEnv:
+        if self.env is None and self.bc_alpha is None and self.reads_recorded_data:
+            raise ValueError(
+                "no environment is set: call config.environment('gymnax/Pendulum-v1'), for example, or "
+                "training(bc_alpha=2.5) for TD3+BC, which learns from offline_data(input_=...) only."
+            )
+        return super()._resolve_env()
 
     def validate(self) -> None:
         """Checks all settings, individually and in combination.

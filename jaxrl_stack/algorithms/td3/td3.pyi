@@ -29,6 +29,7 @@ from jaxrl_stack.execution.offline_transitions import OfflineTransitions, refuse
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.execution.training_step import TrainingStep
 _OF_SAMPLING: Any
 class TD3Config(OffPolicyConfig):
@@ -95,6 +96,8 @@ class TD3Config(OffPolicyConfig):
     def traced_values(self) -> dict[str, Any]:
         ...
     def static_value(self, name: str) -> float | None:
+        ...
+    def _resolve_env(self) -> ResolvedEnv:
         ...
     def validate(self) -> None:
         ...

@@ -531,6 +531,11 @@ def test_recorded_data_needs_single_steps(settings, model, message):
         of_records().training(**settings).rl_module(model_config={**SMALL, **model}).validate()
 
 
+def test_recorded_data_without_an_environment_names_both_ways():
+    with pytest.raises(ValueError, match=r"config.environment\(.*or training\(bc_alpha=2.5\) for TD3\+BC"):
+        TD3Config().offline_data(input_=["data"]).build_algo()
+
+
 def test_discrete_actions_are_refused_with_the_algorithms_for_them():
     with pytest.raises(ValueError, match=r"TD3 supports.*not Discrete\(2\).*Use DQN or PQN"):
         TD3Config().environment("gymnax/CartPole-v1").env_runners(num_envs_per_env_runner=2).build_algo()
