@@ -275,6 +275,14 @@ def test_the_weight_of_values_has_no_gradient(cloning):
         np.testing.assert_allclose(after.params[ref], before.params[ref] - gradients[ref], rtol=1e-4, atol=1e-6)
 
 
+def test_an_online_run_takes_the_networks_of_behaviour_cloning():
+    cloned, online = Updates(0, TD3BCLearner, bc_alpha=2.5).learner, Updates(0).learner
+    cloned.set_weights({ref: value + 0.5 for ref, value in cloned.get_weights().items()})
+    networks = cloned.get_state()["rl_module"]
+    online.set_state({"rl_module": networks})
+    jax.tree.map(np.testing.assert_array_equal, online.get_state()["rl_module"], networks)
+
+
 class Torques(OfflineData):
     """Recorded steps with actions up to 1.5."""
 
