@@ -201,7 +201,7 @@ def test_the_id_of_columns_is_that_of_the_only_module(modules):
     np.testing.assert_array_equal(out["actions"], LOGITS[:4].argmax(-1))
     out = pipeline(rl_module=modules["cat"], batch={"cat": columns}, explore=False)
     np.testing.assert_array_equal(out["cat"]["actions"], LOGITS[:4].argmax(-1))
-    with pytest.raises(ValueError, match="'cat', 'gauss'.*needs batches of the form {module_id: columns}"):
+    with pytest.raises(ValueError, match="'cat', 'gauss'.*Pass batches of the form {module_id: columns}"):
         pipeline(rl_module=modules, batch=columns, explore=False)
 
 
