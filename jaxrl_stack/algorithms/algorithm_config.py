@@ -32,6 +32,7 @@ from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.observation_key_settings import kept_observation_keys
 from jaxrl_stack.algorithms.policy_spaces import SpacesById
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
+from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.setting_checks import Check
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same
 from jaxrl_stack.algorithms.settings import Declarations, Section, Setting, traced_value
@@ -1106,6 +1107,10 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         from jaxrl_stack.algorithms import members  # which needs what trains
 
         return members.why_not_together(self)
+
+    def _known_result(self) -> dict[str, Any] | None:
+        """A result with every number that results of this config have; None if user code may report others."""
+        return known_result(self)
 
     def can_be_members(self, other: AlgorithmConfig) -> bool:
         """Whether this config and another one can be members of one population."""

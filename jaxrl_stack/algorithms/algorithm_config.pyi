@@ -30,6 +30,7 @@ from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.observation_key_settings import kept_observation_keys
 from jaxrl_stack.algorithms.policy_spaces import SpacesById
 from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_class, tuned_settings
+from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.algorithms.setting_checks import Check
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same
 from jaxrl_stack.algorithms.settings import Declarations, Section, Setting, traced_value
@@ -830,6 +831,8 @@ class AlgorithmConfig(Plain):
     def with_settings(self, settings: Mapping[str, Any]) -> AlgorithmConfig:
         ...
     def why_no_population(self) -> str | None:
+        ...
+    def _known_result(self) -> dict[str, Any] | None:
         ...
     def can_be_members(self, other: AlgorithmConfig) -> bool:
         ...

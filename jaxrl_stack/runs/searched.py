@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.runs.budget import CONFIRMED_SHARE, Budget
 from jaxrl_stack.runs.curves import ITERATIONS, STEPS
 from jaxrl_stack.runs.halving import Halving
@@ -259,7 +258,7 @@ class Trainer:
         # The number that the searcher optimizes, as a goal, whose checks name it.
         self._metric = StopCriteria({search.objective.metric: math.inf}, f"{search.where}, metric of search_alg")
         self._metric.check_evaluation(search.config.evaluation_interval)
-        self._metric.check_names(known_result(search.config))
+        self._metric.check_names(search.config._known_result())
         reason = search.config.why_no_population() if search.one_program else None
         self.is_alone = reason is not None or not search.one_program
         if reason is not None and search.progress:
