@@ -12,6 +12,7 @@ import numpy as np
 from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN
 from jaxrl_stack.runs.curves import RETURN
 from jaxrl_stack.runs.search_space import check_space, combinations, is_sampled, sample
+from jaxrl_stack.utils.results import flatten_result
 
 FINISHED = "FINISHED"
 """Suggestion of a searcher that has no more settings, as in Ray Tune."""
@@ -145,12 +146,7 @@ def _nested(space: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by path: ``{"env_config": {"gravity": 5.0}}`` becomes ``{"env_config/gravity": 5.0}``."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{name}/")
-        else:
-            found[f"{prefix}{name}"] = value.item() if isinstance(value, np.generic) else value
-    return found
+def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by path, as Python values: ``{"env_config": {"gravity": 5.0}}`` is ``{"env_config/gravity": 5.0}``."""
+    found = flatten_result(settings)
+    return {path: value.item() if isinstance(value, np.generic) else value for path, value in found.items()}

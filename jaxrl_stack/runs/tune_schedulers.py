@@ -6,13 +6,13 @@ numbers. Only this file knows their attributes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_stack.runs.curves import ITERATIONS, SECONDS
 from jaxrl_stack.runs.halving import Halving
 from jaxrl_stack.runs.pbt import PBT
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.results import flatten_result
 
 Schedule = PBT | Halving
 
@@ -57,7 +57,7 @@ def _read_pbt(scheduler: Any) -> PBT:
             f"time_attr='{SECONDS}' (Tune's default). For iterations set time_attr='{ITERATIONS}'."
         )
     return PBT(
-        mutations=dict(_flat(scheduler._hyperparam_mutations)),
+        mutations=flatten_result(scheduler._hyperparam_mutations),  # "env_config/gravity"
         perturbation_interval=interval,
         time_attr=scheduler._time_attr,
         metric=scheduler._metric,
@@ -68,15 +68,6 @@ def _read_pbt(scheduler: Any) -> PBT:
         perturbation_factors=tuple(scheduler._perturbation_factors),
         custom_explore_fn=scheduler._custom_explore_fn,
     )
-
-
-def _flat(mutations: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Mutations with the paths of nested dicts: ``"env_config/gravity"``."""
-    found = []
-    for name, space in mutations.items():
-        path = f"{prefix}{name}"
-        found += _flat(space, f"{path}/") if isinstance(space, Mapping) else [(path, space)]
-    return found
 
 
 def _read_asha(scheduler: Any, where: str) -> Halving:
