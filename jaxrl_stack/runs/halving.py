@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from jaxrl_stack.runs.curves import ITERATIONS
+from jaxrl_stack.runs.stop import StopCriteria, Until
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,13 @@ class Halving:
             found.append(rung)
             rung *= self.reduction_factor
         return found
+
+    def with_end(self, until: Until) -> StopCriteria:
+        """The goal of runs, and `max_t` if runs end there."""
+        criteria = StopCriteria(until)
+        if self.stop_last_trials:
+            criteria.add(self.time_attr, self.max_t)
+        return criteria
 
 
 def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:

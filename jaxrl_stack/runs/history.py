@@ -100,6 +100,10 @@ class History:
     def __contains__(self, name: object) -> bool:
         return name in self._known
 
+    def has_number(self, name: str) -> bool:
+        """Whether at least one iteration has a finite number in a column."""
+        return name in self and bool(np.isfinite(self[name]).any())
+
     def __iter__(self) -> Iterator[str]:
         """Names of the columns, as for a dict or a data frame."""
         return iter(self.columns)

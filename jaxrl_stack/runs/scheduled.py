@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,7 @@ from jaxrl_stack.runs.pbt import PBT, explore, quantiles
 from jaxrl_stack.runs.run import Run, folder_of, value_text
 from jaxrl_stack.runs.search_space import check_space, example_values, is_sampled
 from jaxrl_stack.runs.series import Series, Trial, known_defaults, series_of
-from jaxrl_stack.runs.series_folder import SeriesFolder
+from jaxrl_stack.runs.series_folder import SeriesFolder, Wave
 from jaxrl_stack.runs.stop import StopCriteria
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.tune_schedulers import Schedule
@@ -270,9 +270,8 @@ def train_scheduled(
     # The files of runs are written here: those of a population are written at each end of `learn`.
     trials = [trial.without_folder() for trial in trials]
     base, everyone = trials[0].base, list(range(len(trials)))
-    members = [{"seed": trial.seed, "settings": trial.settings} for trial in trials]
     try:
-        population = base.build_population(members=members)
+        population = base.build_population(members=[trial.member for trial in trials])
     except TooManyError as error:
         raise ValueError(
             f"{where}(scheduler=...) trains all runs at the same time, and {error.num_fitting} of {len(trials)} fit "
@@ -291,18 +290,8 @@ def train_scheduled(
             decider = Exploiter(population, schedule, scores, lineage, path, base)
         else:
             decider = Halver(population, schedule, scores, trials, progress=progress)
-            if schedule.stop_last_trials:
-                end = StopCriteria(goal)
-                end.add(schedule.time_attr, schedule.max_t)
-                goal = end.targets
-
-        def after_iteration(reason: str) -> None:
-            # Decisions at the end would change settings, or end runs, that nothing trains afterwards.
-            if not reason or reason == CTRL_C:
-                decider.decide_if_due()
-            wave.save_if_due(reason)
-
-        how: Any = {"after_iteration": after_iteration, "continues": wave.is_restored, "progress": progress}
+            goal = schedule.with_end(goal).targets
+        how: Any = {"after_iteration": deciding(decider, wave), "continues": wave.is_restored, "progress": progress}
         is_done = population.learn(goal, **how)["done"]
         trained = population.runs()
         found = dict(enumerate(wave.finish(trained) if is_done else trained))
@@ -311,6 +300,18 @@ def train_scheduled(
     if directory is not None and folder.path is None:
         found = {place: _written(run, folder_of(trials[place].name, directory)) for place, run in found.items()}
     return Trained(series_of(trials, found, defaults, is_one_program=True), decider.lineage)
+
+
+def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], None]:
+    """Function for ``learn(after_iteration=)``: the scheduler decides, and the population is saved if that is due."""
+
+    def after_iteration(reason: str) -> None:
+        # Decisions at the end would change settings, or end runs, that nothing trains afterwards.
+        if decider is not None and (not reason or reason == CTRL_C):
+            decider.decide_if_due()
+        wave.save_if_due(reason)
+
+    return after_iteration
 
 
 def _written(run: Run, asked_for: Path) -> Run:

@@ -16,10 +16,9 @@ import numpy as np
 from jaxrl_stack.runs.budget import CONFIRMED_SHARE, Budget
 from jaxrl_stack.runs.curves import ITERATIONS, STEPS
 from jaxrl_stack.runs.halving import Halving
-from jaxrl_stack.runs.learn import CTRL_C
 from jaxrl_stack.runs.plots import compare
 from jaxrl_stack.runs.run import Run
-from jaxrl_stack.runs.scheduled import Halver, Scores, check_scheduled
+from jaxrl_stack.runs.scheduled import Halver, Scores, check_scheduled, deciding
 from jaxrl_stack.runs.searchers import FINISHED, Objective, flat
 from jaxrl_stack.runs.series import Series, Trial, kept_in_folder, known_defaults, train_one_by_one
 from jaxrl_stack.runs.series_folder import SeriesFolder, argument_text, schedule_text, without_addresses, write_json
@@ -85,6 +84,10 @@ class Trained(NamedTuple):
     series: Series
     combinations: list[Mapping[str, Any]]
     members: list[tuple[int, int]]
+
+    def runs_of(self, place: int) -> list[Run]:
+        """Runs of a combination."""
+        return [run for run, (own, _) in zip(self.series.runs, self.members, strict=True) if own == place]
 
 
 class Searched(NamedTuple):
@@ -194,8 +197,7 @@ def _score(trained: Trained, place: int, search: Search) -> float:
     """Final value of the metric of a combination, as in the table of the sweep; NaN if all its runs have diverged or
     lack the number, for example because no episode has ended.
     """
-    of_runs = zip(trained.series.runs, trained.members, strict=True)
-    runs = [run for run, (own, _) in of_runs if own == place and _has_score(run, search)]
+    runs = [run for run in trained.runs_of(place) if _has_score(run, search)]
     if not runs:
         return math.nan
     (row,) = compare(runs, search.objective.metric, STEPS)
@@ -203,8 +205,7 @@ def _score(trained: Trained, place: int, search: Search) -> float:
 
 
 def _has_score(run: Run, search: Search) -> bool:
-    metric = search.objective.metric
-    return not run.has_diverged and metric in run.history and bool(np.isfinite(run.history[metric]).any())
+    return not run.has_diverged and run.history.has_number(search.objective.metric)
 
 
 def _require_scores(trained: Trained, search: Search) -> None:
@@ -237,8 +238,7 @@ def _best(trained: Trained, search: Search) -> list[int]:
 
 def _num_iterations(trained: Trained, place: int) -> int:
     """Iterations of the longest run of a combination."""
-    of_runs = zip(trained.series.runs, trained.members, strict=True)
-    return max(len(run.history) for run, (own, _) in of_runs if own == place)
+    return max(len(run.history) for run in trained.runs_of(place))
 
 
 class Trainer:
@@ -286,7 +286,7 @@ class Trainer:
         lengths = [goal[STEPS]] if STEPS in goal else []
         if ITERATIONS in goal and not self.is_alone:
             trial = Trial(search.config, search.seeds[0]).without_folder()
-            population = trial.base.build_population(members=_members([trial]))
+            population = trial.base.build_population(members=[trial.member])
             driver = population.driver
             lengths.append(goal[ITERATIONS] * driver.num_training_steps_per_call * driver.plan.num_env_steps)
             population.stop()
@@ -294,10 +294,8 @@ class Trainer:
 
     def _end_of_runs(self) -> StopCriteria:
         """The goal, and the last time of the scheduler."""
-        end, halving = StopCriteria(self._search.until), self._search.halving
-        if halving is not None and halving.stop_last_trials:
-            end.add(halving.time_attr, halving.max_t)
-        return end
+        until, halving = self._search.until, self._search.halving
+        return StopCriteria(until) if halving is None else halving.with_end(until)
 
     def train(self, trials: Sequence[Trial], *, is_search: bool = True) -> tuple[dict[int, Run], bool]:
         """Trains runs, except those that the folder contains.
@@ -330,7 +328,7 @@ class Trainer:
         self._check(trials, halving)
         runs = folder.finished()
         if len(trials) > len(self._largest):
-            self._largest = _members(trials)
+            self._largest = [trial.member for trial in trials]
         while pending := [place for place in range(len(trials)) if place not in runs]:
             if not self._train_together(trials, folder.begun(pending) or pending, halving, folder, runs):
                 return runs, False
@@ -346,6 +344,7 @@ class Trainer:
         search = self._search
         if halving is not None:
             self._check_halving(trials, halving)
+            return
         first = trials[0].member_config()
         for trial in trials[1:]:
             if not trial.member_config().can_be_members(first):
@@ -377,12 +376,7 @@ class Trainer:
                 population, halving, Scores(population, halving, search.where), own, progress=search.progress
             )
 
-        def after_iteration(reason: str) -> None:
-            if halver is not None and (not reason or reason == CTRL_C):
-                halver.decide_if_due()
-            wave.save_if_due(reason)
-
-        how: Any = {"after_iteration": after_iteration, "continues": wave.is_restored}
+        how: Any = {"after_iteration": deciding(halver, wave), "continues": wave.is_restored}
         if not wave.is_trained and not population.learn(goal, progress=search.progress, **how)["done"]:
             # With a scheduler, runs count up to the last iteration.
             if halving is not None and population.iteration:
@@ -405,7 +399,7 @@ class Trainer:
         It is built for the largest wave so far, also if that wave was trained by an earlier call: the arrays of a
         program have the same shapes then, and sums the same order.
         """
-        base, members = trials[0].base, _members(trials)[: self._limit]
+        base, members = trials[0].base, [trial.member for trial in trials[: self._limit]]
         if self._population is None or len(members) > self._num_built:
             self.stop()
             largest = max(self._largest, members, key=len)
@@ -437,10 +431,6 @@ class Trainer:
         if self._population is not None:
             self._population.stop()
             self._population = None
-
-
-def _members(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    return [{"seed": trial.seed, "settings": trial.settings} for trial in trials]
 
 
 class Record:

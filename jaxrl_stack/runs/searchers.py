@@ -9,8 +9,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN
-from jaxrl_stack.runs.curves import RETURN
 from jaxrl_stack.runs.search_space import check_space, combinations, is_sampled, sample
 from jaxrl_stack.utils.results import flatten_result
 
@@ -87,16 +85,16 @@ class RandomSearch:
 
 
 def prepared(
-    searcher: Any, space: Mapping[str, Any], evaluation_interval: Any, where: str, other: Objective | None = None
+    searcher: Any, space: Mapping[str, Any], default: str, where: str, other: Objective | None = None
 ) -> Objective:
     """Gives a searcher its space, and returns its objective.
 
     Args:
         searcher: Object with Ray Tune's `Searcher` interface.
         space: Search space of the sweep; {} if the searcher has one.
-        evaluation_interval: Setting of the config: with evaluations, the default metric is their mean return.
+        default: Metric of a searcher that has none.
         where: Name of the caller, for messages.
-        other: Objective of the scheduler, for a searcher without a metric. None uses the mean return.
+        other: Objective of the scheduler, for a searcher without a metric. None uses `default`.
 
     Raises:
         ValueError: If the searcher has another interface or several metrics, another mode than `other`, if it refuses
@@ -108,7 +106,6 @@ def prepared(
             f"{where}(search_alg={searcher!r}): has no {missing[0]}(). Pass a searcher of ray.tune.search, such as "
             f"OptunaSearch(), or an object with suggest(trial_id) and on_trial_complete(trial_id, result, error)."
         )
-    default = EVALUATED_RETURN if evaluation_interval else RETURN
     metric, mode = getattr(searcher, "metric", None), getattr(searcher, "mode", None)
     if metric is None and other is not None:
         if mode not in (None, other.mode):

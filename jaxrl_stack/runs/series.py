@@ -122,6 +122,11 @@ class Trial:
         """An open copy of the run's config as a member of a population, which writes all folders."""
         return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
+    @property
+    def member(self) -> dict[str, Any]:
+        """Seed and settings, for ``build_population(members=)`` and `Population.restart`."""
+        return {"seed": self.seed, "settings": self.settings}
+
     def without_folder(self) -> Trial:
         """The same run without files."""
         return dataclasses.replace(self, base=self.base.copy(copy_frozen=False).reporting(results_dir=None))
@@ -291,7 +296,7 @@ def _as_population(
         Whether all are finished, False after Ctrl-C; and the algorithm's `Series.defaults`.
     """
     group = folder.begun(group) or group
-    members = [{"seed": trials[place].seed, "settings": trials[place].settings} for place in group]
+    members = [trials[place].member for place in group]
     base = trials[group[0]].base
     size = len(group)
     try:

@@ -17,7 +17,7 @@ from jaxrl_stack.runs.halving import Halving
 from jaxrl_stack.runs.lineage import Lineage
 from jaxrl_stack.runs.pbt import PBT
 from jaxrl_stack.runs.plots import Comparison, Ending, compare, ending_header
-from jaxrl_stack.runs.run import Run, common_title, value_text
+from jaxrl_stack.runs.run import common_title, value_text
 from jaxrl_stack.runs.scheduled import check_scheduled, default_metric, train_scheduled
 from jaxrl_stack.runs.search_space import combinations
 from jaxrl_stack.runs.searched import Search, Trained, default_halving, train_searched
@@ -116,7 +116,7 @@ class Sweep(Series):
             alike = [run for run, (combination, _) in zip(self.runs, self.members, strict=True) if combination == place]
             if alike:
                 num_iterations = max(len(run.history) for run in alike)
-                having = [run for run in alike if _has(run, key)]
+                having = [run for run in alike if run.history.has_number(key)]
                 if having:
                     # Members whose settings have changed stay in their combination.
                     having = [dataclasses.replace(run, settings=having[0].settings) for run in having]
@@ -303,10 +303,6 @@ class Sweep(Series):
         return draw_lineage(self.lineage, num_iterations, self.best_member(key, mode=mode), title=above, path=path)
 
 
-def _has(run: Run, key: str) -> bool:
-    return key in run.history and bool(np.isfinite(run.history[key]).any())
-
-
 def _row(settings: Mapping[str, Any], compared: Sequence[Comparison], num_iterations: int) -> SweepRow:
     (one,) = compared
     return SweepRow(one.last, one.low, one.high, one.area, one.x, settings, one.num_runs, num_iterations)
@@ -431,18 +427,17 @@ def _searched(
             f"{where}(scheduler=PopulationBasedTraining(...)): trains one population until its goal. Leave search_alg "
             "and budget out."
         )
-    interval = config.evaluation_interval
+    default = default_metric(config)
     if search_alg is None:
         searcher: Any = RandomSearch(space, where)
-        default = EVALUATED_RETURN if interval else RETURN
         objective = (
             Objective(default, "max") if schedule is None else Objective(schedule.metric or default, schedule.mode)
         )
     else:
         other = None
         if schedule is not None and (schedule.metric is not None or schedule.mode == "min"):
-            other = Objective(schedule.metric or default_metric(config), schedule.mode)
-        searcher, objective = search_alg, prepared(search_alg, space, interval, where, other)
+            other = Objective(schedule.metric or default, schedule.mode)
+        searcher, objective = search_alg, prepared(search_alg, space, default, where, other)
     halving = schedule
     if halving is not None:
         if callable(until):
