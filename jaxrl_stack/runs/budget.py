@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_stack.runs.curves import STEPS
+from jaxrl_stack.runs.search_space import finite_ends
 from jaxrl_stack.runs.statistics import duration
 
 CONFIRMED_SHARE = 0.2
@@ -69,10 +70,10 @@ def end_of_domain(space: Any, value: Any, share: float = 0.05) -> str | None:
         value: The value.
         share: Largest distance, as a share of the width on the scale of the space: logarithmic for log-uniform ones.
     """
-    given = getattr(space, "lower", None), getattr(space, "upper", None), value
-    numbers = [float(x) for x in given if isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)]
-    if len(numbers) < len(given):
+    ends = finite_ends(space)
+    if len(ends) < 2 or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
+    numbers = [float(x) for x in (*ends, value)]
     if is_logarithmic(space):
         numbers = [math.log(max(x, 1e-300)) for x in numbers]
     low, high, value = numbers

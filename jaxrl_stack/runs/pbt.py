@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from jaxrl_stack.runs.curves import ITERATIONS
-from jaxrl_stack.runs.search_space import is_sampled, sample
+from jaxrl_stack.runs.search_space import finite_ends, is_sampled, sample
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +157,5 @@ def _as_type(old: Any, new: Any) -> Any:
 
 def _nearest(space: Any, old: Any, new: Any) -> Any:
     """The end of a search space that is nearest to a refused value; the old value if the space has no ends."""
-    low, high = getattr(space, "lower", None), getattr(space, "upper", None)
-    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
-        return old
-    return min(max(new, low), high)
+    ends = finite_ends(space)
+    return min(max(new, ends[0]), ends[1]) if len(ends) == 2 else old

@@ -35,8 +35,7 @@ def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list
     sampled = {name: values for name, values in space.items() if name not in grids}
     for name, values in sampled.items():
         check_space(name, values, where)
-    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"{where}(num_samples={num_samples!r}): must be an integer of at least 1.")
+    check_num_samples(num_samples, where)
     if num_samples > 1 and not sampled:
         raise ValueError(
             f"{where}(num_samples={num_samples}): nothing in {', '.join(space)} is sampled, so all samples would be "
@@ -51,6 +50,16 @@ def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list
         for one in grid
     ]
     return [{name: one[name] for name in space} for one in drawn]
+
+
+def check_num_samples(num_samples: Any, where: str) -> None:
+    """Refuses what is no number of samples.
+
+    Raises:
+        ValueError: If it is no integer of at least 1.
+    """
+    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
+        raise ValueError(f"{where}(num_samples={num_samples!r}): must be an integer of at least 1.")
 
 
 def is_sampled(values: Any) -> bool:
@@ -96,6 +105,12 @@ def check_space(name: str, space: Any, where: str) -> None:
         )
 
 
+def finite_ends(space: Any) -> list[Any]:
+    """The finite ends of a search space, the lower one first; [] for other objects."""
+    given = getattr(space, "lower", None), getattr(space, "upper", None)
+    return [end for end in given if isinstance(end, int | float) and math.isfinite(end)]
+
+
 def example_values(space: Any) -> list[Any]:
     """Values of a search space that show whether a setting takes all of them: its choices, or values next to its finite
     ends; [] if it has neither.
@@ -103,8 +118,7 @@ def example_values(space: Any) -> list[Any]:
     categories = getattr(space, "categories", None)
     if categories is not None:
         return list(categories)
-    given = getattr(space, "lower", None), getattr(space, "upper", None)
-    ends = [end for end in given if isinstance(end, int | float) and math.isfinite(end)]
+    ends = finite_ends(space)
     if len(ends) < 2:
         return ends
     low, high = ends

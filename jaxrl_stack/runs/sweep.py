@@ -19,7 +19,7 @@ from jaxrl_stack.runs.pbt import PBT
 from jaxrl_stack.runs.plots import Comparison, Ending, compare, ending_header
 from jaxrl_stack.runs.run import common_title, value_text
 from jaxrl_stack.runs.scheduled import check_scheduled, default_metric, train_scheduled
-from jaxrl_stack.runs.search_space import combinations
+from jaxrl_stack.runs.search_space import check_num_samples, combinations
 from jaxrl_stack.runs.searched import Search, Trained, default_halving, train_searched
 from jaxrl_stack.runs.searchers import Objective, RandomSearch, prepared
 from jaxrl_stack.runs.series import MAX_GROUPS, Series, Trial, check_until, chosen_seeds, kept_in_folder, train_all
@@ -420,8 +420,7 @@ def _searched(
 ) -> Sweep:
     """The sweep of `run_sweep` with a searcher or a budget."""
     where = "run_sweep"
-    if isinstance(num_samples, bool) or not isinstance(num_samples, int) or num_samples < 1:
-        raise ValueError(f"{where}(num_samples={num_samples!r}): must be an integer of at least 1.")
+    check_num_samples(num_samples, where)
     if isinstance(schedule, PBT):
         raise ValueError(
             f"{where}(scheduler=PopulationBasedTraining(...)): trains one population until its goal. Leave search_alg "
