@@ -635,9 +635,9 @@ class Population(Checkpointable):
         self._check_is_running()
         if "driver" in state:
             self.driver.set_state(state["driver"])
-            self._note_settings(())
         if "settings" in state:
             self._settings.set_state(state["settings"])
+        if state.keys() & {"driver", "settings"}:
             self._note_settings(())
         if "history" in state:
             self.history.set_state(state["history"])

@@ -107,7 +107,6 @@ class PopulationDriver:
             at_once = CPU_MEMBERS if self.devices[0].platform == "cpu" else each
         num_blocks = -(-each // at_once)
         self.layout = self._largest = Layout(tuple(self.devices), -(-each // num_blocks))
-        self._calls: dict[Layout, Any] = {}
         self._moves: dict[Layout, MemberMoves] = {}
         self.room = -(-self.num_members // self.layout.block_size) * self.layout.block_size
         self.axes = self._member_axes(starts[0])
@@ -118,6 +117,14 @@ class PopulationDriver:
             axes=self.axes,
             loss_key=template.learner.TOTAL_LOSS_KEY,
             env_may_return_nan=template.config.check_nans is False,
+        )
+        self._call = devices.map_over_devices(
+            self._program,
+            self.devices,
+            axis_name=template.learner.axis_name,
+            in_axes=(0, None, None),
+            out_axes=(0, None, 0),
+            donate_argnums=(0, 1),
         )
         self._require_memory()
         self._start(starts)
@@ -323,10 +330,9 @@ class PopulationDriver:
         num_calls = template.num_training_steps_per_call
         with deferred_interrupt():
             handed_out = []
-            call = self._program_of(self.layout)
             for i in range(self._num_blocks):
                 block = dataclasses.replace(self.blocks[i], kept=with_fixed(self.blocks[i].kept, self._fixed))
-                block, self._timesteps[i], of_block = call(block, self._timesteps[i], num_warm_up)
+                block, self._timesteps[i], of_block = self._call(block, self._timesteps[i], num_warm_up)
                 kept, self._fixed = split_fixed(block.kept)
                 self.blocks[i] = dataclasses.replace(block, kept=kept)
                 handed_out.append(of_block)
@@ -341,19 +347,6 @@ class PopulationDriver:
                 nested = nest_metrics_of_members(metrics)
                 self.metrics = jax.tree.map(lambda values: self.of_all(values, np.nan), nested)
         self.device_seconds += time.perf_counter() - started
-
-    def _program_of(self, layout: Layout) -> Any:
-        """The compiled program of blocks of a layout."""
-        if layout not in self._calls:
-            self._calls[layout] = devices.map_over_devices(
-                self._program,
-                self.devices,
-                axis_name=self.template.learner.axis_name,
-                in_axes=(0, None, None),
-                out_axes=(0, None, 0),
-                donate_argnums=(0, 1),
-            )
-        return self._calls[layout]
 
     def _note_window(self, window: Any) -> None:
         """Updates the episodes of the running members, fields ``[R, ...]``; stopped members keep theirs."""
@@ -372,7 +365,7 @@ class PopulationDriver:
     def of_all(self, of_running: np.ndarray, otherwise: Any) -> np.ndarray:
         """``[M, ...]`` from values of the running members, ``[R, ...]``, with another value for stopped ones."""
         if self.num_running == self.num_members:
-            return np.asarray(of_running)[np.argsort(self.running)]
+            return np.asarray(of_running)
         shape, dtype = (self.num_members, *of_running.shape[1:]), np.result_type(of_running.dtype, otherwise)
         return self._with_running(np.full(shape, otherwise, dtype), of_running)
 

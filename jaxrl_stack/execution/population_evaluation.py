@@ -25,7 +25,6 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
-    from jaxrl_stack.execution.member_moves import Layout
     from jaxrl_stack.execution.population_driver import PopulationDriver
     from jaxrl_stack.execution.population_program import MemberStates
 
@@ -52,7 +51,8 @@ class PopulationEvaluation:
         ids = self._runner.rollout.pure.module_ids
         self._module_ids = ids
         self.change_settings(trained)
-        self._programs: dict[Layout, tuple[Any, Any]] = {}
+        self._init = self._mapped(self._begun, in_axes=(0, 0))
+        self._unroll = self._mapped(self._unrolled, in_axes=(0, 0, 0, None))
         self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in trained]
 
     def change_settings(self, trained: Sequence[AlgorithmConfig]) -> None:
@@ -116,19 +116,15 @@ class PopulationEvaluation:
         duration = int(config.evaluation_duration)
         amount = (duration, None) if config.evaluation_duration_unit == "episodes" else (None, duration)
         counts = [Counting(self._num_envs, *amount) for _ in driver.running]
-        if driver.layout not in self._programs:
-            init = self._mapped(self._begun, in_axes=(0, 0))
-            self._programs[driver.layout] = init, self._mapped(self._unrolled, in_axes=(0, 0, 0, None))
-        init, unroll = self._programs[driver.layout]
         keys = driver.dealt_out(jax.numpy.stack([self._key(own, iteration, call) for own in self._configs]))
         timesteps = counters.from_int(driver.num_env_steps)
         size = driver.layout.block_size
         for i, block in enumerate(driver.blocks):
             of_block = counts[i * size : (i + 1) * size]
-            (state,) = init(block, keys[i])
+            (state,) = self._init(block, keys[i])
             while not all(count.is_done for count in of_block):
                 self._check_time(started, counts)
-                ((state, ended),) = unroll(block, state, self._settings[i], timesteps)
+                ((state, ended),) = self._unroll(block, state, self._settings[i], timesteps)
                 ended = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), devices.own_shards(ended))
                 for i_member, count in enumerate(of_block):
                     count.add(jax.tree.map(lambda x, i=i_member: x[i], ended))
