@@ -8,6 +8,7 @@ from typing import Any
 from jaxrl_stack.algorithms.iql.default_iql_rl_module import DefaultIQLRLModule
 from jaxrl_stack.algorithms.iql.iql_learner import IQLLearner
 from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
+from jaxrl_stack.algorithms.sac.sac import check_settings_of_modules
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, per_module, static, traced
@@ -76,12 +77,7 @@ class IQLConfig(MARWILConfig):
                 f"training(lr={self.lr!r}): policy, critics and value function have separate learning rates. Set "
                 "actor_lr, critic_lr and value_lr, and leave lr at None."
             )
-        twin_q = vars(self)["twin_q"]
-        if self.model_config["twin_q"] != twin_q:
-            self._value_error(
-                f"rl_module(model_config={{'twin_q': {self.model_config['twin_q']!r}}}) differs from training(twin_q="
-                f"{twin_q}). Set it only with training(), which passes it to the module."
-            )
+        check_settings_of_modules(self)
         for name in _OF_MARWIL:
             if name in self.explicitly_set:
                 notice_once(f"training({name}={vars(self)[name]!r}) has no effect on IQL: it is a setting of MARWIL.")

@@ -20,6 +20,7 @@ from typing import Any
 from jaxrl_stack.algorithms.iql.default_iql_rl_module import DefaultIQLRLModule
 from jaxrl_stack.algorithms.iql.iql_learner import IQLLearner
 from jaxrl_stack.algorithms.marwil.marwil import MARWIL, MARWILConfig
+from jaxrl_stack.algorithms.sac.sac import check_settings_of_modules
 from jaxrl_stack.algorithms.sac.sac_catalog import SACCatalog
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, Section, per_module, static, traced

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,7 +20,8 @@ from jaxrl_stack.algorithms.sac.sac_learner import (
     QF_TWIN_LOSS_KEY,
     QF_TWIN_PREDS,
     TD_ERROR_MEAN_KEY,
-    adam,
+    register_adams,
+    twin_critics,
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import POLICY_LOSS_KEY, Learner
@@ -75,15 +75,10 @@ class IQLLearner(TargetNetworkUpdates, Learner):
         if not self._has_loss_of_algorithm(module):
             super().configure_optimizers_for_module(module_id, config)
             return
-        trained = {"qf": (config.critic_lr, [module.qf_encoder, module.qf])}
-        if config.twin_q:
-            trained["qf_twin"] = (config.critic_lr, [module.qf_twin_encoder, module.qf_twin])
-        trained["policy"] = (config.actor_lr, [module.pi_encoder, module.pi])
-        trained["value"] = (config.value_lr, [module.vf_encoder, module.vf])
-        register = functools.partial(self.register_optimizer, module_id=module_id, optimizer=adam)
-        for name, (rate, networks) in trained.items():
-            params = [parameter for network in networks for parameter in self.get_parameters(network)]
-            register(optimizer_name=name, params=params, lr_or_lr_schedule=rate)
+        critics = twin_critics(module, config)
+        others = {"policy": [module.pi_encoder, module.pi], "value": [module.vf_encoder, module.vf]}
+        rates = dict.fromkeys(critics, config.critic_lr) | {"policy": config.actor_lr, "value": config.value_lr}
+        register_adams(self, module_id, critics | others, rates)
 
     @property
     def expectile(self) -> dict[str, float]:

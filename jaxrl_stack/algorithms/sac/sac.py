@@ -25,6 +25,21 @@ _OLD_MODEL_CONFIG: dict[str, Any] = {
 }
 
 
+def check_settings_of_modules(config: Any) -> None:
+    """Refuses a model config that differs from the settings of the algorithm that modules read, such as ``twin_q``.
+
+    Raises:
+        ValueError: Names the setting and both values.
+    """
+    for name in config._default_module_class.own_settings:
+        in_module, own = config.model_config[name], vars(config)[name]
+        if in_module != own:
+            config._value_error(
+                f"rl_module(model_config={{{name!r}: {in_module!r}}}) differs from training({name}={own!r}). Set it "
+                "only with training(), which passes it to the module."
+            )
+
+
 class SACConfig(OffPolicyConfig):
     """Settings of SAC (Haarnoja et al., 2018, arXiv:1812.05905).
 
@@ -99,13 +114,7 @@ class SACConfig(OffPolicyConfig):
             )
         if self.grad_clip is not None and self.grad_clip <= 0:
             self._value_error(f"training(grad_clip={self.grad_clip!r}) must be above 0; None switches clipping off.")
-        for name in self._default_module_class.own_settings:
-            in_module = self.model_config[name]
-            if in_module != vars(self)[name]:
-                self._value_error(
-                    f"rl_module(model_config={{{name!r}: {in_module!r}}}) differs from training({name}="
-                    f"{vars(self)[name]!r}). Set it only with training(), which passes it to the module."
-                )
+        check_settings_of_modules(self)
 
 
 class SAC(OffPolicyAlgorithm):

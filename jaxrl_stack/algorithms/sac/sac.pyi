@@ -27,6 +27,8 @@ _OLD_MODEL: Any
 _OLD_LEARNING_RATES: Any
 _OLD_OPTIMIZATION: Any
 _OLD_MODEL_CONFIG: dict[str, Any]
+def check_settings_of_modules(config: Any) -> None:
+    ...
 class SACConfig(OffPolicyConfig):
     twin_q: bool
     initial_alpha: float

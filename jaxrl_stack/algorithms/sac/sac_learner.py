@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import gymnasium as gym
@@ -71,6 +72,51 @@ CRITIC_TARGET = "critic_target"
 adam = functools.partial(optax.adam, eps=1e-7)
 
 
+def twin_critics(module: Any, config: Any) -> dict[str, list[Any]]:
+    """``{optimizer: networks that it trains}`` for one critic, or for two with ``twin_q``."""
+    critics = {"qf": [module.qf_encoder, module.qf]}
+    return critics | ({"qf_twin": [module.qf_twin_encoder, module.qf_twin]} if config.twin_q else {})
+
+
+def register_adams(
+    learner: Learner, module_id: str, trained: Mapping[str, Sequence[Any]], rates: Mapping[str, Any]
+) -> None:
+    """Registers `adam` for the networks of a module.
+
+    Args:
+        learner: The learner.
+        module_id: Id of the module.
+        trained: ``{optimizer: networks that it trains}``.
+        rates: ``{optimizer: learning rate or schedule}``.
+    """
+    for name, networks in trained.items():
+        params = [parameter for network in networks for parameter in learner.get_parameters(network)]
+        learner.register_optimizer(
+            module_id=module_id, optimizer_name=name, optimizer=adam, params=params, lr_or_lr_schedule=rates[name]
+        )
+
+
+def log_critics(
+    learner: Learner, module_id: str, batch: Mapping[str, Any], td_error: jax.Array, values: jax.Array
+) -> None:
+    """Logs the highest and lowest value of a batch, and new priorities if a replay buffer has drawn it.
+
+    Args:
+        learner: The learner, whose loss is traced.
+        module_id: Id of the module.
+        batch: Columns of the module.
+        td_error: float32 ``[N]`` or ``[N, L]``, temporal-difference errors.
+        values: float32 ``[N, ...]``, values of recorded actions.
+    """
+    if "weights" in batch:  # Only a replay memory asks for priorities.
+        priorities = sequences.of_rows(batch)[2]
+        learner.metrics.log_value((module_id, TD_ERROR_KEY), priorities(td_error), reduce="item_series")
+    mask = expand(batch[Columns.LOSS_MASK], values)
+    for name, reduce, worst in ((QF_MAX_KEY, "max", -jnp.inf), (QF_MIN_KEY, "min", jnp.inf)):
+        over_rows = getattr(jnp, reduce)(jnp.where(mask, values, worst))
+        learner.metrics.log_value((module_id, name), over_rows, reduce=reduce)
+
+
 class SACLearner(TargetNetworkUpdates, Learner):
     """Soft actor-critic (Haarnoja et al., 2018, arXiv:1812.05905) as RLlib defines it, and its discrete variant
     (Christodoulou, 2019, arXiv:1910.07207).
@@ -112,19 +158,20 @@ class SACLearner(TargetNetworkUpdates, Learner):
             super().configure_optimizers_for_module(module_id, config)
             return
         self._check_temperature(module_id, module)
-        register = functools.partial(self.register_optimizer, module_id=module_id, optimizer=adam)
-        rates = dict.fromkeys(critics := self._critics_of(module, config), config.critic_lr) | {
-            "policy": config.actor_lr
-        }
-        for name, networks in (critics | {"policy": [module.pi_encoder, module.pi]}).items():
-            params = [parameter for network in networks for parameter in self.get_parameters(network)]
-            register(optimizer_name=name, params=params, lr_or_lr_schedule=rates[name])
-        register(optimizer_name="alpha", params=[module.log_alpha], lr_or_lr_schedule=config.alpha_lr)
+        critics = self._critics_of(module, config)
+        rates = dict.fromkeys(critics, config.critic_lr) | {"policy": config.actor_lr}
+        register_adams(self, module_id, critics | {"policy": [module.pi_encoder, module.pi]}, rates)
+        self.register_optimizer(
+            module_id=module_id,
+            optimizer_name="alpha",
+            optimizer=adam,
+            params=[module.log_alpha],
+            lr_or_lr_schedule=config.alpha_lr,
+        )
 
     def _critics_of(self, module: Any, config: Any) -> dict[str, list[Any]]:
         """``{optimizer: networks that it trains}`` for the critics."""
-        critics = {"qf": [module.qf_encoder, module.qf]}
-        return critics | ({"qf_twin": [module.qf_twin_encoder, module.qf_twin]} if config.twin_q else {})
+        return twin_critics(module, config)
 
     @staticmethod
     def _check_temperature(module_id: str, module: RLModule) -> None:
@@ -174,13 +221,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         without_action = rows_without_valid_action(module.action_space, batch)
         means = self.masked_means(rows | without_action, batch)
 
-        if "weights" in batch:  # Only a replay memory asks for priorities.
-            priorities = sequences.of_rows(batch)[2]
-            self.metrics.log_value((module_id, TD_ERROR_KEY), priorities(rows[TD_ERROR_MEAN_KEY]), reduce="item_series")
-        mask = expand(batch[Columns.LOSS_MASK], shown)
-        for name, reduce, worst in ((QF_MAX_KEY, "max", -jnp.inf), (QF_MIN_KEY, "min", jnp.inf)):
-            over_rows = getattr(jnp, reduce)(jnp.where(mask, shown, worst))
-            self.metrics.log_value((module_id, name), over_rows, reduce=reduce)
+        log_critics(self, module_id, batch, rows[TD_ERROR_MEAN_KEY], shown)
         losses = LossesByOptimizer({name: means.pop(name) for name in self.loss_names if name in means})
         metrics = {f"{name}_loss": loss for name, loss in losses.items()} | means
         self.metrics.log_dict(metrics, key=module_id, window=1)

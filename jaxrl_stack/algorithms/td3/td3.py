@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.sac.sac import check_settings_of_modules
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, RUNNER, Section, static, traced
 from jaxrl_stack.algorithms.td3.default_td3_rl_module import DefaultTD3RLModule
@@ -140,11 +141,7 @@ class TD3Config(OffPolicyConfig):
                 f"training(lr={self.lr!r}): policy and critics have separate learning rates. Set actor_lr and "
                 "critic_lr, and leave lr at None."
             )
-        if self.model_config["twin_q"] != self.twin_q:
-            self._value_error(
-                f"rl_module(model_config={{'twin_q': {self.model_config['twin_q']!r}}}) differs from training(twin_q="
-                f"{self.twin_q}). Set it only with training(), which passes it to the module."
-            )
+        check_settings_of_modules(self)
         if self.bc_alpha is not None:
             self._validate_recorded()
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxrl_stack.algorithms.off_policy import OffPolicyAlgorithm, OffPolicyConfig
+from jaxrl_stack.algorithms.sac.sac import check_settings_of_modules
 from jaxrl_stack.algorithms.setting_checks import amount_or_schedule, boolean, integer, number
 from jaxrl_stack.algorithms.settings import LEARNER, RUNNER, Section, static, traced
 from jaxrl_stack.algorithms.td3.default_td3_rl_module import DefaultTD3RLModule

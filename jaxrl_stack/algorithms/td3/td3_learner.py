@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,7 +19,9 @@ from jaxrl_stack.algorithms.sac.sac_learner import (
     QF_TWIN_LOSS_KEY,
     QF_TWIN_PREDS,
     TD_ERROR_MEAN_KEY,
-    adam,
+    log_critics,
+    register_adams,
+    twin_critics,
 )
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.learner import POLICY_LOSS_KEY, Learner
@@ -31,8 +32,6 @@ from jaxrl_stack.core.rl_module.apis import QNetAPI, TargetNetworkAPI
 from jaxrl_stack.core.rl_module.functional import raw_value
 from jaxrl_stack.core.rl_module.target_networks import TargetParam
 from jaxrl_stack.ops import q_learning, sequences, soft_actor_critic
-from jaxrl_stack.ops.masks import expand
-from jaxrl_stack.utils.metrics import TD_ERROR_KEY
 
 if TYPE_CHECKING:
     from jaxrl_stack.core.learner.learner_state import LearnerState
@@ -84,14 +83,9 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         if not self._has_loss_of_algorithm(module):
             super().configure_optimizers_for_module(module_id, config)
             return
-        trained = {"qf": (config.critic_lr, [module.qf_encoder, module.qf])}
-        if config.twin_q:
-            trained["qf_twin"] = (config.critic_lr, [module.qf_twin_encoder, module.qf_twin])
-        trained["policy"] = (config.actor_lr, [module.pi_encoder, module.pi])
-        register = functools.partial(self.register_optimizer, module_id=module_id, optimizer=adam)
-        for name, (rate, networks) in trained.items():
-            params = [parameter for network in networks for parameter in self.get_parameters(network)]
-            register(optimizer_name=name, params=params, lr_or_lr_schedule=rate)
+        critics = twin_critics(module, config)
+        rates = dict.fromkeys(critics, config.critic_lr) | {"policy": config.actor_lr}
+        register_adams(self, module_id, critics | {"policy": [module.pi_encoder, module.pi]}, rates)
 
     # ----------------------------------------------------------------------------------------------------------- delay
 
@@ -152,13 +146,7 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         means = self.masked_means(rows | self._policy_rows_if_due(module, batch), batch)
         policy_loss = self._policy_loss(config, means)
 
-        if "weights" in batch:  # Only a replay memory asks for priorities.
-            priorities = sequences.of_rows(batch)[2]
-            self.metrics.log_value((module_id, TD_ERROR_KEY), priorities(critics.td_error), reduce="item_series")
-        mask = expand(batch[Columns.LOSS_MASK], q_values)
-        for name, reduce, worst in ((QF_MAX_KEY, "max", -jnp.inf), (QF_MIN_KEY, "min", jnp.inf)):
-            over_rows = getattr(jnp, reduce)(jnp.where(mask, q_values, worst))
-            self.metrics.log_value((module_id, name), over_rows, reduce=reduce)
+        log_critics(self, module_id, batch, critics.td_error, q_values)
         losses = {name: means.pop(name) for name in ("qf", "qf_twin") if name in means} | {"policy": policy_loss}
         metrics = {f"{name}_loss": loss for name, loss in losses.items()} | means
         self.metrics.log_dict(metrics, key=module_id, window=1)
