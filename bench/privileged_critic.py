@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bench import harness
-from bench.learning import Journal
+from bench.journal import Journal
 from jaxrl_stack import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv

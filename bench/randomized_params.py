@@ -26,7 +26,7 @@ import numpy as np
 from flax import nnx
 
 from bench import harness
-from bench.learning import Journal
+from bench.journal import Journal
 from jaxrl_stack import PPOConfig
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.env.jax_env import GymnaxEnv

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 
 from bench import harness
 from bench.journal import Journal
+from bench.learning import run_folder
 from jaxrl_stack.algorithms.ppo.tuned import normalized_rewards, returns_and_mean_std_filter
 from jaxrl_stack.runs.origin import installed_versions
 
@@ -144,7 +144,7 @@ def run_cell(cell: Cell, results: Path, journal: Journal, factor: str | None = N
     config = config_of(cell, FACTORS[factor] if factor else {})
 
     def measure(seeds: list[int]) -> list[dict[str, Any]]:
-        folder = results / "-".join([*_words(factor or cell.algorithm), *_words(cell.task), *map(str, seeds)])
+        folder = run_folder(results, factor or cell.algorithm, cell.task, seeds=seeds)
         done = run_benchmark(
             {cell.algorithm: config},
             cell.task,
@@ -160,10 +160,6 @@ def run_cell(cell: Cell, results: Path, journal: Journal, factor: str | None = N
     keys = [key_of(cell, seed, factor) for seed in range(cell.seeds)]
     for line in journal.once_each(keys, measure, together=config.why_no_population() is None):
         print(line, flush=True)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[\w.]+", text)
 
 
 def key_of(cell: Cell, seed: int, factor: str | None = None) -> dict[str, Any]:

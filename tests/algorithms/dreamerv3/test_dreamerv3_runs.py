@@ -12,10 +12,10 @@ import pytest
 from jaxrl_stack.algorithms.dreamerv3 import DreamerV3, DreamerV3Config, DreamerV3Learner, actor_critic, world_model
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.experience import Experience
-from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.policy import Policy, load_exported
 from jaxrl_stack.utils import counters
+from tests.drawn_rows import DRAWN, RecordsRows, learned
 
 ON_THE_DEVICE, ON_THE_HOST = "gymnax/CartPole-v1", "counts_to_three"
 ROUND = 12
@@ -57,23 +57,8 @@ def config(env, learner_class=DreamerV3Learner):
     )
 
 
-DRAWN: list = []
-
-
-class RecordsRows(Update):
-    """Hands every drawn batch to the host."""
-
-    def step(self, state, batch, settings, timesteps, **kwargs):
-        jax.debug.callback(lambda *x: DRAWN.append(jax.tree.map(np.asarray, x)), batch, timesteps, ordered=True)
-        return super().step(state, batch, settings, timesteps, **kwargs)
-
-
 class LearnerThatRecordsRows(DreamerV3Learner):
     update_class = RecordsRows
-
-
-def learned(result):
-    return {k: v for k, v in result["learners"][DEFAULT_MODULE_ID].items() if isinstance(v, float) and v == v}
 
 
 @pytest.fixture(scope="module")

@@ -19,16 +19,15 @@ from jaxrl_stack.algorithms.td3 import TD3, TD3BCLearner, TD3Config, TD3Learner
 from jaxrl_stack.algorithms.td3.default_td3_rl_module import DefaultTD3RLModule, smoothed_actions
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
-from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics
-from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.policy import Policy
 from jaxrl_stack.utils import counters
-from jaxrl_stack.utils.members import member_axes
+from jaxrl_stack.utils.members import member_axes, stacked
+from tests.drawn_rows import DRAWN, RecordsRows, assert_same_updates_on_the_host, learned
 from tests.execution.test_offline_step import InMemory, recorded
 
 OBS, BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32), gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
@@ -231,9 +230,7 @@ def test_a_population_skips_the_policy_by_a_branch(updates):
     state, axes = updates.states[0], member_axes(updates.learner.state)
     extra = {name: None if name in updates.learner.shared_extra else own for name, own in axes.extra.items()}
     axes = dataclasses.replace(axes, extra=extra)
-    members = jax.tree.map(
-        lambda axis, own: own if axis is None else jnp.stack([own, own]), axes, state, is_leaf=lambda x: x is None
-    )
+    members = stacked(axes, [state, state])
     update = functools.partial(updates.learner.pure_update.step, axis_name=None)
     arguments = {MODULE: ROWS}, updates.learner.settings(), counters.from_int(1)
 
@@ -425,23 +422,8 @@ def config(env, learner_class=TD3Learner, **model):
     return asked.environment(env_config={"max_steps_in_episode": 10}) if env == PENDULUM else asked
 
 
-DRAWN: list = []
-
-
-class RecordsRows(Update):
-    """Hands every drawn batch to the host."""
-
-    def step(self, state, batch, settings, timesteps, **kwargs):
-        jax.debug.callback(lambda *x: DRAWN.append(jax.tree.map(np.asarray, x)), batch, timesteps, ordered=True)
-        return super().step(state, batch, settings, timesteps, **kwargs)
-
-
 class LearnerThatRecordsRows(TD3Learner):
     update_class = RecordsRows
-
-
-def learned(result):
-    return {k: v for k, v in result["learners"][MODULE].items() if isinstance(v, float) and v == v}
 
 
 @pytest.fixture(scope="module")
@@ -465,21 +447,9 @@ def run(tmp_path_factory):
 
 
 def test_what_the_device_draws_makes_the_same_update_on_the_host(run):
-    hosted = config(ON_THE_HOST).build_algo()
-    before, expected = run.weights
-    jax.tree.map(np.testing.assert_array_equal, before, hosted.learner.get_weights())
-    fused_result = run.first["learners"][MODULE]
-    assert len(run.drawn) // 2 == fused_result["num_target_updates"] > 0
-    for batch, steps in run.drawn:
-        hosted.learner.update_rows(Experience.of_rows(batch), timesteps=counters.to_int(steps))
-    result = hosted.learner.row_results(len(run.drawn))[MODULE]
-    after = hosted.learner.get_weights()
-    assert all((value != before[ref]).any() for ref, value in expected.items())
-    for ref, value in expected.items():
-        np.testing.assert_allclose(after[ref], value, atol=1e-6, err_msg=ref)
-    for name in ("qf_loss", "policy_loss", "td_error_mean"):
-        np.testing.assert_allclose(result[name], fused_result[name], rtol=1e-5, atol=1e-5, err_msg=name)
-    hosted.stop()
+    assert len(run.drawn) // 2 == run.first["learners"][MODULE]["num_target_updates"] > 0
+    names = ("qf_loss", "policy_loss", "td_error_mean")
+    assert_same_updates_on_the_host(config(ON_THE_HOST).build_algo(), run.drawn, run.weights, run.first, names)
 
 
 def test_a_run_continues_exactly(run):

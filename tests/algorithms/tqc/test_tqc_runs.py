@@ -10,12 +10,10 @@ import pytest
 
 from jaxrl_stack.algorithms.tqc import TQC, TQCConfig, TQCLearner
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.core.experience import Experience
-from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.policy import Policy, load_exported
-from jaxrl_stack.utils import counters
+from tests.drawn_rows import DRAWN, RecordsRows, assert_same_updates_on_the_host, learned
 
 PENDULUM, ON_THE_HOST = "gymnax/Pendulum-v1", "pendulum_on_the_host"
 
@@ -47,23 +45,8 @@ def config(env, learner_class=TQCLearner):
     return asked.environment(env_config={"max_steps_in_episode": 10}) if env == PENDULUM else asked
 
 
-DRAWN: list = []
-
-
-class RecordsRows(Update):
-    """Hands every drawn batch to the host."""
-
-    def step(self, state, batch, settings, timesteps, **kwargs):
-        jax.debug.callback(lambda *x: DRAWN.append(jax.tree.map(np.asarray, x)), batch, timesteps, ordered=True)
-        return super().step(state, batch, settings, timesteps, **kwargs)
-
-
 class LearnerThatRecordsRows(TQCLearner):
     update_class = RecordsRows
-
-
-def learned(result):
-    return {k: v for k, v in result["learners"][DEFAULT_MODULE_ID].items() if isinstance(v, float) and v == v}
 
 
 @pytest.fixture(scope="module")
@@ -94,21 +77,9 @@ def run(tmp_path_factory):
 
 
 def test_what_the_device_draws_makes_the_same_update_on_the_host(run):
-    hosted = config(ON_THE_HOST).build_algo()
-    before, expected = run.weights
-    jax.tree.map(np.testing.assert_array_equal, before, hosted.learner.get_weights())
-    fused_result = run.first["learners"][DEFAULT_MODULE_ID]
-    assert len(run.drawn) == fused_result["num_target_updates"] > 1
-    for batch, steps in run.drawn:
-        hosted.learner.update_rows(Experience.of_rows(batch), timesteps=counters.to_int(steps))
-    result = hosted.learner.row_results(len(run.drawn))[DEFAULT_MODULE_ID]
-    after = hosted.learner.get_weights()
-    assert all((value != before[ref]).any() for ref, value in expected.items())
-    for ref, value in expected.items():
-        np.testing.assert_allclose(after[ref], value, atol=1e-6, err_msg=ref)
-    for name in ("qf_loss", "policy_loss", "alpha_loss", "td_error_mean"):
-        np.testing.assert_allclose(result[name], fused_result[name], rtol=1e-5, atol=1e-5, err_msg=name)
-    hosted.stop()
+    assert len(run.drawn) == run.first["learners"][DEFAULT_MODULE_ID]["num_target_updates"] > 1
+    names = ("qf_loss", "policy_loss", "alpha_loss", "td_error_mean")
+    assert_same_updates_on_the_host(config(ON_THE_HOST).build_algo(), run.drawn, run.weights, run.first, names)
 
 
 def test_a_run_goes_on_exactly(run):

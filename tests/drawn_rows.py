@@ -1,0 +1,52 @@
+"""Batches that an algorithm on the device draws from its replay buffer, for the same updates on the host."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from jaxrl_stack.core import DEFAULT_MODULE_ID
+from jaxrl_stack.core.experience import Experience
+from jaxrl_stack.core.learner.update import Update
+from jaxrl_stack.utils import counters
+
+DRAWN: list = []
+"""``(batch, timesteps)`` of each update of a learner whose ``update_class`` is `RecordsRows`."""
+
+
+class RecordsRows(Update):
+    """Hands every drawn batch to the host."""
+
+    def step(self, state, batch, settings, timesteps, **kwargs):
+        jax.debug.callback(lambda *x: DRAWN.append(jax.tree.map(np.asarray, x)), batch, timesteps, ordered=True)
+        return super().step(state, batch, settings, timesteps, **kwargs)
+
+
+def learned(result):
+    """Numbers of the default module in a result."""
+    return {k: v for k, v in result["learners"][DEFAULT_MODULE_ID].items() if isinstance(v, float) and v == v}
+
+
+def assert_same_updates_on_the_host(hosted, drawn, weights, result, names):
+    """Makes the updates of some drawn batches on the host.
+
+    Args:
+        hosted: A new algorithm, which is stopped.
+        drawn: Content of `DRAWN` after an iteration on the device.
+        weights: Weights before and after this iteration.
+        result: Result of this iteration.
+        names: Results of the module to compare.
+    """
+    before, expected = weights
+    jax.tree.map(np.testing.assert_array_equal, before, hosted.learner.get_weights())
+    for batch, steps in drawn:
+        hosted.learner.update_rows(Experience.of_rows(batch), timesteps=counters.to_int(steps))
+    of_host = hosted.learner.row_results(len(drawn))[DEFAULT_MODULE_ID]
+    after = hosted.learner.get_weights()
+    assert all((value != before[ref]).any() for ref, value in expected.items())
+    for ref, value in expected.items():
+        np.testing.assert_allclose(after[ref], value, atol=1e-6, err_msg=ref)
+    for name in names:
+        fused = result["learners"][DEFAULT_MODULE_ID][name]
+        np.testing.assert_allclose(of_host[name], fused, rtol=1e-5, atol=1e-5, err_msg=name)
+    hosted.stop()
