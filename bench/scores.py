@@ -144,7 +144,7 @@ def run_cell(cell: Cell, results: Path, journal: Journal, factor: str | None = N
     config = config_of(cell, FACTORS[factor] if factor else {})
 
     def measure(seeds: list[int]) -> list[dict[str, Any]]:
-        folder = run_folder(results, factor or cell.algorithm, cell.task, seeds=seeds)
+        folder: Any = run_folder(results, factor or cell.algorithm, cell.task, seeds=seeds)
         done = run_benchmark(
             {cell.algorithm: config},
             cell.task,
