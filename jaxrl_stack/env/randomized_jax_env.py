@@ -341,7 +341,9 @@ def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any)
     try:
         unread = _unread(env, draws, draws.names)
     except Exception as error:  # Shapes, indices and branches raise different ones.
-        single = next((name for name in draws.names if not _can_trace(env, draws, name)), ", ".join(draws.names))
+        if not _can_trace(env, draws, ()):  # It fails without draws, too.
+            raise
+        single = next((name for name in draws.names if not _can_trace(env, draws, (name,))), ", ".join(draws.names))
         raise ValueError(
             f"environment(randomized_params={shown(given)}): {env.source} uses {single!r} in Python code, so all "
             f"episodes share one value ({type(error).__name__}). Leave it out, or compute with jax.numpy in reset and "
@@ -360,9 +362,10 @@ def _called(given: Any, name: str) -> str:
     return f"environment(randomized_params={shown({name: given[name]} if isinstance(given, Mapping) else given)})"
 
 
-def _can_trace(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, name: str) -> bool:
+def _can_trace(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, ...]) -> bool:
+    """Whether a reset and a step can be traced in which these parameters have no values."""
     try:
-        _unread(env, draws, (name,))
+        _unread(env, draws, names)
     except Exception:
         return False
     return True

@@ -51,6 +51,11 @@ class InPython(Gain):
         return super().step_env(key, state, action, params)
 
 
+class Broken(Gain):
+    def step_env(self, key, state, action, params):
+        raise NameError("name 'x' is not defined")
+
+
 class OfSelf(Gain):
     """`Gain` that reads `offset` and `length` from itself, not from the argument `params`."""
 
@@ -309,6 +314,11 @@ def test_a_function_draws_what_it_replaces():
 def test_parameters_that_cannot_be_drawn_are_named(env, given, words):
     with pytest.raises(ValueError, match=f"(?s)randomized_params=.*{words}"):
         randomized(env({}), given)
+
+
+def test_an_error_of_the_environment_itself_is_raised_as_it_is():
+    with pytest.raises(NameError, match="name 'x' is not defined"):
+        randomized(Broken({}), {"gain": (1.0, 2.0)})
 
 
 def test_a_value_without_logarithm_has_no_place_on_a_log_scale():
