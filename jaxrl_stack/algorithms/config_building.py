@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrl_stack.algorithms.action_mask_settings import any_module_honours_masks, check_mask_is_kept
 from jaxrl_stack.algorithms.connector_functions import connectors_for_agents, num_positional_arguments
-from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.model_settings import settings_of_module
 from jaxrl_stack.algorithms.policy_spaces import SpacesById, spaces_without_agent, with_policies_of
 from jaxrl_stack.algorithms.registry import get_algorithm_class
 from jaxrl_stack.algorithms.setting_values import copy_value
@@ -205,8 +205,7 @@ def _complete_spec(
         env,
         spaces,
     )
-    own_config = given_settings(spec.model_config)
-    spec.model_config = config.get_config_for_module(module_id).model_config | own_config
+    spec.model_config = settings_of_module(config, module_id, spec)
     return spec
 
 

@@ -81,6 +81,11 @@ def given_settings(model_config: Any) -> dict[str, Any]:
     return as_dict(model_config or {})
 
 
+def settings_of_module(config: Any, module_id: str, spec: Any) -> dict[str, Any]:
+    """Model config of a module: the settings of an AlgorithmConfig with the module's overrides, then of its spec."""
+    return config.get_config_for_module(module_id).model_config | given_settings(spec.model_config)
+
+
 def problem_with_model_config(model_config: Mapping[Any, Any]) -> str | None:
     """Description of the first invalid value of a model config, with the setting's name; None if all are valid.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from jaxrl_stack.algorithms.model_settings import given_settings
+from jaxrl_stack.algorithms.model_settings import settings_of_module
 from jaxrl_stack.core.observation_keys import OBSERVATION_KEYS, check_observation_keys, observed_keys
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
@@ -25,7 +25,7 @@ def check_observation_key_settings(config: Any) -> None:
     """
     specs = config._given_specs() or {module_id: RLModuleSpec() for module_id in config._policy_ids()}
     for module_id, spec in specs.items():
-        settings = config.get_config_for_module(module_id).model_config | given_settings(spec.model_config)
+        settings = settings_of_module(config, module_id, spec)
         if spec.module_class is not None or not _selects_keys(settings):
             continue
         try:
@@ -49,7 +49,7 @@ def kept_observation_keys(config: Any, module_id: str | None, space: gym.Space) 
     """
     module_id = next(iter(config._policy_ids())) if module_id is None else module_id
     spec = config._given_specs().get(module_id, RLModuleSpec())
-    settings = config.get_config_for_module(module_id).model_config | given_settings(spec.model_config)
+    settings = settings_of_module(config, module_id, spec)
     if not _selects_keys(settings):
         return None
     if mask_key_in(space, (config.action_mask_key,)) is not None:

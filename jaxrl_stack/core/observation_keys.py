@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import gymnasium as gym
+import jax
 import jax.numpy as jnp
 
-from jaxrl_stack.core.default_observations import Nested, flatten_beside_images, flatten_space_beside_images
+from jaxrl_stack.core.default_observations import flatten_beside_images, flatten_space_beside_images
+from jaxrl_stack.utils.spaces import map_parts
 
 POLICY_OBS_KEY = "policy_obs_key"
 VALUE_OBS_KEY = "value_obs_key"
@@ -115,14 +117,9 @@ def _part(space: gym.spaces.Dict, observation: Any) -> Any:
 
 
 def _num_batch_dims(space: gym.Space, observation: Any) -> int:
-    while isinstance(space, Nested):
-        parts: dict[Any, gym.Space] = dict(
-            space.spaces.items() if isinstance(space, gym.spaces.Dict) else enumerate(space.spaces)
-        )
-        key, space = next(iter(parts.items()))
-        observation = observation[key]
-    assert space.shape is not None
-    return jnp.ndim(observation) - len(space.shape)
+    """Leading axes of an observation; all its leaves have the same."""
+    numbers = map_parts(lambda part, value: jnp.ndim(value) - len(part.shape or ()), space, observation)
+    return jax.tree.leaves(numbers)[0]
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -18,7 +17,7 @@ from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
-from jaxrl_stack.utils.live_inputs import traced_once
+from jaxrl_stack.utils.live_inputs import read_inputs
 from jaxrl_stack.utils.nested import row
 from jaxrl_stack.utils.spaces import shape_dtype_struct
 
@@ -121,26 +120,30 @@ class PolicyProgram:
         """
         if self.has_host_connectors or not isinstance(self.env_to_module.input_observation_space, gym.spaces.Dict):
             return []
-        modes = (False, True) if explore is None else (explore,)
-        try:
-            return self._unread_observations(arrays, modes)
-        except Exception:  # whatever a module raises that only acts greedily, or only explores
-            able = tuple(mode for mode in modes if self._acts(arrays, mode))
-            if not able or able == modes:
-                raise
-        return self._unread_observations(arrays, able)
-
-    def _acts(self, arrays: PolicyArrays, explore: bool) -> bool:
-        """Whether actions can be computed with a value of `explore`, for one or for two environments."""
-        for num_envs in (1, 2):
+        traces, failed = [], None
+        for mode in (False, True) if explore is None else (explore,):
             try:
-                jax.eval_shape(
-                    lambda *args: self._outcome(arrays, (), (explore,), *args), *self._arguments(arrays, num_envs)
-                )
-            except Exception:  # see `unread_observations`
-                continue
-            return True
-        return False
+                traces.append(self._trace(arrays, mode, 1))
+            except Exception as error:  # whatever a module raises that only acts greedily, or only explores
+                failed = error
+                try:
+                    self._trace(arrays, mode, 2)
+                except Exception:
+                    continue
+                raise  # It acts, and what it reads is not known.
+        if not traces:
+            assert failed is not None
+            raise failed
+        state, observations = self._arguments(arrays, 1)
+        num_leaves = len(jax.tree.leaves(state))
+        # A leaf of the state is read if a later action depends on it.
+        read_state, found = None, [False] * num_leaves
+        while found[:num_leaves] != read_state:
+            read_state = found[:num_leaves]
+            of_modes = [read_inputs(one, [True] * (len(one.outvars) - num_leaves) + read_state) for one in traces]
+            found = [any(own) for own in zip(*of_modes, strict=True)]
+        named = zip(jax.tree.leaves_with_path(observations), found[num_leaves:], strict=True)
+        return [jax.tree_util.keystr(path, simple=True, separator="/") for (path, _), is_read in named if not is_read]
 
     def _arguments(self, arrays: PolicyArrays, num_envs: int) -> tuple[Any, Any]:
         """Shapes and dtypes of state and observations of some environments."""
@@ -148,41 +151,19 @@ class PolicyProgram:
         state = jax.eval_shape(lambda: self._initial_state(connectors, num_envs=num_envs))
         return state, shape_dtype_struct(self.env_to_module.input_observation_space, (num_envs,))
 
-    def _unread_observations(self, arrays: PolicyArrays, modes: Collection[bool]) -> list[str]:
-        """`unread_observations` for some values of `explore`."""
-        state, observations = self._arguments(arrays, 1)
-        read_state: set[int] = set()
-        while True:
-            outcome = functools.partial(self._outcome, arrays, frozenset(read_state), modes)
-            state_matters, matters = traced_once(outcome, state, observations).matters
-            found = {i for i, leaf_matters in enumerate(jax.tree.leaves(state_matters)) if leaf_matters}
-            if found <= read_state:
-                break
-            read_state |= found
-        named = jax.tree.leaves_with_path(matters)
-        return [jax.tree_util.keystr(path, simple=True, separator="/") for path, is_read in named if not is_read]
+    def _trace(self, arrays: PolicyArrays, explore: bool, num_envs: int) -> Any:
+        """Program of `_outcome` for some environments."""
+        outcome = functools.partial(self._outcome, arrays, explore)
+        return jax.make_jaxpr(outcome)(*self._arguments(arrays, num_envs)).jaxpr
 
     # ---------------------------------------------------------------------------------------------------- traced
 
-    def _outcome(
-        self,
-        arrays: PolicyArrays,
-        kept: Collection[int],
-        modes: Collection[bool],
-        state: PolicyState,
-        observations: Any,
-    ) -> Any:
-        """Actions and outputs of one step, and the leaves `kept` of the state after it; for values of `explore`."""
-        outcomes, number = [], state.num_envs
-        for explore in modes:
-            given = (np.zeros(number, np.float32), np.zeros(number, bool), jax.random.key(0), np.uint32(0))
-            actions, after, outputs, _ = self.traced(
-                arrays, state, {Columns.OBS: observations}, *given, explore=explore
-            )
-            outputs = {name: column for name, column in outputs.items() if name != Columns.STATE_OUT}
-            leaves = [leaf for i, leaf in enumerate(jax.tree.leaves(after)) if i in kept]
-            outcomes.append((actions, outputs, leaves))
-        return outcomes
+    def _outcome(self, arrays: PolicyArrays, explore: bool, state: PolicyState, observations: Any) -> tuple[Any, ...]:
+        """Outputs and actions of one step, then the state after it."""
+        number = state.num_envs
+        given = (np.zeros(number, np.float32), np.zeros(number, bool), jax.random.key(0), np.uint32(0))
+        actions, after, outputs, _ = self.traced(arrays, state, {Columns.OBS: observations}, *given, explore=explore)
+        return {name: column for name, column in outputs.items() if name != Columns.STATE_OUT}, actions, after
 
     def _initial_state(self, connectors: tuple[Any, Any], *, num_envs: int) -> PolicyState:
         return PolicyState(**{**vars(self.step.start(num_envs, *connectors)), "prev_rewards": None})

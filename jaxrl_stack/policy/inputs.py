@@ -17,6 +17,7 @@ from jaxrl_stack.policy.playing import made, play
 from jaxrl_stack.utils.action_masks import allows_an_action, mask_key_of, note_mask_that_allows_nothing
 from jaxrl_stack.utils.closing import close_env
 from jaxrl_stack.utils.integers import choices_of, outside_of
+from jaxrl_stack.utils.nested import blank_item, space_struct
 from jaxrl_stack.utils.spaces import dtype_of, map_parts, shape_dtype_struct, validate_batch
 from jaxrl_stack.utils.spaces.boxes import members_of
 from jaxrl_stack.utils.streams import Stream, stream_key
@@ -149,12 +150,13 @@ class Acting(abc.ABC, Generic[State]):
 
     def _completed(self, observations: Any, batch_dims: int) -> Any:
         """Observations with zeros for missing keys that are not read."""
-        if not _lacks_keys(self.observation_space, observations):
+        missing = _missing_key(self.observation_space, observations)
+        if missing is None:
             return observations
         if self._host_connectors:
             raise ValueError(
-                f"The observation has no key {_missing_key(self.observation_space, observations)!r}. Add it: the host "
-                f"connectors {self._host_connectors} of this policy may read every key."
+                f"The observation has no key {missing!r}. Add it: the host connectors {self._host_connectors} of this "
+                f"policy may read every key."
             )
         given = _as_arrays_of_given_keys(self.observation_space, observations)
         leaves = jax.tree.leaves(given)
@@ -291,27 +293,22 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
     return arrays
 
 
-def _lacks_keys(space: gym.Space, observations: Any) -> bool:
-    """Whether a dict of observations lacks a key of its space, at any depth."""
+def _missing_key(space: gym.Space, observations: Any) -> str | None:
+    """Path of the first key of its space that a dict of observations lacks, at any depth; None if it has all."""
     if not isinstance(space, gym.spaces.Dict) or not isinstance(observations, Mapping):
-        return False
-    return any(key not in observations or _lacks_keys(part, observations[key]) for key, part in space.spaces.items())
-
-
-def _missing_key(space: gym.Space, observations: Any) -> str:
-    """Name of the first missing key of observations that lack one."""
-    assert isinstance(space, gym.spaces.Dict)
+        return None
     for key, part in space.spaces.items():
         if key not in observations:
             return key
-        if _lacks_keys(part, observations[key]):
-            return f"{key}/{_missing_key(part, observations[key])}"
-    raise KeyError("observations have all keys")
+        inner = _missing_key(part, observations[key])
+        if inner is not None:
+            return f"{key}/{inner}"
+    return None
 
 
 def _as_arrays_of_given_keys(space: gym.Space, observations: Any) -> Any:
     """`_as_arrays` for dicts that may lack keys."""
-    if not _lacks_keys(space, observations):
+    if _missing_key(space, observations) is None:
         return _as_arrays(space, observations)
     parts = space.spaces  # type: ignore[attr-defined]
     return {
@@ -335,7 +332,7 @@ def _with_zeros(
     Raises:
         ValueError: If a key is missing that is read.
     """
-    if not _lacks_keys(space, observations):
+    if _missing_key(space, observations) is None:
         return observations
     assert isinstance(space, gym.spaces.Dict)
     completed = dict(observations)
@@ -353,14 +350,9 @@ def _with_zeros(
                 f"The observation has no key {name!r}, which the policy reads. Add it; only {list(unread)} are "
                 "optional."
             )
-        completed[key] = map_parts(lambda leaf: _first_element(leaf, batch_shape), part)
+        blank = blank_item(space_struct(part))
+        completed[key] = jax.tree.map(lambda x: np.broadcast_to(x, (*batch_shape, *x.shape)), blank)
     return completed
-
-
-def _first_element(space: gym.Space, batch_shape: tuple[int, ...]) -> np.ndarray:
-    """Zeros of a batch, or its first choice for a space of choices that do not start at 0."""
-    first = 0 if isinstance(space, gym.spaces.Box) else choices_of(space)[0]  # type: ignore[arg-type]
-    return np.broadcast_to(np.asarray(first, dtype_of(space)), (*batch_shape, *(space.shape or ())))
 
 
 def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
