@@ -1,4 +1,4 @@
-"""Kills `jaxrl benchmark` at random moments, continues it, and compares its files with those of an uninterrupted run.
+"""Kills `jaxrl benchmark` at random moments, continues it, and compares its files with an uninterrupted run's.
 
     python -m bench.killed_benchmark --json bench/killed_benchmark.jsonl
 

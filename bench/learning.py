@@ -7,8 +7,8 @@
     python -m bench.learning --compare-drivers
     python -m bench.learning --algorithm DQN --env gymnax/CartPole-v1 --hold 400 --from 150000 --until 400000
 
-Settings, targets and steps are those of the algorithm's tuned settings (``jaxrl list tuned``). Runs are those of
-`run_seeds`: on JAX environments all seeds are one program, on others they train one after the other.
+The algorithm's tuned settings (``jaxrl list tuned``) name settings, targets and steps. `run_seeds` trains the runs: on
+JAX environments all seeds are one program, on others they train one after the other.
 
 Option ``--json FILE`` appends each finished run to FILE as a line of JSON, with its commit; runs that FILE contains are
 not repeated. The runs behind the tuned settings are in ``bench/learning.jsonl``. Option ``--checkpoints DIR`` keeps the
@@ -414,7 +414,7 @@ def run_all_seeds(
 
 
 def criterion_of(algorithm: str, env: str, args: argparse.Namespace) -> Criterion:
-    """Target and limit of the command line, or those of the environment.
+    """Target and limit of the command line; by default the environment's.
 
     Raises:
         SystemExit: One is missing.

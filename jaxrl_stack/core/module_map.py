@@ -206,7 +206,7 @@ class ByModule(Mapping[str, ValueT]):
     def __len__(self) -> int:
         return len(self._of)
 
-    # Views of a Mapping take several times as long as those of a dict, and runners need them for each block.
+    # Views of a Mapping take several times as long as a dict's, and runners need them for each block.
 
     def items(self) -> ItemsView[str, ValueT]:
         return self._of.items()

@@ -272,7 +272,7 @@ def test_scores_are_of_evaluations_if_there_are_any_and_higher_is_better():
 
 
 class ScoredPopulation:
-    """As much of a population as successive halving reads, with given returns."""
+    """The part of a population that successive halving reads, with given returns."""
 
     config = CONFIG
 

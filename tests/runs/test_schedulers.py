@@ -64,7 +64,7 @@ def test_other_schedulers_and_several_brackets_are_refused(scheduler, message):
 
 
 class Trial:
-    """As much of a trial as Tune's quantiles read."""
+    """The part of a trial that Tune's quantiles read."""
 
     experiment_tag = ""
 

@@ -19,7 +19,7 @@ from jaxrl_stack.utils import counters
 class DefaultTD3RLModule(DefaultSACRLModule):
     """A deterministic policy and one or two critics, with target networks of all of them.
 
-    Attributes are those of `DefaultSACRLModule` without the temperature, and `target_pi_encoder` and `target_pi`.
+    It has the attributes of `DefaultSACRLModule` except the temperature, and `target_pi_encoder` and `target_pi`.
     Actions are in [-1, 1], ``tanh`` of the policy head's outputs.
 
     With ``use_lstm`` the policy's encoder has a recurrent state, and columns are sequences, ``[B, T, ...]``.

@@ -1,4 +1,4 @@
-"""TD3's losses with a delayed policy, and those of TD3+BC."""
+"""Losses of TD3, with a delayed policy, and of TD3+BC."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 BC_LOSS_KEY = "bc_loss"
 BC_Q_WEIGHT_KEY = "bc_q_weight"
-"""Names of TD3+BC's results of each module, besides those of TD3."""
+"""Names of TD3+BC's results of each module, besides TD3's."""
 POLICY_METRICS = "policy_metrics"
 """Name in a learner's extra state: ``{module_id: {metric: float32}}``, metrics of the last update of the policy."""
 SMALLEST_MEAN = 1e-8

@@ -94,7 +94,7 @@ def trained_on(
         valid, masked = own.num_rows, mid if mid in amounts else source
         if masked in masks:
             valid = int(np.count_nonzero(masks[masked]))
-        # Epochs cover every row equally often, so the share of valid rows is that of the whole batch.
+        # Epochs cover every row equally often, so the whole batch has the same share of valid rows.
         per_shard = plan.rows_per_shard_and_step(own.rows_per_item)
         items_per_step = per_shard * plan.local_shards if per_shard else own.num_items
         rows_per_step = items_per_step * valid / own.num_items

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 _NUM_CALLS = 8
-"""Number of calls of a function: one that draws, or counts its calls, is unlikely to return so many equal answers."""
+"""Number of calls of a function. One that draws, or counts its calls, is unlikely to answer all of them equally."""
 
 
 def is_trained(policies_to_train: Any, module_id: str) -> bool:
