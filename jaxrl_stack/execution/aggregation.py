@@ -60,7 +60,8 @@ class AggregatorActor(FaultAwareApply):
         set_up_actor(num_cpus=1, num_gpus=0)
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
-        """``((number, one part without columns), its columns)``; the columns stay in Ray's object store.
+        """Returns ``((number, part without columns), columns)`` of one train batch. Ray returns the columns as a second
+        reference, so they stay in the object store.
 
         Raises:
             LostExperienceError: If columns of a part are lost.
@@ -186,18 +187,18 @@ class Aggregation:
         self.num_env_steps_out += sum(batch.num_env_steps for batch in batches)
 
     def awaited(self) -> list[Any]:
-        """Ray references of the actors' work."""
+        """Ray references of the batches that the actors are building."""
         return self._manager.async_request_refs(_BATCHES)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Returns when an actor has finished work, or after the timeout."""
+        """Waits until an actor has built a batch, or until the timeout."""
         if refs := self.awaited():
             self._backend.wait(refs, timeout_s=timeout_seconds, fetch=False)
         else:
             self._backend.sleep(PROBE_INTERVAL_S)  # All of them are on their way back.
 
     def on_their_way(self) -> Iterator[Batch]:
-        """Batches that wait, or that actors work on."""
+        """Yields the batches that no learner has received: waiting for an actor, being built, or ready."""
         yield from self._backlog
         yield from self.ready
         for batches in self._at_work.values():

@@ -114,7 +114,7 @@ class AsynchronousStep(TrainingStep):
         return self._feed, self.aggregation
 
     def _fill(self, feed: LearnerFeed, aggregation: Aggregation) -> None:
-        """Passes ready batches to the feed, as long as it has room."""
+        """Moves ready batches to the learner's feed until the feed is full."""
         while aggregation.ready and feed.has_room:
             give_away = self._drop if self.config._skip_learners else feed.put
             give_away(aggregation.ready.popleft())
@@ -144,7 +144,7 @@ class AsynchronousStep(TrainingStep):
         self._feed = self.aggregation = None
 
     def _forget(self) -> None:
-        """Drops everything that was sampled so far."""
+        """Drops all samples and batches that have not been learned from, and stops the feed."""
         if self._feed is not None:
             self._feed.stop()
             self._feed = None
@@ -160,7 +160,7 @@ class AsynchronousStep(TrainingStep):
         self._results = _IterationResults()
 
     def num_env_steps_on_their_way(self) -> int:
-        """Sampled env steps that wait for learning, or are in a running update."""
+        """Number of sampled env steps that wait for an update or are in a running update."""
         batches = {id(batch): batch for batch in self._on_their_way() if batch.fate is None}
         packed = sum(batch.num_env_steps for batch in batches.values())
         return packed + sum(part.num_env_steps for part in self._packer.parts)

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 class DeviceDriver(LocalDriver):
-    """Trains on a JAX environment, or on data that its training step keeps.
+    """Trains in one compiled program, on a JAX environment or on recorded data that is stored on the devices.
 
     Args:
         resolved: The environment; None for a training step without one.
@@ -140,7 +140,7 @@ class DeviceDriver(LocalDriver):
     # -------------------------------------------------------------------------------------------------- building
 
     def _check_devices(self, num_devices: int) -> None:
-        """Refuses sizes that do not divide by the devices."""
+        """Raises ValueError if the number of environments or rows is no multiple of the number of devices."""
         if self.config.disable_jit and num_devices > 1:
             raise ValueError(
                 f"debugging(disable_jit=True) needs a single device, and this config uses {num_devices}. Set "
@@ -227,7 +227,9 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Sizes of an update for the learner's step counts; without samples those of `update_of_rows`."""
+        """Returns the update's sizes, from which the learner counts its steps. If the step does not sample, these are
+        the sizes of `update_of_rows`.
+        """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
         # From replay each module gets the same number of rows.
@@ -306,8 +308,8 @@ class DeviceDriver(LocalDriver):
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
-        """int32, training steps before the first update, which needs enough sampled steps, in the call of the program
-        after `num_env_steps`; None for a training step that always learns.
+        """Returns the number of training steps without an update in the program's next call, int32: the replay buffer
+        must first contain `learning_starts` env steps. None if every training step updates.
         """
         if self.step.learning_starts is None:
             return None
@@ -319,7 +321,7 @@ class DeviceDriver(LocalDriver):
         return self.learner.state, self.shards.state, self.kept, self.timesteps
 
     def mapped(self, program: DeviceProgram, *, donates: bool) -> Any:
-        """A program over the learner's devices, compiled at its first call.
+        """Maps `program` over the learner's devices and compiles it at the first call.
 
         Args:
             program: Like `program`.
@@ -335,7 +337,8 @@ class DeviceDriver(LocalDriver):
         )
 
     def sampled_again(self, settings: Any, before: tuple[Any, Any] | None) -> Any:
-        """Samples of the program's last call, from a second run of it; for errors.
+        """Repeats the program's last call and returns the columns that it sampled; used to locate NaNs for error
+        messages.
 
         Args:
             settings: The learner's traced settings in that call.
@@ -360,7 +363,7 @@ class DeviceDriver(LocalDriver):
         return block
 
     def trace_program(self) -> jax.stages.Traced:
-        """The program that the next `training_step` runs, traced and not compiled.
+        """Traces the program that the next `training_step` runs, without compiling it.
 
         ``trace_program().lower(lowering_platforms=("cuda",))`` works without a GPU.
 
@@ -467,7 +470,7 @@ class DeviceDriver(LocalDriver):
         return also_lost
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
-        """Loads states of one device, given on the host, that another driver has trained.
+        """Loads host arrays of a learner, runner and replay buffer that another driver has trained on one device.
 
         Args:
             learner, runner, kept: See `TrainState`; of one device, without the device axis. Without `kept`, the

@@ -75,7 +75,9 @@ class DeviceEvaluation(Evaluation):
         self._group = EnvRunnerGroup(self._runner, num_env_runners=0, is_evaluation=True)
 
     def _own(self, spec: MultiRLModuleSpec | None) -> MultiRLModuleSpec:
-        """Acting modules, without parts that only training needs."""
+        """Returns the spec of the acting modules, without the parts that only training needs
+        (``inference_only=True``).
+        """
         driver = self._driver
         config = driver.config if spec is None else self.config
         return config.get_multi_rl_module_spec(spaces=driver.module_spaces, inference_only=True)
@@ -93,7 +95,9 @@ class DeviceEvaluation(Evaluation):
             self._fetched.fetch()
 
     def _key(self, iteration: int, call: int) -> jax.Array:
-        """PRNG key of an evaluation, by the iteration and the number of the evaluation after it."""
+        """PRNG key of one evaluation, from the iteration and from `call`, the number of evaluations since that
+        iteration.
+        """
         key = stream_key(self._runner.config.root_seed, Stream.EVALUATION)
         return jax.random.fold_in(jax.random.fold_in(key, iteration), call)
 
@@ -196,7 +200,7 @@ class FetchedWeights:
 
     @property
     def module(self) -> MultiRLModule:
-        """The modules with these weights."""
+        """Module with the fetched weights, built at the first access."""
         if self._module is None:
             self._module = self.pure.bind(self.state.params, self.state.rest)
         return self._module

@@ -93,7 +93,7 @@ class DeviceRing:
     def _over_devices(
         self, function: Callable[..., Any], in_axes: tuple[int, ...] = (0,), donate_argnums: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
-        """A program with one result over the learner's devices."""
+        """Maps a function with one result over the learner's devices."""
         learner = self._learner
         return map_over_devices(
             function,
@@ -112,11 +112,11 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- filling
 
     def init(self) -> Any:
-        """Empty rings, or rings with recorded steps, which environments do not continue."""
+        """Creates the replay buffers: empty, or filled with recorded steps, which sampled episodes do not continue."""
         return self.filled() if self._start is None else self.cut(self.filled())
 
     def filled(self) -> Any:
-        """Rings with only the recorded steps that they start with."""
+        """Creates replay buffers that contain only the recorded steps of `replay_buffer_config`, if any."""
         devices, num_devices = self._learner.devices, self._learner.num_devices
         (kept,) = self._make(np.zeros(len(devices), np.float32))
         if self._start is None:
@@ -240,7 +240,7 @@ class RingContents(Checkpointable):
             self.take(self.checked(state))
 
     def checked(self, state: Mapping[str, Any]) -> Any:
-        """The rings that a state describes, as arrays on the host.
+        """Converts a state to host arrays and checks their number of devices, shapes and dtypes.
 
         Raises:
             ValueError: See `set_state`.
@@ -256,7 +256,7 @@ class RingContents(Checkpointable):
         return from_named_leaves(shapes, state, "the replay buffer")
 
     def take(self, restored: Any) -> None:
-        """Replaces the rings by those that `checked` returned."""
+        """Replaces the replay buffers by host arrays that `checked` returned."""
 
         def placed() -> Any:
             self._kept.value = None
@@ -265,7 +265,7 @@ class RingContents(Checkpointable):
         self._kept.replace(placed, self._replay.init)
 
     def clear(self) -> bool:
-        """Empties the rings; returns whether they had steps."""
+        """Empties the replay buffers; returns True if they contained steps."""
         had_steps = bool(np.any(all_shards(self._kept.value.size)))
         self._kept.start(self._replay.init)
         return had_steps
@@ -290,8 +290,9 @@ class RingsOfModules(Checkpointable):
         return {module_id: own.get_state() for module_id, own in self._of_modules.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned; does nothing for an empty state. Modules that it lacks start with
-        empty rings, because their environments do not continue; additional modules are ignored.
+        """Restores a state that `get_state` returned; does nothing for an empty state. Modules that are missing in the
+        state start with empty buffers, because their episodes do not continue; modules that only the state has are
+        ignored.
 
         Raises:
             ValueError: If it has none of the modules, or the state of a module does not fit (`RingContents.set_state`).

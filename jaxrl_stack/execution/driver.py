@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 class Driver(abc.ABC):
-    """Samples and learns from one source, and owns an evaluation with a separate source.
+    """Samples and learns from one source (an environment or data), and evaluates on a separate one.
 
     Args:
         algorithm: Algorithm of this driver, for callbacks; None in a learner actor.
@@ -201,7 +201,8 @@ class Driver(abc.ABC):
         """
 
     def time_shares(self, folder: pathlib.Path, seconds: float) -> dict[str, float]:
-        """Time shares of the last iteration, ``{part: share}``; {} if unknown in this process.
+        """Fraction of the last iteration's time for each part of the training step, ``{part: fraction}``; {} if
+        unknown.
 
         Args:
             folder: Folder with the trace of the iteration.
@@ -210,7 +211,7 @@ class Driver(abc.ABC):
         return {}
 
     def count_env_steps(self, num_env_steps: int) -> None:
-        """Counts steps that a user's training step has sampled without this driver."""
+        """Adds env steps that a user's training step has sampled without this driver."""
         self.num_env_steps += num_env_steps
 
     @property
@@ -231,7 +232,7 @@ class Driver(abc.ABC):
         """``{module_id: {metric: number}}`` of the last update; counters cover the last `num_updates` updates."""
 
     def results(self) -> dict[str, Any]:
-        """Nested parts of an iteration's result that are not about samples and updates."""
+        """Entries of an iteration's result about actors, replay and timers, but not about samples and updates."""
         group = self.env_runner_group
         return {
             **self.step.results(self),
@@ -243,12 +244,12 @@ class Driver(abc.ABC):
 
     @property
     def eval_env_runner(self) -> EnvRunner | None:
-        """The EnvRunner of this process that evaluates; None if only actors do."""
+        """EnvRunner of the evaluation in this process; None if only actors evaluate."""
         return self.evaluation.runner
 
     @property
     def eval_env_runner_group(self) -> EnvRunnerGroup:
-        """All EnvRunners that evaluate."""
+        """EnvRunners of the evaluation."""
         return self.evaluation.group
 
     @property
@@ -257,7 +258,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def evaluate_on_data(self, iteration: int, call: int = 0) -> dict[str, Any]:
-        """The part of `evaluate` on data; {} without one."""
+        """Evaluates on held-out data; returns the entries for the result, {} if the config has no such evaluation."""
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
         """Passes the current weights and statistics to the evaluation's runners, before an evaluation that runs next to
@@ -384,12 +385,12 @@ class Driver(abc.ABC):
 
     @property
     def stored_replay(self) -> Checkpointable | None:
-        """The replay buffer, if there is one and checkpoints contain it."""
+        """Replay buffer that checkpoints contain; None without one, or with ``store_buffer_in_checkpoints=False``."""
         replay: Any = self.replay_buffer
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the state of `stored_replay` from a whole state, after everything else.
+        """Restores the replay buffer from a driver's whole state, after all other parts.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -403,7 +404,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
-        """Continue with other values of traced settings.
+        """Changes the values of traced settings without recompiling.
 
         Args:
             config: Config that differs from the present one in traced settings only.
@@ -415,7 +416,8 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def reset(self, config: AlgorithmConfig, callbacks: CallbackList) -> bool:
-        """Starts from the beginning; returns False if that is impossible, and then changes nothing.
+        """Starts training again from initial weights without recompiling. If that is impossible, changes nothing and
+        returns False.
 
         Args:
             config: Config that differs in traced settings and seed only.

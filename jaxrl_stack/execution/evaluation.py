@@ -115,8 +115,8 @@ def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map:
 def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
-    """Amounts to sample, by the samples so far (`shares`). "auto" samples about a second per round, until training
-    ends.
+    """Yields the number of episodes or steps that each runner samples in the next round. With
+    ``evaluation_duration="auto"``, a round takes about a second and rounds continue until training ends.
     """
     if config.evaluation_duration != "auto":
         duration = int(config.evaluation_duration)
@@ -138,7 +138,7 @@ def _rounds(
 
 
 def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> None:
-    """Counts an evaluation, and adds the sums over all evaluations to its results.
+    """Adds an evaluation's counts to `lifetime`, and the new sums to its results under ``..._lifetime`` keys.
 
     Args:
         results: Results that `Driver.evaluate` returned.
@@ -193,7 +193,7 @@ class Evaluation(abc.ABC):
     # ------------------------------------------------------------------------------------------------------ its checks
 
     def check_spaces(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> None:
-        """Refuses environments with other spaces than the modules of training.
+        """Raises ValueError if the evaluation environment's spaces differ from the trained modules' spaces.
 
         Args:
             spaces: Observation and action space of each module in evaluation's environment, by module id.
@@ -211,7 +211,7 @@ class Evaluation(abc.ABC):
                     )
 
     def module_spec(self) -> MultiRLModuleSpec | None:
-        """Modules of evaluation, with training's spaces; None if they are those of training.
+        """Spec of the evaluation's modules if `evaluation_config` changes the model; None if they are the trained ones.
 
         Raises:
             ValueError: If the learners' weights do not fit them.
@@ -262,16 +262,18 @@ class Evaluation(abc.ABC):
 
     @property
     def is_stored(self) -> bool:
-        """Whether checkpoints contain its connectors: it evaluates, or no other runner has those that policies need."""
+        """Whether checkpoints contain this evaluation's connector states: if it runs in intervals, or if training has
+        no runner with connectors.
+        """
         driver = self._driver
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Description of its runners in checkpoints, or None."""
+        """Description of the evaluation's runners for checkpoints; None if checkpoints contain none."""
         return None
 
     def get_state(self) -> dict[str, Any] | None:
-        """State of its runners in checkpoints, or None."""
+        """State of the evaluation's runners for checkpoints; None if checkpoints contain none."""
         return None
 
     def set_state(self, state: dict[str, Any], *, is_whole: bool) -> None:  # noqa: B027 - most take all from training
@@ -292,7 +294,7 @@ class Evaluation(abc.ABC):
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Starts from the beginning with another config that differs in traced settings only."""
+        """Starts again with a config that differs from the present one in traced settings only."""
         self.config = config
 
     def write_output(self) -> None:  # noqa: B027 - without an environment there is none

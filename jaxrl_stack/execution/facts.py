@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Facts(abc.ABC):
-    """Spaces, learners, modules and runners when a training step plans; planning does not change them.
+    """Spaces, learners, modules and runners of a driver, read by `TrainingStep.plan`; planning does not change them.
 
     Attributes:
         step_name: Class of the training step, for messages.
@@ -98,7 +98,7 @@ class Facts(abc.ABC):
         all_final_obs: bool = False,
         may_stay_remote: bool = False,
     ) -> SamplePlan:
-        """Plan for `Place.sample`, with the layouts of the sampled columns.
+        """Plans a `Place.sample` call: number of steps, and layout of each module's columns.
 
         Args:
             num_steps: ``T``, steps of each environment in a share.
@@ -142,7 +142,9 @@ class Facts(abc.ABC):
         return SamplePlan(num_steps, Layouts(layouts), num_shares, at_least, has_all_final_obs=all_final_obs)
 
     def _check_declared_columns(self, for_replay: bool) -> None:
-        """Refuses declared columns that no sampled step has, as far as it is known what steps have."""
+        """Raises ValueError if the learner declares a column that recorded steps lack. Does nothing if a learner
+        connector may add columns, or if the recorded columns are not known completely.
+        """
         if self.config._learner_connector and not for_replay:
             # A connector of the user may make them of the sampled steps.
             return
@@ -160,7 +162,7 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Update for `Place.update` from planned samples.
+        """Plans a `Place.update` call on planned samples.
 
         Args:
             samples: Plan of its samples, all shares together.
@@ -172,8 +174,8 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> dict[str, int]:
-        """``{module_id: n}``, the number of frames in the module's inputs, of which a replay buffer stores the newest;
-        1 if it must store whole inputs.
+        """Number of stacked frames in each module's observations, ``{module_id: n}``: the replay buffer stores only the
+        newest frame of each step. 1 if it must store whole observations.
         """
 
     # ------------------------------------------------------------------------------------------------ host or device
@@ -190,20 +192,22 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def choose(self, *, host: T, device: T) -> T:
-        """One of two values, by the memory (host or device) that stores the samples."""
+        """Returns `host` or `device`, whichever memory stores the samples."""
 
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
-        """``(T, layouts)`` of the rollout of one EnvRunner; modules without a layout are as recorded."""
+        """Returns ``(T, layouts)`` of one EnvRunner's rollout: number of steps, and layouts of modules whose columns
+        differ from the recorded ones.
+        """
 
     @abc.abstractmethod
     def train_layouts(self, samples: SamplePlan) -> Mapping[str, Layout]:
-        """Layouts of the batch of an update from these samples."""
+        """Layouts of the train batch that an update builds from these samples."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HostFacts(Facts):
-    """Facts for EnvRunners that sample, or rows from the host's memory.
+    """Facts of a driver whose samples come from EnvRunners or from rows in host memory.
 
     Attributes:
         samples_as_recorded: Whether runners return the unchanged outputs of their pipelines.
@@ -260,7 +264,7 @@ class HostFacts(Facts):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceFacts(Facts):
-    """Facts for a program that samples, or draws from data on the devices.
+    """Facts of a driver whose compiled program samples, or draws from data on the devices.
 
     Attributes:
         num_envs: Environments over all devices.

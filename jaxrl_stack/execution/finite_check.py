@@ -117,8 +117,8 @@ class FiniteCheck:
         return None if block is None else self._first_in(block)
 
     def _first_in(self, block: Any) -> NotUsable | None:
-        """The first non-finite number in recorded columns, leaves ``[D, T, B, ...]``, with its agent if there are
-        several.
+        """Finds the first NaN or infinity in sampled columns, leaves ``[D, T, B, ...]``, with its agent if there are
+        several agents; None if all values are finite.
         """
         module_map = self._driver.module_map
         block = own_shards(block)
@@ -133,7 +133,7 @@ class FiniteCheck:
         return min(found, default=None)
 
     def _first_kept(self, kept: Mapping[str, Mapping[str, np.ndarray]]) -> NotUsable | None:
-        """The first non-finite number in kept data; steps count from the first one of this call."""
+        """Finds the first NaN or infinity in the replay buffer; step 0 is the first step of the last call."""
         found = []
         columns = [column for of_module in kept.values() for column in of_module.items()]
         for order, (name, is_bad) in enumerate(columns):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HeldOutRows:
-    """Rows that a training step holds out; a `RowSource`.
+    """Recorded rows that a training step excludes from training, as a `RowSource` for evaluation.
 
     Args:
         driver: Driver with learners and a planned training step.
@@ -33,7 +33,7 @@ class HeldOutRows:
         self._checked(rows)
 
     def draw(self) -> Experience:
-        """Returns the present held-out rows of the training step.
+        """Returns the training step's held-out rows.
 
         Raises:
             ValueError, TypeError: See the class.
@@ -67,7 +67,7 @@ class HeldOutRows:
 
 
 class HeldOutEvaluation:
-    """Computes the loss of the learner's modules on held-out rows; it updates nothing.
+    """Computes the learner's losses on held-out rows, without an update.
 
     It is a part of results next to the evaluation in an environment. Random layers use a seed of the evaluation;
     learner, metrics and random streams of training do not change.

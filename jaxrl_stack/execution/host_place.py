@@ -60,7 +60,7 @@ class SamplingLog:
         )
 
     def add(self, blocks: Iterable[SampleBlock]) -> None:
-        """Records samples, and the runners' reports about them."""
+        """Adds the counts, episodes and metrics of sampled blocks."""
         for block in blocks:
             self.num_env_steps += block.num_env_steps
             self.num_episodes += len(block.report.episodes.returns)
@@ -176,7 +176,9 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Requests one share of every idle runner; a runner in this process samples when its steps are collected."""
+        """Asks every idle EnvRunner actor for its part of the samples. A runner in this process samples in
+        `collect`.
+        """
         if not self._has_requested:
             self._has_requested = True
             if merges_env_runner_states(self._config) and self._group.num_remote_env_runners():
@@ -188,7 +190,7 @@ class HostPlace(AsynchronousPlace):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Collects finished shares; see `Place.collect`.
+        """Returns the samples of runners that have finished; see `Place.collect`.
 
         Args:
             state, plan, timeout_seconds: See `Place.collect`.
@@ -216,7 +218,9 @@ class HostPlace(AsynchronousPlace):
         return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
-        """Steps of blocks that were sampled since `started`; records their reports."""
+        """Joins the samples of blocks, and logs their runners' metrics, connector states and the time since
+        `started`.
+        """
         group = self._group
         if self._samples_blocks:
             states = [(block.part.source, block.report.connector_state) for block in blocks]
@@ -272,17 +276,17 @@ class HostPlace(AsynchronousPlace):
         return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
-        """Records the learners' results of an update, one dict each; the newest is reported."""
+        """Stores an update's results, one dict for each learner; `results` reports the newest."""
         self._learned, self._learned_from_rows = metrics, False
 
     def note_lag(self, num_updates: float) -> None:
-        """Records the number of updates between the weights that sampled and the last update."""
+        """Stores the policy lag: the number of updates between the weights that sampled and the newest weights."""
         for metrics in self._learned:
             for module_id in metrics.keys() - {ALL_MODULES}:
                 metrics[module_id][DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY] = num_updates
 
     def _can_learn_from(self, episodes: Sequence[SingleAgentEpisode]) -> bool:
-        """Whether one of the trained modules has a step, if there are several."""
+        """Whether episodes contain a step of a trained module; True for a single agent."""
         modules = self._config.policies_to_train
         trained = None if modules is None or callable(modules) else modules
         return not self._config.is_multi_agent or any(
@@ -290,7 +294,7 @@ class HostPlace(AsynchronousPlace):
         )
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """One gradient step on rows ``[N, ...]``; metrics are fetched when they are reported."""
+        """Makes one gradient step on rows ``[N, ...]``. Metrics stay on the device until they are reported."""
         started = time.perf_counter()
         learner = self._learner or self._learner_group
         logged = learner.update_rows(rows, timesteps=self._log.num_env_steps)
@@ -316,7 +320,7 @@ class HostPlace(AsynchronousPlace):
         return state
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """`publish` with weights that were copied at their version.
+        """Sends `weights`, copied after an earlier update, to the runners; otherwise as `publish`.
 
         Args:
             weights: See `weights_for_runners`.
@@ -324,24 +328,22 @@ class HostPlace(AsynchronousPlace):
         self._sync(self._take_connector_states(), weights)
 
     def _take_connector_states(self) -> list[dict[str, Any]]:
-        """Received connector states: the newest of each runner, or all if each has only the changes since the previous
-        one.
+        """Returns the connector states received from runners and clears them. If states are differences to the previous
+        ones, returns all; else the newest of each runner.
         """
         states, self._connector_states = self._connector_states, []
         return newest_connector_states(states) if self._known is None else [state for _, state in states]
 
     def known_connectors(self) -> dict[str, Any] | None:
-        """State of the env-to-module pipeline with all reports of runners, if `request` asked them; otherwise None, as
-        the runners' pipeline has it.
+        """State of the env-to-module pipeline, merged from all runners' reports. None if `request` did not ask for
+        reports; then the local runner's pipeline is current.
         """
         if self._known is not None and self._connector_states:
             self._known = self._group.merge_connector_states(self._take_connector_states(), known=self._known)
         return self._known
 
     def _sync(self, connector_states: list[dict[str, Any]], weights: Mapping[str, Any] | None = None) -> None:
-        """Sends new weights (the learners' present ones by default) and merged connector states to all runners, in one
-        object.
-        """
+        """Sends weights (default: the learners' newest) and merged connector states to all runners in one message."""
         started = time.perf_counter()
         merged = None
         if connector_states and merges_env_runner_states(self._config):
@@ -363,7 +365,7 @@ class HostPlace(AsynchronousPlace):
     def sync_weights(
         self, connector_state: dict[str, Any] | None = None, weights: Mapping[str, Any] | None = None
     ) -> None:
-        """Sends the learners' weights, and a state of the env-to-module pipeline if there is one, to all runners."""
+        """Sends the learners' weights, and the env-to-module pipeline's state if given, to all runners."""
         # An update that runs in a thread has taken over the arrays that hold the number of updates.
         self._published = self._learner_group.num_updates if weights is None else weights["weights_seq_no"]
         num_env_steps = self._log.num_env_steps
@@ -382,7 +384,7 @@ class HostPlace(AsynchronousPlace):
         return result
 
     def results(self) -> dict[str, Any]:
-        """The runners' metrics and the timers, in the form of results."""
+        """Runners' metrics and timers of an iteration, nested as in the result of `Algorithm.train`."""
         if self._sampler is not None:
             self._log.metrics.aggregate([self._sampler.take_metrics()])
         sampling: dict[str, Any] = {}
@@ -412,7 +414,7 @@ def send_weights(
 
 
 def connector_state(runner: Any) -> dict[str, Any]:
-    """State of a runner's env-to-module pipeline, ``{connector name: its state}``."""
+    """State of a runner's env-to-module pipeline, ``{connector name: connector state}``."""
     return runner.get_state(core.COMPONENT_ENV_TO_MODULE_CONNECTOR)[core.COMPONENT_ENV_TO_MODULE_CONNECTOR]
 
 

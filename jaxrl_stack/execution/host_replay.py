@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class HostReplay:
-    """A replay buffer that all EnvRunners fill; its state is the buffer.
+    """Replay buffer on the host that all EnvRunners fill.
 
     The buffer is an `EpisodeReplayBuffer` for one agent, a `MultiAgentEpisodeReplayBuffer` for several agents, or a
     user's subclass. Blocks of steps are copied from the runners' arrays into the buffer's, without episodes in between.
@@ -116,7 +116,7 @@ class HostReplay:
     # ---------------------------------------------------------------------------------------------------------- filling
 
     def init(self) -> Any:
-        """The buffer, with the recorded steps that it starts with."""
+        """Returns the buffer; if it is empty and the config names recorded steps, adds these first."""
         if self._start is not None and not len(self._buffer):
             (mid,) = self._forms
             for number, columns in enumerate(self._start.blocks(1, self.capacity)):
@@ -149,7 +149,9 @@ class HostReplay:
         return kept
 
     def cut(self, kept: Any) -> Any:
-        """The unchanged buffer: blocks of one agent, and episodes, contain their continuation."""
+        """Ends running multi-agent episodes in the buffer, because restarted environments do not continue them.
+        Single-agent blocks need no change.
+        """
         if self._has_several:
             kept.end_streams()
         return kept
@@ -175,7 +177,7 @@ class HostReplay:
         return kept, state, {mid: Drawn(*drawn[mid]) for mid in self._forms if mid in drawn}
 
     def _alike(self, modules: Iterable[str]) -> dict[tuple[Any, int, float], list[str]]:
-        """``{(form, items, gamma): modules with these}``, which are drawn in one call."""
+        """Groups modules that one call can draw for, ``{(form, batch size, gamma): [module_id]}``."""
         groups: dict[tuple[Any, int, float], list[str]] = {}
         for mid in modules:
             groups.setdefault((self._forms[mid], self._batch_sizes[mid], self._gammas[mid]), []).append(mid)

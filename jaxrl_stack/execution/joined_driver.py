@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def config_of_all(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Config of the single learner that N learner actors form together: sizes per learner become total sizes."""
+    """Returns the config of one learner that stands for N learner actors: sizes per learner are multiplied by N."""
     config, num_learners = config.copy(copy_frozen=False), int(config.num_learners)
     settings = {"train_batch_size_per_learner": config.total_train_batch_size}
     if config.minibatch_size is not None:
@@ -51,7 +51,7 @@ def config_of_all(config: AlgorithmConfig) -> AlgorithmConfig:
 
 
 class DriverActor(LearnerActor):
-    """Actor with an on-device driver, whose learner is the actor's learner.
+    """Learner actor that also samples: it owns an on-device driver, and trains that driver's learner.
 
     Args:
         make: ``config -> Driver``.
@@ -67,9 +67,7 @@ class DriverActor(LearnerActor):
         return cast(Learner, self._driver.learner)
 
     def drive(self, func: Callable[..., Any] | str, *args: Any, returns: bool = True) -> Any:
-        """``func(driver, *args)``, or the method of that name; returns None instead of the result if `returns` is
-        False.
-        """
+        """Calls ``func(driver, *args)``, or the driver's method `func`. Returns None if `returns` is False."""
         result = getattr(self._driver, func)(*args) if isinstance(func, str) else func(self._driver, *args)
         return result if returns else None
 
@@ -121,7 +119,7 @@ class JoinedDrivers(JoinedLearners):
 
 
 class JoinedDriver(Driver):
-    """Trains on a JAX environment in learner actors, joined to one program over all their devices.
+    """Trains on a JAX environment in learner actors that run one program over the devices of all of them.
 
     This process does not compute: it calls the actors, and returns the first one's results for all.
 
@@ -387,7 +385,7 @@ class _Fixed(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Counters of an actor's driver, with the names of its attributes."""
+    """Current counters of an actor's driver, named as the driver's attributes."""
 
     num_env_steps: int
     num_env_steps_trained: int
@@ -419,7 +417,7 @@ def _counts(driver: Driver) -> _Counts:
 
 
 class _Trained(NamedTuple):
-    """An actor's report about a training step.
+    """Report of a learner actor after a training step.
 
     Attributes:
         counts: Counters of the driver.

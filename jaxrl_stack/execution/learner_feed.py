@@ -87,7 +87,7 @@ class LearnerFeed(abc.ABC):
 
     @abc.abstractmethod
     def put(self, batch: Batch) -> None:
-        """Adds a batch. A batch that the queue drops for it counts as dropped."""
+        """Adds a batch. If the queue drops an older batch to make room, the older one's steps count as dropped."""
 
     @abc.abstractmethod
     def take_learned(self) -> Learned:
@@ -102,7 +102,7 @@ class LearnerFeed(abc.ABC):
         """Returns when the queue has room, or after the timeout."""
 
     def awaited(self) -> list[Any]:
-        """Ray references of the learners' work; when one is ready, results can be taken."""
+        """Ray references of running updates; results can be taken when one is ready."""
         return []
 
     @abc.abstractmethod
@@ -119,7 +119,7 @@ class LearnerFeed(abc.ABC):
 
     @abc.abstractmethod
     def on_their_way(self) -> Iterator[Batch]:
-        """Batches that wait, or are in a running update."""
+        """Yields the batches that wait for an update or are in a running one."""
 
     def _put(self, batch: Batch) -> None:
         dropped = self.queue.put(batch)
@@ -215,7 +215,7 @@ class LearnerThread(LearnerFeed):
                 self._changed.notify_all()
 
     def _next(self) -> Batch | None:
-        """The next batch, when there is one; None after a stop."""
+        """Waits for a batch and returns it; returns None after `stop`."""
         started = time.perf_counter()
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopped or (self._runs and len(self.queue)))
@@ -272,7 +272,7 @@ class LearnerCalls(LearnerFeed):
             self._settle()
 
     def _settle(self) -> None:
-        """Records updates that learners have answered, or that died with them."""
+        """Counts the steps of finished updates as trained, and steps of updates lost with a dead learner as lost."""
         outcomes = self._updates.finished()
         num_pending = len(self._updates.pending_refs())
         for outcome in outcomes:

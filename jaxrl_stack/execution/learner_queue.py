@@ -17,7 +17,7 @@ actor or its answer."""
 
 
 class Ledger:
-    """Fates of sampled env steps, each counted once.
+    """Counts sampled env steps as trained, dropped or lost, each once.
 
     Attributes:
         num_env_steps: Lifetime env steps by fate. The other sampled steps are on their way.
@@ -27,7 +27,7 @@ class Ledger:
         self.num_env_steps: dict[Fate, int] = {"trained": 0, "dropped": 0, "lost": 0}
 
     def settle(self, batch: Batch, fate: Fate) -> None:
-        """Records the fate of a batch; only its first one counts."""
+        """Counts a batch's env steps as trained, dropped or lost; ignores later calls for the same batch."""
         if batch.fate is None:
             batch.fate = fate
             self.num_env_steps[fate] += batch.num_env_steps
@@ -54,15 +54,15 @@ class LearnerQueue(abc.ABC):
     @property
     @abc.abstractmethod
     def has_room(self) -> bool:
-        """Whether a batch can be added without dropping an unread one for lack of room."""
+        """Whether `put` can add a batch without dropping one that no update has read."""
 
     @abc.abstractmethod
     def put(self, batch: Batch) -> Batch | None:
-        """Adds a batch; returns an unread batch that is dropped for it, if any."""
+        """Adds a batch. Returns the unread batch that was dropped to make room, or None."""
 
     @abc.abstractmethod
     def take(self) -> Batch | None:
-        """The batch of the next update; None if there is none."""
+        """Returns the next update's batch; None if the queue is empty."""
 
     @abc.abstractmethod
     def __len__(self) -> int:
@@ -110,7 +110,7 @@ class FirstInFirstOut(LearnerQueue):
 
 
 class Ring(LearnerQueue):
-    """The newest batches in a `CircularBuffer`, which always has room and drops batches that no learner reads in time.
+    """Stores the newest batches in a `CircularBuffer`: it never blocks, and drops the oldest batch when full.
 
     Args:
         num_batches, iterations_per_batch, seed: See `CircularBuffer`.

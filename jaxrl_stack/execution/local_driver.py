@@ -55,11 +55,13 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _start(self) -> None:
-        """Resets counters, and initialises the training step's kept data."""
+        """Sets the counters to zero and creates the training step's replay buffer or data (`kept`)."""
 
     @property
     def kept(self) -> Any:
-        """Kept data of the training step, which owns it; on the device leaves ``[D, ...]``."""
+        """Data that the training step stores between calls, such as a replay buffer; leaves ``[D, ...]`` on the
+        device.
+        """
         return self.step.kept.value
 
     @property
@@ -89,7 +91,7 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """EnvRunner whose connectors represent all runners', or None."""
+        """EnvRunner whose connectors checkpoints describe, for all runners; None without one."""
 
     def get_state(self) -> dict[str, Any]:
         # What a run that goes on from it does not sample again is in complete files.

@@ -36,7 +36,8 @@ RECORDED_REMEDY = (
 def make_replays(
     facts: Facts, config: OffPolicyConfig, forms: Mapping[str, DrawForm], numbers: Mapping[str, int], num_updates: int
 ) -> dict[str, Replay]:
-    """Creates the replays of a training step by name: one per module on the device, one for all on the host.
+    """Creates a training step's replay buffers, ``{name: replay}``: on the device one for each module, on the host one
+    for all.
 
     Args:
         facts: Facts of the step's driver.
@@ -63,7 +64,7 @@ def drawn_memory(facts: Facts, forms: Mapping[str, DrawForm], numbers: Mapping[s
 
 
 def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
-    """``(sampled rows, recorded rows)`` of an update, each a multiple of the number of shares.
+    """Splits a train batch: returns ``(sampled rows, recorded rows)``, each a multiple of `num_shares` devices.
 
     Raises:
         ValueError: If one of them would be empty.
@@ -81,7 +82,9 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
 
 
 def _buffer_of(config: OffPolicyConfig, own: Mapping[str, Any]) -> Any:
-    """An empty buffer of the class in `replay_buffer_config`; a user's class gets only the arguments that it has."""
+    """Creates the empty buffer of `replay_buffer_config`. A user's class receives only the arguments that its
+    constructor has.
+    """
     buffer_class = config.replay_buffer_class
     parameters = inspect.signature(buffer_class).parameters.values()
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
@@ -91,7 +94,7 @@ def _buffer_of(config: OffPolicyConfig, own: Mapping[str, Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _ReplayMaker(abc.ABC):
-    """Creates the replays of a training step in one kind of memory.
+    """Factory of replay buffers in one kind of memory (host or device).
 
     Attributes:
         facts, config, num_updates: See `make_replays`.
@@ -102,7 +105,7 @@ class _ReplayMaker(abc.ABC):
     num_updates: int
 
     def replays(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> dict[str, Replay]:
-        """One replay for each module; see `make_replays`."""
+        """Creates one replay buffer for each module; see `make_replays`."""
         return {mid: self._replay_of_module(mid, what, numbers[mid]) for mid, what in forms.items()}
 
     def _replay_of_module(self, module_id: str, what: DrawForm, number: int) -> Replay:
@@ -147,7 +150,7 @@ class _OnHost(_ReplayMaker):
         return super().replays(forms, numbers)
 
     def _replay_of_agents(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> HostReplay:
-        """One buffer of all modules."""
+        """Creates one multi-agent buffer that stores the steps of all modules."""
         facts = self.facts
         frames = facts.num_stacked_frames()
 
@@ -198,7 +201,7 @@ class _OnHost(_ReplayMaker):
         return RecordedRows(self.config, forms, numbers, make_buffer=make_buffer, capacity=capacity, start=start)
 
     def _contents(self, module_id: str) -> dict[str, Any]:
-        """Arguments of a buffer that describe the module's steps."""
+        """Arguments for a buffer's constructor about the module's steps: spaces, infos and stacked frames."""
         observation_space, action_space = self.facts.spaces[module_id]
         return {
             "observation_space": observation_space,
@@ -279,7 +282,7 @@ class _OnDevice(_ReplayMaker):
         )
 
     def _recorded_shapes(self, module_id: str) -> dict[str, Any]:
-        """Shapes of the columns of one device's environments, ``[T, B, ...]``."""
+        """Shapes and dtypes of the columns that one device samples for a module, ``[T, B, ...]``."""
         return dict(self.facts.recorded_shapes[module_id])
 
     def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:

@@ -39,7 +39,7 @@ class Layout(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Moves that one exchange between devices carries.
+    """Member copies that one `all_to_all` between the devices carries.
 
     Attributes:
         taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V for none.
@@ -51,7 +51,7 @@ class Round(NamedTuple):
 
 
 class MemberMoves:
-    """Copies members between slots, in place: only rows of moved members are read, sent and written.
+    """Copies members between slots in place; only the copied members' rows are read, sent and written.
 
     Members that move pass through an exchange buffer of fixed size, so the programs serve any moves of any number of
     blocks, and are compiled once. Moves that do not fit into one buffer take several rounds.
@@ -118,7 +118,7 @@ class MemberMoves:
         return put
 
     def _exchanging(self, axis_name: str | None) -> Callable[..., Any]:
-        """Rows for each device -> rows from each device."""
+        """Compiles the `all_to_all` exchange of rows between devices."""
 
         def exchange(rows: Any) -> tuple[Any]:
             return (jax.tree.map(lambda x: jax.lax.all_to_all(x, axis_name, 0, 0, tiled=True), rows),)
@@ -149,7 +149,7 @@ class MemberMoves:
                 blocks[i] = jax.tree.unflatten(treedef, leaves)
 
     def _rows(self, blocks: Sequence[Any], one: Round) -> Any:
-        """Exchanged rows of a round, as `packing.pack` returns them."""
+        """Gathers a round's rows, packed as by `packing.pack`, and exchanges them between the devices."""
         list_of = list(self._layout.devices)
         rows = jax.tree.map(lambda x: np.zeros((self._num_devices, *x.shape), x.dtype), self._empty)
         rows = devices.place_sharded(rows, list_of)

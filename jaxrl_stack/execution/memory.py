@@ -36,7 +36,7 @@ LEAST_PER_STEP = {
 
 
 def sampled_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
-    """Memory of one EnvRunner while it samples: the largest of a training step's planned samples.
+    """Estimates the memory of one EnvRunner's largest rollout in the plan.
 
     On the device, all environments sample all shares together, with single frames if the step supports these. A runner
     on the host records whole observations, and sends each share separately.
@@ -52,7 +52,7 @@ def sampled_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
 
 
 def batch_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
-    """Memory of the batch of one update in a training step's plan.
+    """Estimates the memory of one update's train batch.
 
     It is the plan's estimate, or everything sampled for `Plan.update`, or else rows of single steps, of which only
     observations and actions are known without environments.
@@ -81,7 +81,7 @@ def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: M
 
 
 def _by_column(of_modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """``{column: shapes}`` of all modules, with module names if there are several."""
+    """Joins the modules' columns to ``{column: shapes}``; with several modules, the keys are ``module_id/column``."""
     if len(of_modules) == 1:
         return dict(*of_modules.values())
     return {f"{mid}/{name}": own for mid, columns in of_modules.items() for name, own in columns.items()}
@@ -116,7 +116,8 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
-    """Refuses sizes that do not fit on any known machine.
+    """Raises ValueError if an estimate exceeds the free memory of this machine, or the installed memory if actors on
+    this machine use it.
 
     Args:
         config: The algorithm's config.
@@ -136,7 +137,7 @@ def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_a
 
 
 def require_counts_on_host(config: AlgorithmConfig) -> None:
-    """Refuses numbers of environments and rows that fit on no machine, before any is created.
+    """Raises ValueError if the numbers of environments and rows need more memory than the machine has. Creates nothing.
 
     Args:
         config: The algorithm's config.
@@ -157,7 +158,7 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether training steps environments that are known to be separate Python objects."""
+    """Whether training creates a separate Python object for each environment."""
     if not config.is_online:
         return False
     if gym.VectorizeMode(config.gym_env_vectorize_mode) is gym.VectorizeMode.VECTOR_ENTRY_POINT:
@@ -168,7 +169,7 @@ def _makes_env_objects(config: AlgorithmConfig) -> bool:
 
 
 def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, remedy: str) -> None:
-    """Refuses sizes that do not fit on a learner's devices.
+    """Raises ValueError if an estimate exceeds the free memory of the learner's devices.
 
     Args:
         devices: Devices of this process. CPU devices share the machine's memory; accelerators have their own, with
@@ -192,8 +193,8 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
-    """Bytes that all devices can store together in equal parts; None if unknown. Other joined processes count like this
-    one.
+    """Free bytes on all devices for arrays in equal parts: the smallest device's, times the number of devices. None if
+    unknown. Other processes are assumed to have as much as this one.
     """
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]

@@ -39,7 +39,7 @@ class MixedKept:
 
 
 class Mixture:
-    """A replay of sampled steps and a source of recorded steps, each with a share of each train batch.
+    """Draws train batches from a replay buffer of sampled steps and from recorded steps, in fixed proportions.
 
     Recorded steps are drawn uniformly and never evicted; only sampled steps have priorities (Ball et al., 2023,
     "Efficient Online Reinforcement Learning with Offline Data", draws half of each). Results, contents in checkpoints
@@ -78,7 +78,7 @@ class Mixture:
         return self.replay.can_draw(kept.sampled)
 
     def draw(self, kept: MixedKept, state: TrainState, place: Any) -> tuple[MixedKept, TrainState, dict[str, Drawn]]:
-        """Sampled rows, then recorded ones; the items belong to the sampled rows."""
+        """Draws sampled rows followed by recorded rows; item indices for priorities belong to the sampled rows."""
         sampled, state, first = self.replay.draw(kept.sampled, state, place)
         recorded, state, second = self.source.draw(kept.recorded, state, place)
         batch = {mid: Drawn(self._joined(own.columns, second[mid].columns), own.items) for mid, own in first.items()}
@@ -125,7 +125,7 @@ class Mixture:
 
 
 class RecordedRows(HostReplay):
-    """Read-only buffer of recorded steps: its only own state is the generator."""
+    """Read-only buffer of recorded steps; only its random generator changes."""
 
     def get_state(self, kept: EpisodeReplayBuffer) -> dict[str, Any]:
         return {"recorded_replay": generator_state(kept.rng)}

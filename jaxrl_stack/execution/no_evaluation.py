@@ -20,7 +20,9 @@ _REMEDY = "Set environment(...), or evaluation(evaluation_config={'env': ...})."
 
 
 class NoEvaluation(Evaluation):
-    """Refuses evaluations, and acts with the connectors that the config builds for its spaces."""
+    """Evaluation of a run without an environment: refuses to evaluate, but acts with the connectors of the config's
+    spaces.
+    """
 
     has_env = False
     _acting: EnvRunnerGroup | None = None
@@ -100,7 +102,7 @@ class NoEvaluation(Evaluation):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def _stored_runner(self) -> SingleAgentEnvRunner | None:
-        """The runner whose connectors checkpoints contain; None if there is none, after a notice."""
+        """Runner whose connectors checkpoints contain. None, with a notice, if none can be built."""
         driver = self._driver
         if None in (driver.config.observation_space, driver.config.action_space):
             return None

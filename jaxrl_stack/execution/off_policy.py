@@ -105,12 +105,12 @@ class OffPolicyStep(TrainingStep):
         self.batch_memory = drawn_memory(facts, self.forms, numbers)
 
     def _columns_of(self, facts: Facts, module_id: str) -> tuple[str, ...]:
-        """Columns of every step that the replay stores in addition to a transition."""
+        """Columns that the learner declares and the replay buffer stores in addition to a transition."""
         declared = facts.learner_group.declared_columns.get(module_id, ())
         return tuple(name for name in declared if name not in NAMES_OF_SAMPLES)
 
     def _form_of(self, module: RLModule) -> Any:
-        """Form of the drawn items for a module.
+        """Returns the form of drawn items (transitions or sequences) for a module.
 
         Raises:
             ValueError: If sequences are not longer than their burn-in, or combined with recorded steps.
@@ -182,7 +182,7 @@ class OffPolicyStep(TrainingStep):
     def _written_back(
         self, place: Place, kept: dict[str, Any], drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
     ) -> dict[str, Any]:
-        """States of the replays with the values that an update logged for the drawn items."""
+        """Writes the TD errors that an update logged into the replay buffers, as new priorities."""
         trained = [mid for mid in drawn if mid in self._trained]
         for name, replay in self.replays.items():
             if replay.writes and trained:
@@ -229,7 +229,7 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """State of a replay, stored inside of the step's kept data."""
+        """View of one replay buffer's state inside the state of the training step."""
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:
@@ -276,7 +276,7 @@ class OffPolicyStep(TrainingStep):
 def logged_per_item(
     logged: Mapping[tuple[str, ...], Any], module_id: str, wanted: tuple[str, ...], learner_class: type
 ) -> dict[str, Any]:
-    """Values that an update logged for each drawn item, for a replay that needs them.
+    """Returns the values that an update logged for each drawn item, such as TD errors for priorities.
 
     Args:
         logged: Metrics per item, ``{(module_id, name): [N, ...]}``.

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class OfflineEvaluation:
-    """Evaluation of `Algorithm.evaluate_offline`; its runners are created at the first use.
+    """Evaluation of `Algorithm.evaluate_offline`; the first evaluation creates its runners.
 
     Args:
         driver: Driver with the evaluated learners.
@@ -155,7 +155,7 @@ class OfflineEvaluation:
         return found
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Continues with another config that differs in traced settings only."""
+        """Sets a config that differs in traced settings only; the next evaluation creates new runners."""
         self.config = config
         if self._group is not None:
             self._group.stop()

@@ -45,7 +45,7 @@ DEFAULT_WINDOW = 2**28
 
 
 class OfflineStep(TrainingStep):
-    """Minibatches of recorded steps, each step once per pass, in an order determined by the seed.
+    """Trains on minibatches of recorded steps. Each pass visits every step once, in an order that the seed determines.
 
     Algorithms subclass it and name the columns that their loss reads. `prepare` computes columns from whole episodes,
     such as value targets.
@@ -78,7 +78,7 @@ class OfflineStep(TrainingStep):
         return type(self.data).sample is not OfflineData.sample
 
     def _keeps_resident(self) -> bool:
-        """Whether the data is kept on the devices: by the setting, or if it fits."""
+        """Whether all data is stored on the devices: ``keep_resident``, or by default whether it fits."""
         if self.samples_itself:
             return False
         asked, budget = self.config.keep_resident, self._budget
@@ -100,7 +100,7 @@ class OfflineStep(TrainingStep):
 
     @property
     def burn_in(self) -> int:
-        """Steps at the start of a sequence that only update the recurrent state and are not learned from."""
+        """Number of steps at the start of a sequence that only warm up the recurrent state and have no loss."""
         return int(getattr(self.config, "burnin_len", 0) or 0)
 
     def prepare(
@@ -208,7 +208,7 @@ class OfflineStep(TrainingStep):
         self._recorded_columns = tuple(dict.fromkeys((*self.items.read, *self.prepared_from)))
 
     def _items_per_update(self, num_shares: int) -> int:
-        """Items of an update, equally many for each of the devices."""
+        """Number of items (rows or sequences) in an update, a multiple of the number of devices."""
         wanted, each = int(self.config.total_train_batch_size), num_shares * self.items.rows_per_item
         if self.items.length is None and wanted % num_shares:
             raise ValueError(
@@ -259,7 +259,7 @@ class OfflineStep(TrainingStep):
         return state, learned
 
     def prepare_anew(self) -> None:
-        """Makes the next `draw_rows` use columns that the present module prepares."""
+        """Drops prepared columns, so that the next `draw_rows` computes them with the current module."""
         if self.prepared_from and self._on_host is not None:
             self._on_host.prepare_anew()
 
@@ -366,8 +366,8 @@ class OfflineStep(TrainingStep):
 
 
 def data_budget(config: AlgorithmConfig) -> int | None:
-    """Bytes that recorded data may take: `max_resident_bytes`, else a quarter of the free memory, on the host and on
-    the devices of a learner in this process; None if unknown.
+    """Maximum bytes of recorded data in memory: `max_resident_bytes`, or a quarter of the free memory of the host and
+    of the learner's devices, whichever is smaller. None if unknown.
     """
     if config.max_resident_bytes is not None:
         return int(config.max_resident_bytes)
@@ -379,6 +379,6 @@ def data_budget(config: AlgorithmConfig) -> int | None:
 
 
 def _rounded_up(number: int) -> int:
-    """Rounds up to one of eight lengths between powers of two, so that few programs are compiled."""
+    """Rounds a number of rows up to one of eight sizes per power of two, so that few programs are compiled."""
     unit = max(1024, 2 ** (number.bit_length() - 3))
     return -(-number // unit) * unit

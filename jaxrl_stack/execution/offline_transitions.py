@@ -35,7 +35,7 @@ class OfflineTransitions(OfflineStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """This class; with ``clip_rewards``, the class that clips rewards."""
+        """Returns the class of the training step for a config: `WithClippedRewards` if `clip_rewards` is set."""
         return WithClippedRewards if config.clip_rewards and cls is OfflineTransitions else cls
 
 
@@ -53,7 +53,7 @@ class WithClippedRewards(OfflineTransitions):
 
 
 def refuse_recurrent_networks(config: AlgorithmConfig) -> None:
-    """Raises if default networks would have a recurrent state, which transitions do not support.
+    """Raises ValueError for ``use_lstm=True``: transitions do not support recurrent modules.
 
     Raises:
         ValueError: Names the setting and the remedy.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class OnPolicyStep(TrainingStep):
-    """One update with several epochs on a train batch that the current weights have sampled."""
+    """Samples a train batch with the current weights, then makes one update of several epochs on it."""
 
     def plan(self, facts: Facts) -> Plan:
         config = self.config

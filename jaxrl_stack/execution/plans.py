@@ -40,7 +40,7 @@ class SamplePlan:
 
 @dataclasses.dataclass(frozen=True)
 class SampledUpdate(Generic[Sizes]):
-    """An update from samples, for `Place.update`; created by `Facts.plan_update`.
+    """Planned update on planned samples, for `Place.update`; `Facts.plan_update` creates it.
 
     Attributes:
         samples: Plan of its samples, all shares together.
@@ -80,7 +80,7 @@ class Plan:
     def of(
         cls, step: TrainingStep, samples: Sequence[SamplePlan] = (), update: SampledUpdate[Any] | None = None
     ) -> Self:
-        """Plan with the numbers that are attributes of a step, where its subclasses change them."""
+        """Creates the plan of a training step that sets its sizes as attributes."""
         return cls(
             samples=tuple(samples),
             update=update,
@@ -118,7 +118,7 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
 
 
 class _NotingFacts:
-    """Facts that record the plans they create, for a step that does not return them.
+    """Wraps `Facts` and records the plans that a `TrainingStep.plan` creates, in case it returns no `Plan`.
 
     Attributes:
         samples: Plans of samples so far.

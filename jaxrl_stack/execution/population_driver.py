@@ -52,7 +52,7 @@ class MemberStart(NamedTuple):
 
 
 class PopulationDriver:
-    """Trains M members by calls of one compiled program.
+    """Trains M members (seeds and settings of one config) by calls of one compiled program.
 
     One call trains a *block*: V members on each of D devices. All blocks have the same size, so one program serves
     them; the last block is padded with copies of the last member, which are not reported. Slots are arranged by
@@ -154,7 +154,7 @@ class PopulationDriver:
         return {"member": member, "members": self.room * member, "at_once": at_once}
 
     def _require_memory(self) -> None:
-        """Refuses members that do not fit.
+        """Raises ValueError if the members need more memory than the devices have free.
 
         Raises:
             TooManyError: With the number of members that fit.
@@ -178,7 +178,7 @@ class PopulationDriver:
         )
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
-        """Starts with other members, at most `room`; compiles nothing."""
+        """Replaces all members by `starts`, at most `room`, without recompiling."""
         assert len(starts) <= self.room
         self.num_members = len(starts)
         self._start(starts)
@@ -194,7 +194,7 @@ class PopulationDriver:
 
     @property
     def _members_of_slots(self) -> np.ndarray:
-        """int64, the member of each slot; those of padding are copies of the last running member."""
+        """Index of the member in each slot, int64. Slots without a member contain copies of the last running member."""
         num_slots = self._num_blocks * self.layout.block_size
         return self.running[np.minimum(np.arange(num_slots), self.num_running - 1)]
 
@@ -230,7 +230,8 @@ class PopulationDriver:
             self.window = jax.tree.map(lambda x: np.stack([np.asarray(x)] * self.num_members), nothing)
 
     def _begun(self, start: MemberStart) -> MemberStates:
-        """Initial state of a member on the host, equal to a single run's, without kept data of the training step.
+        """Returns a member's initial state as host arrays: the same weights, optimizer and environment states as in a
+        single run. The replay buffer (`MemberStates.kept`) is None; `_kept_of_all` creates it on the devices.
 
         Raises:
             ValueError: If the modules cannot be built from the seed.
@@ -248,7 +249,7 @@ class PopulationDriver:
         return MemberStates(learner, runner, None, settings, dict(start.env_params), np.True_)
 
     def _placed(self, block: MemberStates, axes: MemberStates) -> MemberStates:
-        """A block of the host, leaves ``[D * V, ...]`` of these axes, on the devices, ``[D, V, ...]``."""
+        """Moves a block of members from the host, leaves ``[D * V, ...]``, to the devices, ``[D, V, ...]``."""
         num_devices = len(self.devices)
 
         def own(x: Any) -> Any:
@@ -260,7 +261,9 @@ class PopulationDriver:
         return devices.place_sharded(map_members(own, axes, block, shared=shared), self.devices)
 
     def _kept_of_all(self, kept: Any) -> Any:
-        """Kept data of all members of a block, created on the devices, because a copy on the host may not fit."""
+        """Copies one member's replay buffer for all members of a block, on the devices: the copies may not fit on the
+        host.
+        """
         if not jax.tree.leaves(kept):
             return kept
         first = devices.all_shards(kept)
@@ -281,7 +284,7 @@ class PopulationDriver:
         return make(np.zeros(len(self.devices), np.float32))[0]
 
     def _kept_of_seeds(self, kept: Any, seeds: Sequence[int]) -> Any:
-        """Kept data of the members of a block, with the values that depend on their seeds."""
+        """Sets the values in the members' replay buffers that depend on their seeds."""
         of_members = [self.template.step.kept_of_seed(seed) for seed in seeds]
         if not of_members[0]:
             return kept
@@ -294,12 +297,12 @@ class PopulationDriver:
 
     @property
     def num_env_steps_of_all(self) -> int:
-        """Env steps that all members together have sampled."""
+        """Total number of env steps sampled by all members, including stopped ones."""
         return self.num_env_steps * self.num_running + self._steps_of_stopped
 
     @property
     def num_training_steps_per_call(self) -> int:
-        """Training steps of each member per call of the program."""
+        """Number of training steps of each member in one call of the program."""
         return self.template.num_training_steps_per_call
 
     @property
@@ -309,12 +312,12 @@ class PopulationDriver:
 
     @property
     def module_map(self) -> ModuleMap:
-        """Maps agents to the modules that act for them, in all members."""
+        """Mapping from agents to modules, equal in all members."""
         return self.template.module_map
 
     @property
     def num_env_steps_trained(self) -> int:
-        """Env steps in updates of each member."""
+        """Number of env steps that each member has learned from."""
         driver: Any = self  # has the counts that steps read
         return self.template.step.num_env_steps_trained(driver)
 
@@ -363,14 +366,16 @@ class PopulationDriver:
         return changed
 
     def of_all(self, of_running: np.ndarray, otherwise: Any) -> np.ndarray:
-        """``[M, ...]`` from values of the running members, ``[R, ...]``, with another value for stopped ones."""
+        """Expands values of running members ``[R, ...]`` to all members ``[M, ...]``; stopped members get
+        `otherwise`.
+        """
         if self.num_running == self.num_members:
             return np.asarray(of_running)
         shape, dtype = (self.num_members, *of_running.shape[1:]), np.result_type(of_running.dtype, otherwise)
         return self._with_running(np.full(shape, otherwise, dtype), of_running)
 
     def results(self) -> dict[str, Any]:
-        """Further nested parts of an iteration's results, which members share."""
+        """Entries of an iteration's result that are equal for all members, such as replay sizes."""
         template = self.template
         template.num_env_steps = self.num_env_steps
         # The counters of the template's learner are those of every member.
@@ -386,30 +391,28 @@ class PopulationDriver:
         return template.results()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """``{module_id: {metric: number or float64[M]}}`` of the last update; counters cover the last updates. Call it
-        after `results`.
+        """``{module_id: {metric: number or float64[M]}}`` of the last update; counters cover the last `num_updates`
+        updates. Call `results` first.
         """
         results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
         merge_nested(results, self.template.training_counts(num_updates))
         return results
 
     def _of_running(self, parts: Sequence[Any]) -> np.ndarray:
-        """``[R, ...]`` from results of blocks, ``[D, V, ...]`` each."""
+        """Joins results of blocks, each ``[D, V, ...]``, to ``[R, ...]`` for the running members."""
         all_of_them = np.concatenate([devices.own_shards(part) for part in parts])
         return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_running]
 
     # --------------------------------------------------------------------------------------------------- their states
 
     def states(self) -> MemberStates:
-        """States of the running members on the host, leaves ``[R, ...]``; shared leaves have no axis R, and constant
-        ones are left out.
+        """States of the running members as host arrays ``[R, ...]``. Leaves that members share have no axis R; constant
+        leaves are omitted.
         """
         return map_members(self._joined, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
     def states_of(self, members: Sequence[int]) -> list[MemberStates]:
-        """States of some running members on the host, each with separate arrays, without kept data of the training
-        step.
-        """
+        """States of the given running members as separate host arrays, without replay buffers."""
         axes = dataclasses.replace(self.axes, kept=None)
         blocks = [dataclasses.replace(block, kept=None) for block in self.blocks]
         shared = lambda x, *_: np.array(devices.own_shards(x)[0])  # noqa: E731
@@ -422,7 +425,7 @@ class PopulationDriver:
         return int(slot)
 
     def _joined(self, *parts: Any) -> Any:
-        """``[R, ...]`` on the host, from a leaf of each block."""
+        """Joins one leaf of all blocks on the host, ``[R, ...]``."""
         return _concatenated([x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)])[: self.num_running]
 
     def set_states(self, states: MemberStates) -> None:
@@ -438,7 +441,7 @@ class PopulationDriver:
         self.is_live = self.of_all(np.array(states.is_live), False)
 
     def dealt_out(self, values: Any) -> list[Any]:
-        """Values of all members, leaves ``[M, ...]`` on the host, distributed to the devices: ``[D, V, ...]`` for each
+        """Distributes host values of all members, leaves ``[M, ...]``, to the devices: ``[D, V, ...]`` for each
         block.
         """
         shape = (len(self.devices), self.layout.at_once)
@@ -448,7 +451,7 @@ class PopulationDriver:
         ]
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copies running members over others: weights, optimizers, settings, environments, kept steps.
+        """Copies running members over other members: weights, optimizers, settings, environments and replay buffers.
 
         Each keeps its random streams, so that copies continue differently. Only the first call compiles.
 
@@ -473,7 +476,7 @@ class PopulationDriver:
             self.window = jax.tree.map(copied, self.window)
 
     def keep(self, members: Sequence[int]) -> None:
-        """Stops all running members except these, and moves these to the first blocks. Other blocks are released.
+        """Stops all running members except `members`, moves these to the first blocks, and frees the other blocks.
 
         The program stays the same until the members fit into one block of a smaller size. Block sizes are the size at
         the beginning, divided by powers of `SHRINKAGE`; each has a program, which its first call compiles.
@@ -508,7 +511,7 @@ class PopulationDriver:
         self.metrics = jax.tree.map(lambda x: self.of_all(x[self.running], np.nan), self.metrics)
 
     def _layout_for(self, number: int) -> Layout:
-        """Layout of the smallest block that has room for a number of members, or of the largest block."""
+        """Smallest block layout that has room for `number` members; the largest if none has."""
         ratio = CPU_SHRINKAGE if self.devices[0].platform == "cpu" else SHRINKAGE
         layout = self._largest
         while layout.at_once > 1:
@@ -527,7 +530,7 @@ class PopulationDriver:
         self._moves[self.layout](self.blocks, moves, with_streams=with_streams)
 
     def _with_streams(self, block: MemberStates, value: Any) -> MemberStates:
-        """A tree of a block's structure with a value in place of the random streams."""
+        """Returns a block's tree with its PRNG keys replaced by `value`."""
         runner, kept = block.runner, block.kept
         if self.template.program.rollout is not None:
             runner = dataclasses.replace(runner, key=value)
@@ -538,7 +541,7 @@ class PopulationDriver:
         )
 
     def change_settings(self, starts: Mapping[int, MemberStart]) -> None:
-        """Continues with other values of traced settings and of environments' numbers.
+        """Changes the members' traced settings and environment parameters without recompiling.
 
         Args:
             starts: Config and numbers of each member that changes.
@@ -617,7 +620,7 @@ class PopulationDriver:
 
 
 def _learner_axes(learner: Learner) -> LearnerState:
-    """Leaves of a learner's state that differ between members."""
+    """Axes of a learner's state for `vmap`: 0 for leaves that differ between members, None for shared ones."""
     axes: LearnerState = member_axes(learner.state)
     extra = {name: None if name in learner.shared_extra else own for name, own in axes.extra.items()}
     return dataclasses.replace(axes, extra=extra)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class PopulationEvaluation:
-    """Evaluates every member on the same number of episodes, or steps, as its single run, in separate environments.
+    """Evaluates every member in separate environments, with as many episodes or steps as in a single run.
 
     Seeds, episodes and results equal those of a single run's evaluation.
 
@@ -56,7 +56,7 @@ class PopulationEvaluation:
         self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in trained]
 
     def change_settings(self, trained: Sequence[AlgorithmConfig]) -> None:
-        """Continues with other values of traced settings. Call it also after `PopulationDriver.keep`.
+        """Sets the members' traced settings. Also call it after `PopulationDriver.keep`.
 
         Args:
             trained: The config of each member.
@@ -66,7 +66,7 @@ class PopulationEvaluation:
         self._settings = self._driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
 
     def _mapped(self, of_member: Any, in_axes: tuple[Any, ...]) -> Any:
-        """A function of one member, mapped over all members of a block."""
+        """Maps a function of one member over all members of a block and over the devices."""
         driver, axes = self._driver, tuple(None if axis is None else 0 for axis in in_axes)
 
         def of_all(members: MemberStates, *args: Any) -> tuple[Any, ...]:
@@ -79,7 +79,9 @@ class PopulationEvaluation:
         )
 
     def _rollout(self, member: MemberStates) -> Any:
-        """Rollout of a member; its environment has the member's parameters if it is training's environment."""
+        """Returns a member's rollout. If the evaluation environment is the training environment, it has the member's
+        parameters.
+        """
         rollout = self._runner.rollout
         trained = self._driver.template.rollout
         is_trained = trained is not None and unrandomized(rollout.env) is unrandomized(trained.env)
@@ -100,7 +102,7 @@ class PopulationEvaluation:
         return state, ended
 
     def evaluate(self, iteration: int, call: int = 0) -> dict[str, Any]:
-        """Runs one evaluation of every member.
+        """Evaluates every member once.
 
         Args:
             iteration: Iterations done; it determines the seed.
@@ -136,7 +138,7 @@ class PopulationEvaluation:
         return {name: np.array([own[name] for own in self._lifetime], np.int64) for name in self._lifetime[0]}
 
     def set_lifetime(self, counts: Mapping[str, Any]) -> None:
-        """Continues from these sums."""
+        """Restores the members' lifetime counts, ``{name: [M]}``."""
         for i, own in enumerate(self._lifetime):
             own.update({name: int(of_members[i]) for name, of_members in counts.items()})
 

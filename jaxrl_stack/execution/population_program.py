@@ -76,7 +76,7 @@ class HandedOut:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PopulationProgram:
-    """One call of a `DeviceProgram` for V members per device, which are independent: it reduces over no axis.
+    """One call of a `DeviceProgram` for V members per device. Members are independent: no value is reduced over them.
 
     Attributes:
         program: Program of one member.
@@ -91,7 +91,7 @@ class PopulationProgram:
     env_may_return_nan: bool = False
 
     def __call__(self, members: MemberStates, timesteps: Any, num_warm_up: Any) -> tuple[Any, ...]:
-        """Runs on one device; traced once.
+        """Runs one call for the V members of one device. The function is traced once.
 
         Args:
             members: States of V members.
@@ -115,7 +115,9 @@ class PopulationProgram:
         return self._newest_if_live(new, members), timesteps, handed_out
 
     def _newest_if_live(self, new: MemberStates, old: MemberStates) -> MemberStates:
-        """New states; members that are not live keep their former learners and environments."""
+        """Returns the new states. Members that are not live (diverged or stopped) get their old learner and environment
+        states.
+        """
 
         def selected(new: Any, old: Any) -> Any:
             def own(new: jax.Array, old: jax.Array) -> jax.Array:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class Resident:
-    """Recorded steps on one device, and the position of training in them. Each of K inputs is a separate data set.
+    """Recorded steps stored on one device, and the read position. Each of K inputs is a separate data set.
 
     Attributes:
         columns: ``{column: pytree [R, ...]}``, all inputs concatenated.
@@ -61,7 +61,7 @@ class Resident:
 
     @property
     def where(self) -> dict[str, Any]:
-        """Named values that change with each draw."""
+        """Read positions and counters that change with each draw, by name."""
         return {name: getattr(self, name) for name in ("position", "passes", "num_draws", "until_pass", "prepared")}
 
 
@@ -144,13 +144,15 @@ class ResidentData:
         return whole.part("data set", self._num_devices, 1)
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Does nothing: the order of the data follows from its seed."""
+        """Does nothing: the seed determines the order of the data, and no traced setting changes it."""
 
     def reset(self, config: AlgorithmConfig) -> None:
         self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
-        """Parts of each input for the devices with these indices."""
+        """Splits each input into parts for the devices `numbers`. If the data is not divided, every device gets all
+        inputs.
+        """
         if not self.is_divided:
             return [list(inputs)] * len(numbers)
         return [[_part(steps, i, self._num_devices) for steps in inputs] for i in numbers]
@@ -205,7 +207,7 @@ class ResidentData:
         return dataclasses.replace(kept, prepared=prepared, until_pass=until)
 
     def draw(self, kept: Resident, state: TrainState, place: Any) -> tuple[Resident, TrainState, Drawn]:
-        """The next minibatch of this device; see `Source.draw`. Every item occurs once in a pass over its input."""
+        """Draws this device's next minibatch; see `Source.draw`. A pass over an input visits every item once."""
         if self._prepare is not None:
             kept = self._with_prepared(kept, functools.partial(self._prepare, kept, state, place))
         kept, columns = self._minibatch(kept, place.axis_name)
@@ -239,7 +241,7 @@ class ResidentData:
         return dataclasses.replace(kept, position=(after % size)[None], passes=passes), item
 
     def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """`_next` for several inputs: each item comes from an input that is drawn by weight."""
+        """`_next` for several inputs: draws an input for each item, with probabilities in proportion to the weights."""
         every = jnp.arange(self._batch, dtype=jnp.uint32)
         bits = permutation.derive_keys(kept.keys[:1], kept.num_draws, every[:, None])[:, 0]
         bounds = jnp.asarray(np.floor(self._bounds * 2.0**32).clip(0, 2**32 - 1).astype(np.uint32))
@@ -298,14 +300,16 @@ def order_keys(seed: int, number: int = 0) -> np.ndarray:
 
 
 def filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:
-    """An array padded with rows of `value` to `length`."""
+    """Pads an array with rows of `value` to `length` rows."""
     if len(x) == length:
         return x
     return np.concatenate([x, np.full((length - len(x), *x.shape[1:]), value, x.dtype)])
 
 
 def _part(steps: Steps, number: int, of: int) -> Steps:
-    """One of several runs of whole pieces, with numbers of rows as equal as possible and at least one piece each."""
+    """Returns part `number` of `of` parts of the steps. Parts consist of whole pieces, have nearly equal numbers of
+    rows, and at least one piece each.
+    """
     starts = steps.piece_starts()
     wanted = np.searchsorted(starts, np.arange(of + 1) * steps.num_rows / of)
     bounds = [0]

@@ -22,13 +22,15 @@ def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
 
 
 def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> SampleBlock:
-    """``runner.sample(**kwargs)``, with RLlib's metrics of the runner if requested, which include finished episodes."""
+    """Calls ``runner.sample(**kwargs)``. With `takes_metrics`, the report contains the runner's RLlib metrics, which
+    include the finished episodes.
+    """
     part = _of_episodes(runner, runner.sample(**kwargs))
     return SampleBlock(part, SampleReport(EndedEpisodes.of([]), runner.get_metrics() if takes_metrics else {}))
 
 
 def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
-    """Experience of a runner's episodes, or chunks of episodes, of one or several agents."""
+    """Wraps the episodes that a runner sampled, of one or several agents, in a `Part`."""
     num_steps = sum(len(episode) for episode in episodes)
     version = runner.weights_seq_no
     return Part(
@@ -50,7 +52,7 @@ def sample_rounds(
     sample=sample_once,
     **kwargs: Any,
 ) -> list[SampleBlock]:
-    """Whole rounds over all healthy runners until there are enough steps, counted as in RLlib.
+    """Samples with all healthy runners, in whole rounds, until they have at least `num_steps` steps, as RLlib does.
 
     Args:
         group: The runners; the local one samples if there are no actors.

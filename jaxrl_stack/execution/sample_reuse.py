@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class SampleReuseStep(OnPolicyStep):
-    """``config.updates_per_train_batch`` updates from every train batch, each like an `OnPolicyStep`.
+    """Makes ``config.updates_per_train_batch`` updates on each train batch; otherwise as `OnPolicyStep`.
 
     It equals a circular buffer that allows this number of draws per batch, and whose batches are all drawn before the
     next one arrives. Therefore nothing is kept between calls.

@@ -61,19 +61,19 @@ class HasState(Protocol):
         ...
 
     def change_settings(self, config: Any) -> None:
-        """Continues with other values of traced settings."""
+        """Changes the values of traced settings."""
         ...
 
     def reset(self, config: Any) -> None:
-        """Uses another config that differs in traced settings and seed only; `init` is called next."""
+        """Sets a config that differs only in traced settings and seed. The caller then calls `init`."""
         ...
 
     def get_state(self, kept: Any) -> dict[str, Any]:
-        """Position, generators and metrics for checkpoints: all values that change, except contents."""
+        """Read position, random generators and metrics for checkpoints: all that changes, except the stored steps."""
         ...
 
     def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
-        """The state with the values that `get_state` returned, which may be among other entries."""
+        """Returns `kept` with the values of a state from `get_state`; ignores other entries of `state`."""
         ...
 
 
@@ -92,7 +92,7 @@ class Source(HasState, Protocol):
 
 
 class Replay(HasState, Protocol):
-    """Source that is filled with samples, and that takes values of drawn items back.
+    """Source that stores samples, and accepts new values, such as priorities, of drawn items.
 
     Attributes:
         capacity: Capacity in env steps.
@@ -106,7 +106,7 @@ class Replay(HasState, Protocol):
     def writes(self) -> tuple[str, ...]: ...
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Adds its modules' steps of a result of `Place.sample`."""
+        """Adds the steps of this replay's modules from a result of `Place.sample`."""
         ...
 
     def can_draw(self, kept: Any) -> bool:
@@ -142,13 +142,13 @@ class Replay(HasState, Protocol):
         ...
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Flags of stored steps that are not finite, bool ``[environments, steps]`` by module and column, the newest
-        step last; {} if steps are checked at sampling.
+        """Marks stored steps with NaN or infinity, ``{module_id: {column: bool [environments, steps]}}``, newest step
+        last; {} if `sample` checks steps.
         """
         ...
 
     def component(self, kept: Kept) -> Checkpointable:
-        """The contents, for users and checkpoints; `kept` contains the state."""
+        """Returns the replay buffer as a component for users and checkpoints."""
         ...
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AtWork:
-    """Record of running work in the driver's thread and in a concurrent evaluation."""
+    """Names of the operations that run now, in the driver's thread and in a concurrent evaluation."""
 
     def __init__(self) -> None:
         self._running: list[str] = []
@@ -35,7 +35,7 @@ class AtWork:
             self._running.remove(what)
 
     def check_is_idle(self, called: str) -> None:
-        """Refuses a call that would change running work.
+        """Raises RuntimeError if an operation runs that the call would disturb.
 
         Args:
             called: The call, for the message.
@@ -62,7 +62,7 @@ def check_mapping(driver: Driver, config: AlgorithmConfig) -> None:
 def state_for_modules(
     state: dict[str, Any], before: ModuleMap, after: ModuleMap, *, is_on_device: bool
 ) -> dict[str, Any]:
-    """State of a driver for another driver with other modules; the learners' state is already changed.
+    """Converts a driver's state for a driver with other modules. The learners' part must already be converted.
 
     State of common modules, and state without module, is kept bit for bit. If agents get other modules, running
     episodes of JAX environments are dropped, as are device replays of modules that now act for other agents.
@@ -83,7 +83,9 @@ def state_for_modules(
 
 
 def _replay_of_same(replay: dict[str, Any], before: ModuleMap, after: ModuleMap) -> dict[str, Any]:
-    """Replay of modules that act for the same agents; a notice names other modules with steps."""
+    """Replay buffers of modules that act for the same agents as before. A notice names the modules whose buffers start
+    empty.
+    """
     same = {mid: own for mid, own in replay.items() if before.agents_of.get(mid) == after.agents_of.get(mid)}
     changed = sorted(mid for mid in replay.keys() - same.keys() if mid in after.agents_of)
     if changed:

@@ -1,4 +1,6 @@
-"""Recorded steps that are larger than memory: read by pieces into a window from which minibatches are drawn."""
+"""Recorded steps that are larger than memory: files are read piece by piece into a window, from which minibatches are
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ class Window(NamedTuple):
 
 
 class StreamedInput:
-    """One input: its pieces in a new order in every pass, read by a thread one window ahead.
+    """One data set, read in pieces by a thread that is one window ahead. The order of the pieces changes in every pass.
 
     Args:
         pieces: Arguments of `read`, each for a part of the input.
@@ -98,7 +100,7 @@ class StreamedInput:
         return np.random.default_rng(seed).permutation(len(self._pieces))
 
     def _made(self, cursor: Cursor, num_pieces: int | None = None) -> Window:
-        """The window at a cursor, with this number of pieces, or with as many as fill it."""
+        """Reads the window that starts at a cursor: `num_pieces` pieces, or as many as fill `window_bytes`."""
         order, at, num_bytes = self._order(cursor.passes), cursor.first, 0
         last = len(order) if num_pieces is None else at + num_pieces
         parts: list[Steps] = []
@@ -119,7 +121,9 @@ class StreamedInput:
         return Window(cursor, after, steps, items)
 
     def _produce(self, cursor: Cursor, ready: queue.Queue[Any], is_over: threading.Event) -> None:
-        """Reads windows in the thread, each after the previous one was taken."""
+        """Body of the thread: reads windows one after the other and puts each into the queue `ready`, which holds
+        one.
+        """
         try:
             num_empty = 0
             while not is_over.is_set():
@@ -138,7 +142,7 @@ class StreamedInput:
         self._is_prepared = False
 
     def restart(self, cursor: Cursor) -> None:
-        """Restarts at a cursor; its window is read at the next access."""
+        """Restarts at a cursor; the next access reads the cursor's window."""
         self.stop()
         self._next = cursor
         self._leave_window()
@@ -147,7 +151,7 @@ class StreamedInput:
         self.window, self.offset, self.prepared, self._is_prepared = None, 0, {}, False
 
     def advance(self) -> Window:
-        """Moves to the next window, and waits until it is read."""
+        """Frees the current window, waits for the next one and returns it."""
         # There is no room for three.
         self._leave_window()
         window = self._taken()
@@ -158,7 +162,7 @@ class StreamedInput:
         return self._entered(window)
 
     def _taken(self) -> Window:
-        """The next window of the thread, which is started if it does not run."""
+        """Waits for the thread's next window; starts the thread if necessary, and raises its exception."""
         if self._thread is None:
             self._start()
         window = self._ready.get()
@@ -193,7 +197,7 @@ class StreamedInput:
     # ----------------------------------------------------------------------------------------------------- minibatches
 
     def draw(self, number: int, prepare: Callable[[Steps], dict[str, np.ndarray]]) -> Iterator[dict[str, Any]]:
-        """The next `number` items, in one part per window."""
+        """Yields the next `number` items; each part comes from one window."""
         while number:
             window = self.window
             if window is None or self.offset == len(window.items):
@@ -209,7 +213,7 @@ class StreamedInput:
 
     @property
     def passes(self) -> int:
-        """Number of whole passes so far."""
+        """Number of complete passes over the data set."""
         if self.window is None:
             return self._next.passes
         return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
@@ -250,7 +254,8 @@ class StreamedInput:
 
 
 class StreamedData:
-    """A `Source` of minibatches from several inputs, by weight. Its state is None, as it owns its windows.
+    """`Source` of minibatches from several inputs, drawn by weight. Its state `kept` is None: the windows are in this
+    object.
 
     Args:
         inputs: The inputs.
@@ -277,7 +282,7 @@ class StreamedData:
         self.num_draws = 0
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Does nothing: the order of the data follows from its seed."""
+        """Does nothing: the seed determines the order of the data, and no traced setting changes it."""
 
     def reset(self, config: AlgorithmConfig) -> None:
         self.seed = config.root_seed
@@ -300,7 +305,7 @@ class StreamedData:
 
     @property
     def passes(self) -> int:
-        """Number of whole passes over the first input so far."""
+        """Number of complete passes over the first input."""
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
@@ -341,7 +346,8 @@ class StreamedData:
 
 
 class OwnSamples:
-    """A `Source` of batches from a user's `OfflineData.sample`, which keeps its own position in the data.
+    """`Source` of batches that a user's `OfflineData.sample` returns. The user's object determines the position in the
+    data.
 
     Args:
         data: Object with the method `sample`.
@@ -396,7 +402,7 @@ class OwnSamples:
 
 
 def release_unused_memory() -> None:
-    """Returns memory to the system that readers of Arrow formats have freed and Arrow's pools still keep."""
+    """Returns freed memory of Arrow's pools to the operating system."""
     pyarrow = sys.modules.get("pyarrow")
     if pyarrow is not None:
         pyarrow.default_memory_pool().release_unused()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class TrainState:
-    """Everything that changes in training. A training step only uses `kept`; the other parts are opaque to it.
+    """All values that change in training. A training step reads only `kept`; other parts are opaque to it.
 
     Attributes:
         learner: State of the learner, replicated over the devices. None on the host, whose learners keep it.
@@ -42,7 +42,8 @@ class TrainState:
 
 
 class Kept:
-    """Owner of the data that a training step keeps between calls; replacing the value frees the old one.
+    """Owner of the data that a training step stores between calls, such as a replay buffer. Replacing the value frees
+    the old one.
 
     Attributes:
         value: A pytree; None before the start, and without kept data.
@@ -67,7 +68,7 @@ class Kept:
 
 
 class KeptPart(Kept):
-    """A part of a training step's kept data, stored in the whole.
+    """View of one part of the data that a training step stores between calls (`Kept`).
 
     Args:
         whole: Owner of all kept data.
@@ -88,7 +89,7 @@ class KeptPart(Kept):
 
 
 class Draws(NamedTuple):
-    """Random numbers of a training step, created together for a call, which is faster than one by one.
+    """Random numbers of a training step. They are drawn together for a whole call, which is faster than one by one.
 
     Attributes:
         number: Number of calls of `Place.draw` in one training step.
@@ -129,11 +130,11 @@ class Place(Protocol):
         ...
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Requests one share of every idle runner, and returns immediately."""
+        """Asks every idle EnvRunner for its part of the samples, and returns immediately."""
         return state
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
-        """Returns shares that are finished, after waiting at most `timeout_seconds` for the first one; may be empty.
+        """Waits at most `timeout_seconds` for a runner to finish; returns the samples of finished runners, maybe none.
 
         On the device, and for environments in this process, it samples one share now.
         """
@@ -148,15 +149,15 @@ class Place(Protocol):
         ...
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
-        """Counts env steps that were drawn instead of sampled, for a step without environments."""
+        """Adds env steps of a step that draws recorded rows and steps no environment."""
         ...
 
     def update(self, state: TrainState, experience: Experience, plan: SampledUpdate[Any]) -> tuple[TrainState, Any]:
-        """One update from samples: ``(state, metrics)``. `plan` comes from `Facts.plan_update`."""
+        """Makes one update on samples and returns ``(state, metrics)``. `plan` comes from `Facts.plan_update`."""
         ...
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """One gradient step on rows ``[N, ...]``.
+        """Makes one gradient step on rows ``[N, ...]``.
 
         Returns:
             ``(state, metrics, {(module_id, name): [N, ...]})``, with the values that the loss logged per row.
@@ -194,12 +195,12 @@ class Place(Protocol):
         ...
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls ``function(*args)``, and reports its time under the timer's name if possible."""
+        """Returns ``function(*args)``. On the host, adds the call's duration to the timer `timer`."""
         ...
 
 
 class AsynchronousPlace(Place, Protocol):
-    """`Place` with background updates, and with operations to wait for runners and learners.
+    """`Place` whose updates run in the background, with operations that wait for runners and learners.
 
     Attributes:
         timesteps: Lifetime counters, as arguments of updates.
@@ -211,19 +212,19 @@ class AsynchronousPlace(Place, Protocol):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """Collects finished shares, see `Place.collect`; also returns when a Ray reference of `also` is ready."""
+        """As `Place.collect`; also returns when a Ray reference in `also` is ready."""
         ...
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
-        """Records the learners' results of an update, one dict each; the newest is reported."""
+        """Stores an update's results, one dict for each learner, for the iteration's result."""
         ...
 
     def note_lag(self, num_updates: float) -> None:
-        """Records the number of updates between the weights that sampled and the last update."""
+        """Stores the policy lag: the number of updates between the weights that sampled and the newest weights."""
         ...
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """`publish` with weights that were copied at their version; see `weights_for_runners`."""
+        """Sends `weights` to the runners; see `weights_for_runners`."""
         ...
 
 
@@ -279,7 +280,7 @@ class TrainingStep(abc.ABC):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """The class for a config: this one, unless the algorithm uses another step for some configs."""
+        """Returns the training step class for a config: this class, unless a config needs another one."""
         return cls
 
     # ----------------------------------------------------------------------------------------------------------- sizes
@@ -303,18 +304,20 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, state: TrainState, place: Place) -> tuple[TrainState, Any]:
-        """One training step: ``(state, metrics of its last update)``; metrics are None without an update."""
+        """Makes one training step and returns ``(state, metrics of the last update)``; metrics are None without an
+        update.
+        """
 
     def pause(self) -> None:  # noqa: B027 - most do nothing beside their call
-        """Called at the end of an iteration; after it, nothing changes the learners until the next call."""
+        """Stops background updates at the end of an iteration; the learners do not change until the next call."""
 
     def stop(self) -> None:  # noqa: B027 - likewise
-        """Releases its threads and actors."""
+        """Releases the step's threads and actors."""
 
     # --------------------------------------------------------------------------------------------------- evaluation
 
     def held_out_rows(self) -> Experience | None:
-        """Rows that training never uses, on which evaluations compute the learner's loss; called after `plan`.
+        """Returns recorded rows that are not used for training, for evaluations of the loss. Called after `plan`.
 
         Every evaluation calls it. Rows of the same shapes share one compiled program.
 
@@ -333,27 +336,29 @@ class TrainingStep(abc.ABC):
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        """Initial kept data, after `plan` and after the memory check."""
+        """Creates the data to store between calls, after `plan` and the memory check."""
         return None
 
     def kept_of_seed(self, seed: int) -> dict[str, Any]:
-        """Fields of the kept data that depend on the seed, which differ between members of a population."""
+        """Fields of the stored data that depend on the seed; members of a population differ in them."""
         return {}
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Continues with another config that differs in traced settings only."""
+        """Sets a config that differs from the present one in traced settings only."""
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Starts from the beginning with another config that differs in traced settings and seed only."""
+        """Starts again with a config that differs only in traced settings and seed."""
         self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
-        """Starts again with empty kept data after a failure that lost it; returns the loss in words for messages."""
+        """Replaces stored data that a failed call has destroyed by an empty buffer. Returns a sentence about the loss,
+        for the error message.
+        """
         return ""
 
     def not_finite_in_kept(self) -> dict[str, dict[str, np.ndarray]]:
-        """Flags of non-finite steps in kept data on the device, for errors; {} without such steps.
+        """Marks steps with NaN or infinity in data stored on the device, for error messages; {} if there are none.
 
         Returns:
             ``{module_id: {column: bool [environments, steps]}}``, the newest step last.
@@ -362,11 +367,11 @@ class TrainingStep(abc.ABC):
 
     @property
     def replay_buffer(self) -> Checkpointable | None:
-        """Kept data for users and checkpoints, or None."""
+        """Replay buffer for users and checkpoints; None without one."""
         return None
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:  # noqa: B027 - most keep nothing
-        """Restores the state of `replay_buffer` from a whole state of `Driver`, after everything else.
+        """Restores the replay buffer from a driver's whole state, after all other parts.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -375,15 +380,17 @@ class TrainingStep(abc.ABC):
     # --------------------------------------------------------------------------------------------------------- results
 
     def num_env_steps_trained(self, driver: LocalDriver) -> int:
-        """Lifetime env steps in updates; by default the sampled steps, each used once."""
+        """Number of env steps learned from since the start; by default the sampled steps, each counted once."""
         return driver.num_env_steps
 
     def results(self, driver: Driver) -> dict[str, Any]:
-        """Nested entries of an iteration's result."""
+        """Returns entries that the training step adds to the dict that `Algorithm.train` returns, nested as in that
+        dict; {} for none.
+        """
         return {}
 
     def get_state(self) -> dict[str, Any]:
-        """State of the step except `kept`."""
+        """State of the step for checkpoints, without the data in `kept`."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
