@@ -1,4 +1,4 @@
-"""Replay buffers of the host: uniform and prioritised, of one agent and of several."""
+"""Replay buffers on the host, with uniform or prioritised sampling, for one or several agents."""
 
 from __future__ import annotations
 

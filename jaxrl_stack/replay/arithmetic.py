@@ -45,7 +45,7 @@ def n_step_range(n_step: Any) -> tuple[int, int]:
 
 
 def first(xp: Any, mask: Any) -> Any:
-    """Index of the first True of every row of a mask ``[N, J]``, int32 ``[N]``; J if the row has none."""
+    """Index of the first True in each row of a mask ``[N, J]``, int32 ``[N]``; J for rows without a True."""
     length = mask.shape[1]
     return xp.min(xp.where(mask, xp.arange(length, dtype=xp.int32), length), axis=1, initial=length)
 
@@ -56,7 +56,7 @@ def until_end(xp: Any, is_end: Any) -> Any:
 
 
 def window(xp: Any, rewards: Any, discounts: Any, is_in: Any) -> tuple[Any, Any]:
-    """n-step windows.
+    """Sums discounted rewards over n-step windows.
 
     Args:
         xp: Namespace of the arrays; also below.
@@ -72,7 +72,7 @@ def window(xp: Any, rewards: Any, discounts: Any, is_in: Any) -> tuple[Any, Any]
 
 
 def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
-    """Masks of sequences.
+    """Builds the loss mask and the lengths of sequences.
 
     Args:
         xp: Namespace of the arrays.
@@ -87,7 +87,8 @@ def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
 
 
 def num_starts(xp: Any, is_first: Any, length: int) -> Any:
-    """Number of sequence starts at each step, so that losses see every step of an episode equally often.
+    """Sampling weight of each step as the start of a sequence, chosen so that losses see all steps of an episode
+    equally often.
 
     A sequence of `length` steps may start up to ``length - 1`` steps before its episode; it then contains only the
     steps from the first one of the episode on. So each step is in `length` sequences: `length` of them begin at the
@@ -116,7 +117,7 @@ def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
 def windows_in_sequences(
     xp: Any, rewards: Any, discounts: Any, is_there: Any, wanted: Any = None
 ) -> tuple[Any, Any, Any]:
-    """n-step windows that begin at every step of sequences, and stop where these do.
+    """Computes the n-step window of every step in sequences. Windows stop at the end of their sequence.
 
     Args:
         xp: Namespace of the arrays.

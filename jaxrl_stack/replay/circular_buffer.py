@@ -1,4 +1,4 @@
-"""A few train batches of which one is drawn at a time, each of them some number of times."""
+"""Circular buffer of a few train batches, each drawn a fixed number of times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class CircularBuffer:
-    """Train batches between who samples and who learns (Luo et al., 2020, arXiv:1912.00167, section 3).
+    """Circular buffer of train batches between samplers and learner (Luo et al., 2020, arXiv:1912.00167, section 3).
 
     It holds the newest `num_batches` batches. Each may be drawn `iterations_per_batch` times, and all draws that are
     left are equally likely. A batch that comes into a full buffer pushes the oldest one out. For several threads.
@@ -36,7 +36,7 @@ class CircularBuffer:
         self._changed = threading.Condition()
 
     def put(self, batch: Any) -> Any:
-        """Add a batch; it never waits.
+        """Adds a batch without waiting. A full buffer drops its oldest batch.
 
         Returns:
             The batch that fell out without having been drawn; None if there was none.
@@ -49,7 +49,7 @@ class CircularBuffer:
             return oldest if left == self.iterations_per_batch else None
 
     def get(self, timeout: float | None = None) -> Any:
-        """Draw a batch, after waiting for one if none is left.
+        """Draws a batch; waits for one if the buffer is empty.
 
         Args:
             timeout: Longest wait in seconds; 0 does not wait, None waits as long as it takes.
@@ -71,16 +71,16 @@ class CircularBuffer:
             return batch
 
     def waiting(self) -> list[Any]:
-        """The batches that can still be drawn, oldest first."""
+        """Returns the batches that can still be drawn, oldest first."""
         with self._changed:
             return [batch for batch, left in self._batches if left]
 
     def __len__(self) -> int:
-        """Draws that are left, of all batches."""
+        """Number of remaining draws, summed over the batches."""
         return sum(left for _, left in self._batches)
 
     def qsize(self) -> int:
-        """Draws that are left, of all batches."""
+        """Number of remaining draws, summed over the batches."""
         return len(self)
 
     @property

@@ -1,4 +1,4 @@
-"""Priorities on the device: sums and minima over groups of them, for draws in proportion. Pure functions."""
+"""Priorities on the device for proportional sampling: sums and minima over groups of items. Pure functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ float32 numbers."""
 
 @struct.dataclass
 class PriorityLevels:
-    """Items with priorities, and sums over groups of `FAN` of them; higher levels are computed on demand.
+    """Priorities of items, with their sums and minima over groups of `FAN` items.
 
     What a group comes to is worked out from its items alone, never by adding differences: nothing drifts, and equal
     items make equal groups.
@@ -46,7 +46,9 @@ class PriorityLevels:
 
 
 def init(num_items: int, has_starts: bool = False) -> PriorityLevels:
-    """No items, with room for `num_items`; `has_starts`: whether items are drawn as different numbers of them."""
+    """Creates levels with room for `num_items` items, all empty. With `has_starts`, items have individual
+    multiplicities.
+    """
     num_groups = math.ceil(num_items / FAN)
     return PriorityLevels(
         items=jnp.zeros((num_groups, FAN), jnp.float32),
@@ -63,12 +65,12 @@ def scaled(priorities: jax.Array, alpha: float) -> jax.Array:
 
 
 def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
-    """Scaled priorities of the items ``[N]``, 0 for empty places."""
+    """Scaled priorities of items, ``[N]``; 0 for empty items."""
     return levels.items.reshape(-1).at[items].get(mode="promise_in_bounds")
 
 
 def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax.Array | None = None) -> PriorityLevels:
-    """Sets scaled priorities of items; if an item comes more than once, the largest one holds, in any order.
+    """Sets scaled priorities. If an item occurs several times, its largest priority is stored.
 
     Args:
         levels: State.
@@ -97,7 +99,7 @@ def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax
 
 
 def num_levels(num_items: int) -> int:
-    """Rows of random numbers for a draw from this many items."""
+    """Number of rows of random numbers that a draw from `num_items` items needs: one for each level of the tree."""
     number, size = 1, math.ceil(num_items / FAN)
     while size > 1:
         number, size = number + 1, math.ceil(size / FAN)
@@ -134,7 +136,9 @@ def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
 
 
 def _choose(counts: jax.Array, random: jax.Array) -> jax.Array:
-    """int32 ``[N]``: index of a row of ``[FAN, N]``, drawn in proportion to the values; the last if all are 0."""
+    """Draws a row of ``[FAN, N]`` for each column in proportion to its values, int32 ``[N]``; the last row if all
+    values are 0.
+    """
     # One after the other: sums that never fall leave no way into a row that counts nothing.
     cumulated = list(accumulate(counts))
     target = random * cumulated[-1]
@@ -148,7 +152,7 @@ def _summed(counts: jax.Array) -> jax.Array:
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """Sum of all scaled priorities, each times its `starts`."""
+    """Sum of all scaled priorities, each multiplied by the item's `starts`."""
     return jnp.sum(levels.sums)
 
 

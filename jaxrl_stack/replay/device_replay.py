@@ -52,7 +52,7 @@ class ReplayItems:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceReplay:
-    """Replay buffer of one device: its fixed settings, and pure functions of a `ReplayState`.
+    """Replay buffer on one device: the fixed settings, and pure functions of a `ReplayState`.
 
     * It is filled with the columns of rollouts, B environments in lockstep. Every observation is stored once, in its
       own dtype: the next_obs of a step is the obs of the next row.
@@ -136,7 +136,7 @@ class DeviceReplay:
 
     @property
     def num_rows(self) -> int:
-        """L, rows of the ring: steps of each environment."""
+        """Number of rows in the ring: the capacity in steps of each environment."""
         return self.capacity // self.num_envs
 
     @property
@@ -152,7 +152,7 @@ class DeviceReplay:
     # ---------------------------------------------------------------------------------------------------------- memory
 
     def memory_estimate(self, columns: Mapping[str, Any]) -> MemoryEstimate:
-        """Estimates the memory of the state; it is the same for a full and an empty buffer.
+        """Estimates the memory of the state, which does not depend on the number of stored steps.
 
         Args:
             columns: As in `init`.
@@ -187,7 +187,7 @@ class DeviceReplay:
     # ------------------------------------------------------------------------------------------------ filling the state
 
     def init(self, columns: Mapping[str, Any]) -> ReplayState:
-        """An empty state.
+        """Creates an empty state.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}`` of a rollout, arrays or ``jax.ShapeDtypeStruct``s; only their
@@ -243,7 +243,7 @@ class DeviceReplay:
         )
 
     def add(self, state: ReplayState, columns: Mapping[str, Any]) -> ReplayState:
-        """Add a rollout that continues the last one, environment by environment.
+        """Adds a rollout. Each environment's steps continue its steps in the previous rollout.
 
         Args:
             state: The state.
@@ -314,13 +314,13 @@ class DeviceReplay:
         return dataclasses.replace(new, priorities=levels)
 
     def _valid_first(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns that are read of a rollout with masks, the valid steps of each environment first."""
+        """Selects the stored columns of a masked rollout, and moves each environment's valid steps to the front."""
         own = {name: columns[name] for name in (*_READ, *self.extra_columns)}
         own[Columns.LOSS_MASK] = jnp.asarray(columns[Columns.LOSS_MASK]).astype(bool)
         return own if own[Columns.LOSS_MASK].shape[0] == 1 else squeezed(own)
 
     def _num_steps_of(self, columns: Mapping[str, Any], is_masked: bool) -> int:
-        """T of a rollout that `add` takes.
+        """Checks a rollout for `add` and returns its number of steps T.
 
         Raises:
             ValueError: If a column is missing, if it has masks and the state takes none, or if T or B is out of range.
@@ -349,7 +349,7 @@ class DeviceReplay:
         size: jax.Array,
         added: jax.Array | int,
     ) -> tuple[FinalObservations, jax.Array, jax.Array]:
-        """Give the final observations of a rollout their slots.
+        """Assigns slots to the final observations of a rollout.
 
         Args:
             state: Before the rollout.
@@ -518,7 +518,7 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Sets one scaled priority for all items of some rows, with their numbers of starts ``[B * T]``.
+        """Sets one scaled priority for all items of some ring rows.
 
         Args:
             levels: Before.
@@ -532,7 +532,9 @@ class DeviceReplay:
         return device_priorities.put(levels, items.reshape(-1), jnp.full((items.size,), count, jnp.float32), starts)
 
     def _starts(self, state: ReplayState, ended: jax.Array) -> jax.Array | None:
-        """Numbers of sequence starts of a rollout's steps, some of which ended an episode ``[T, B]``."""
+        """Sampling weights of a rollout's steps as sequence starts, float32 ``[B * T]``, from the flags `ended` ``[T,
+        B]``; None if sequences have one step.
+        """
         if self.length == 1:
             return None
         before = self._take(state, jnp.arange(self.num_envs, dtype=jnp.int32), jnp.int32(0))["ends"]
@@ -541,7 +543,7 @@ class DeviceReplay:
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
-        """Take out the oldest rows until `after` are left of `before`; without a turn of the loop if they are."""
+        """Removes the priorities of the oldest rows until `after` of `before` rows remain."""
 
         def is_left(carry: tuple[Any, jax.Array]) -> jax.Array:
             return carry[1] > after if head.ndim == 0 else jnp.any(carry[1] > after)
@@ -557,11 +559,11 @@ class DeviceReplay:
     # --------------------------------------------------------------------------------------------------------- sampling
 
     def num_steps(self, state: ReplayState) -> jax.Array:
-        """int32, how many steps can be drawn."""
+        """Number of steps that can be drawn, int32."""
         return jnp.sum(state.size) if state.is_masked else state.size * self.num_envs
 
     def can_draw(self, state: ReplayState) -> jax.Array:
-        """bool, whether at least one step can be drawn."""
+        """Whether the buffer contains a step to draw, bool array."""
         return self.num_steps(state) > 0
 
     def sample(
@@ -573,7 +575,7 @@ class DeviceReplay:
         gamma: jax.Array | float = 0.99,
         axis_name: str | None = None,
     ) -> tuple[dict[str, Any], ReplayItems]:
-        """Draw n-step transitions, with replacement.
+        """Draws n-step transitions, with replacement.
 
         Args:
             state: The state. Draws from an empty one (see `can_draw`) have no meaning; if it takes masks, they are
@@ -654,7 +656,7 @@ class DeviceReplay:
 
     @property
     def _is_range(self) -> bool:
-        """Whether lengths of windows are drawn."""
+        """Whether `n_step` is a range, so that each window draws its length."""
         return self._n_steps[0] < self._n_steps[1]
 
     def sample_sequences(
@@ -667,7 +669,7 @@ class DeviceReplay:
         gamma: jax.Array | float = 0.99,
         axis_name: str | None = None,
     ) -> tuple[dict[str, Any], ReplayItems]:
-        """Draw sequences of fixed length ``J = burn_in + length`` for stateful modules.
+        """Draws sequences of fixed length ``J = burn_in + length`` for stateful modules.
 
         A sequence is a random step with up to ``length - 1`` that follow it, and up to `burn_in` before it, as
         far as its episode reaches and can be drawn. It starts at the left; zeros fill it up at the right.
@@ -731,7 +733,7 @@ class DeviceReplay:
         return out, self._items(state, ages, envs)
 
     def update_priorities(self, state: ReplayState, items: ReplayItems, priorities: jax.Array) -> ReplayState:
-        """Set the priorities of drawn items.
+        """Sets new priorities of drawn items.
 
         Args:
             state: The state, the one that they were drawn from or a later one: those that can no longer be drawn are
@@ -763,7 +765,7 @@ class DeviceReplay:
     def _draw(
         self, state: ReplayState, bits: jax.Array, beta: jax.Array | float, axis_name: str | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """``(ages, environments, weights)``, each ``[N]``; the age of the newest row is 0."""
+        """Draws steps. Returns ``(ages, environments, importance weights)``, each ``[N]``; the newest row has age 0."""
         if state.priorities is None:
             items = _below(bits[0], jnp.maximum(self.num_steps(state), 1))
             if state.is_masked:
@@ -798,7 +800,9 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Like `_draw`, if sizes differ: the steps with these indices ``[N]``, counted through all environments."""
+        """`_draw` without priorities, for environments with different numbers of steps. `items` ``[N]`` are indices
+        into the steps of all environments, joined.
+        """
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
         envs = jnp.minimum(envs, self.num_envs - 1).astype(jnp.int32)
@@ -808,7 +812,9 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Number of steps, at most, that losses see of each sequence that starts at these steps."""
+        """Maximum number of steps with a loss in each sequence. A sequence at the start of an episode draws it, because
+        it also stands for sequences that begin before the episode.
+        """
         if state.priorities is None or state.priorities.starts is None:
             return self.length
         items = self._flat(envs, self._places(_of(state.head, envs), ages))
@@ -831,13 +837,13 @@ class DeviceReplay:
         return envs * self.num_rows + places
 
     def _take(self, state: ReplayState, envs: jax.Array, ages: jax.Array) -> Any:
-        """The stored steps of these environments and ages, any shape of them."""
+        """Reads stored steps by environment and age (index arrays of equal shape)."""
         flat = self._flat(envs, self._places(_of(state.head, envs), ages))
         packed = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring)
         return state.layout.unpack(packed)
 
     def _obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
-        """The observations of these steps, of these ages."""
+        """Observations of stored steps; stacks their frames if the buffer stores single frames."""
         if state.frames is None:
             return steps["columns"][Columns.OBS]
         back = jnp.arange(self.num_frames - 1, -1, -1, dtype=jnp.int32)
@@ -851,7 +857,7 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, pixels)
 
     def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
-        """The frames of rows of these ages, or some before them."""
+        """Reads frames by environment and row age, or the frames `back` steps earlier."""
         head, since_cut = _of(frames.head, envs), _of(frames.since_cut, envs)
         # Of a cut that no row follows yet, nothing is written down.
         before_cut = jnp.where((ages >= since_cut) & (since_cut > 0), self.num_frames - 1, 0)
@@ -864,7 +870,9 @@ class DeviceReplay:
         return self.num_rows + 2 * (self.num_frames - 1)
 
     def _kept_of(self, obs: Any) -> Any:
-        """Stored part of observations: the newest frame, or all if nothing is stacked; for shapes, its shapes."""
+        """Part of an observation that the buffer stores: the newest frame, or all without frame stacking. Accepts
+        arrays or shapes.
+        """
         if self.num_frames == 1:
             return obs
 
@@ -877,7 +885,7 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, obs)
 
     def _next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
-        """The observations that these steps, of these ages, led to."""
+        """Next observations of stored steps."""
         newest = self._kept_next_obs(state, steps, ages, envs)
         if state.frames is None:
             return newest
@@ -890,7 +898,7 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, self._obs(state, steps, ages, envs), newest)
 
     def _kept_next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
-        """Stored part of the next observations."""
+        """Stored part of the next observations: the newest frame, or all without frame stacking."""
         if state.finals is None:
             return steps[Columns.FINAL_OBS]
         ends, slots = steps["ends"], state.finals.rows.shape[0]
@@ -912,7 +920,9 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether every step is stored with its next observation."""
+        """Whether the ring stores a next observation with every step: if no `num_final_obs` is set and the ring is
+        small.
+        """
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
     def _num_slots(self, obs: Any) -> int:
@@ -949,7 +959,7 @@ class DeviceReplay:
 
 @struct.dataclass
 class RandomNumbers:
-    """Random bits for one call of `DeviceReplay.sample`.
+    """Random bits for one `DeviceReplay.sample` call.
 
     Attributes:
         items: uint32 ``[levels, N]``, what picks items.
@@ -963,8 +973,9 @@ class RandomNumbers:
 
 
 def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
-    """int32 in ``[0, number)`` out of random uint32: the upper word of their product, so each number comes equally
-    often but for one part in ``2^32 / number``; 0 without bits."""
+    """Maps random uint32 to int32 in ``[0, number)``: the upper 32 bits of the product. The bias is below ``number /
+    2^32``. 0 without bits.
+    """
     if bits is None:
         return jnp.zeros((1,), jnp.int32)
     number = jnp.asarray(number).astype(jnp.uint32)
@@ -977,7 +988,7 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
-    """The places of the ring that a rollout is written to, known once the row before it was read for `starts`.
+    """Returns `places` unchanged, but makes XLA read the previous row for `starts` before the rollout overwrites it.
 
     XLA would read that row after the others are written, and copy the whole ring to do so.
     """
@@ -987,12 +998,14 @@ def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
 
 
 def _of(counter: jax.Array, envs: jax.Array) -> jax.Array:
-    """A counter of these environments; one that is a scalar is that of all."""
+    """Counter of the given environments: the scalar that all share, or their entries of an array."""
     return counter if counter.ndim == 0 else counter.at[envs].get(mode="promise_in_bounds")
 
 
 def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any) -> jax.Array:
-    """``[B, L, ...]`` with other entries ``[B, T, ...]`` at places ``[T]``, or ``[B, T]`` with L for none."""
+    """Writes `new` ``[B, T, ...]`` into an array ``[B, L, ...]`` at `places` ``[T]`` or ``[B, T]``; place L writes
+    nothing.
+    """
     if places.ndim == 1:
         return kept.at[:, places].set(new, **options)
     envs = jnp.arange(kept.shape[0], dtype=jnp.int32)[:, None]

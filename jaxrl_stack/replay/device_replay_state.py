@@ -16,7 +16,7 @@ from jaxrl_stack.replay import device_priorities
 
 @struct.dataclass
 class ReplayState:
-    """Steps of B environments in a ring of L rows, one row per time step.
+    """State of a replay buffer: a ring of L rows, each with one step of B environments.
 
     If rollouts have a ``loss_mask``, the B columns are rows of a module, an agent in an environment each. Each of them
     has a ring of its own steps: `head`, `num_rows` and `size` are ``[B]`` then, and scalars otherwise.
@@ -75,7 +75,7 @@ class FinalObservations:
 
 @struct.dataclass
 class FrameRing:
-    """The newest frame of every row's observation, which is n frames side by side.
+    """Newest frame of each row's stacked observation (n frames along the last axis).
 
     The n - 1 frames before a row are those of the rows before it. Where rows do not follow on each other, at the first
     one and after a cut, they are written down before it. `head` and `since_cut` are ``[B]`` if rollouts have a
@@ -104,7 +104,8 @@ class FrameRing:
 
 @dataclasses.dataclass(frozen=True)
 class StepLayout:
-    """Memory layout of a stored step, a pytree: one row with all 32-bit leaves, and an array per other leaf.
+    """Memory layout of a stored step (a pytree): one row of words for all 32-bit leaves, and one array for every other
+    leaf.
 
     One operation writes or reads the row. Flags are other leaves, too.
 
@@ -118,14 +119,14 @@ class StepLayout:
 
     @classmethod
     def of(cls, step: Any) -> StepLayout:
-        """The layout of steps with leaves like these."""
+        """Creates the layout of steps with the shapes and dtypes of `step`."""
         leaves, treedef = jax.tree.flatten(step)
         # Of a leaf that is in it twice there are two: they hold different numbers later.
         leaves = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
         return cls(treedef, tuple(packing.slots_of(leaves, lead=0, flags=False)))
 
     def pack(self, steps: Any) -> dict[str, Any]:
-        """Steps ``[..., leaf's shape]`` as they are stored: ``{"words": uint32 [..., W], "loose": [leaf, ...]}``."""
+        """Packs steps ``[..., leaf shape]`` to ``{"words": uint32 [..., W], "loose": [leaf, ...]}``."""
         words, loose = [], []
         for leaf, slot in zip(self.treedef.flatten_up_to(steps), self.slots, strict=True):
             leaf = leaf.astype(slot.dtype)
@@ -136,7 +137,7 @@ class StepLayout:
         return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
 
     def put(self, ring: Mapping[str, Any], rows: jax.Array, path: tuple[str, ...], values: Mapping[str, Any]) -> Any:
-        """The ring with other values of some entries of a stored dict, and all else as it was.
+        """Overwrites some entries of stored steps in a ring; other entries do not change.
 
         Args:
             ring: Packed steps ``[B, L, ...]``.
@@ -163,6 +164,6 @@ class StepLayout:
         return {"words": words, "loose": loose}
 
     def unpack(self, packed: Mapping[str, Any]) -> Any:
-        """The steps again."""
+        """Unpacks steps; inverse of `pack`."""
         leaves = [slot.read(packed["words"], packed["loose"]) for slot in self.slots]
         return jax.tree.unflatten(self.treedef, leaves)

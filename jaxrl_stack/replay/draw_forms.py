@@ -33,7 +33,7 @@ _OBSERVED = {Columns.OBS: Columns.OBS, Columns.NEXT_OBS: Columns.OBS, Columns.AC
 
 
 class DrawForm(Protocol):
-    """Form of the items that are drawn from a replay.
+    """Form of drawn items: transitions, sequences or windows.
 
     Attributes:
         length: Steps of an item.
@@ -52,24 +52,24 @@ class DrawForm(Protocol):
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """Columns that are stored of every step in addition to a transition."""
+        """Columns that the buffer stores with every step in addition to a transition."""
         ...
 
     @property
     def start(self) -> StartState | None:
-        """State that items start from; None of items without one."""
+        """Recurrent state at the start of drawn items; None for single transitions."""
         ...
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
-        """Items of an update of `num_steps` steps, the same number for each share."""
+        """Number of items in an update of `num_steps` steps, a multiple of `num_shares`."""
         ...
 
     def ring(self, **sizes: Any) -> DeviceReplay:
-        """Static part of a ring on the device that this form is drawn from; `sizes` are its other arguments."""
+        """Creates the device replay buffer for this form; `sizes` are further arguments of `DeviceReplay`."""
         ...
 
     def memory_estimate(self, number: int, recorded: Mapping[str, Any], *, is_on_device: bool) -> MemoryEstimate:
-        """Memory of a train batch.
+        """Estimates the memory of a train batch.
 
         Args:
             number: Items of it.
@@ -81,7 +81,9 @@ class DrawForm(Protocol):
     def draw_from_buffer(
         self, buffer: EpisodeReplayBuffer, number: int, *, gamma: float, beta: float
     ) -> tuple[dict[str, Any], Any]:
-        """``(columns [N, ...], drawn)``: which items these are, for `write_to_buffer`."""
+        """Draws items from a host buffer. Returns ``(columns [N, ...], drawn)``; `drawn` identifies the items for
+        `write_to_buffer`.
+        """
         ...
 
     def draw_from_ring(
@@ -94,7 +96,8 @@ class DrawForm(Protocol):
         beta: float,
         axis_name: str | None,
     ) -> tuple[ReplayState, dict[str, Any], Any]:
-        """``(state, columns [N, ...], drawn)``: which items these are, for `write_to_ring`.
+        """Draws items from a device buffer. Returns ``(state, columns [N, ...], drawn)``; `drawn` identifies the items
+        for `write_to_ring`.
 
         Args:
             ring: Static part of the ring.
@@ -113,7 +116,7 @@ class DrawForm(Protocol):
         ...
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
-        """Stores the values that the loss logged for each drawn item, ``{name of writes: [N, ...]}``.
+        """Stores values that the loss logged for each drawn item, such as TD errors, ``{name of writes: [N, ...]}``.
 
         Args:
             buffer: Buffer that they were drawn from.
@@ -126,13 +129,13 @@ class DrawForm(Protocol):
     def write_to_ring(
         self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
     ) -> ReplayState:
-        """State with the values that the loss logged for each drawn item, ``{name of writes: [N, ...]}``."""
+        """Returns the state with values that the loss logged for each drawn item, ``{name of writes: [N, ...]}``."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StartState:
-    """Recurrent state that drawn items start from.
+    """Recurrent state at the start of drawn items: a stored state, or the module's initial state.
 
     Attributes:
         shapes: Shapes of the state of one environment.
@@ -147,21 +150,23 @@ class StartState:
 
     @classmethod
     def of(cls, module: RLModule, *, is_stored: bool, remedy: str) -> Self:
-        """Start state of a module's items; with `is_stored`, they start from stored states."""
+        """Creates the start state for a module's items; with `is_stored`, steps store their recurrent states."""
         initial = None if is_stored else jax.device_get(module.get_initial_state())
         return cls(jax.eval_shape(module.get_initial_state), initial, remedy)
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """Columns that are stored of every step for it."""
+        """Columns that the buffer must store for start states: ``state_in``, or none for initial states."""
         return (Columns.STATE_IN,) if self.initial is None else ()
 
     def shapes_of(self, number: int) -> Any:
-        """Shapes of the states of `number` items."""
+        """Shapes and dtypes of the recurrent states of `number` items."""
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), self.shapes)
 
     def added_to(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
-        """Columns of `number` items with the states that these start from; `xp` is the arrays' namespace."""
+        """Adds initial recurrent states to the columns of `number` items, if states are not stored. `xp` is numpy or
+        jax.numpy.
+        """
         if self.initial is None:
             return columns
         state = jax.tree.map(lambda x: xp.broadcast_to(x, (number, *x.shape)), self.initial)
@@ -170,7 +175,7 @@ class StartState:
 
 @dataclasses.dataclass(frozen=True)
 class _WithPriorities(abc.ABC):
-    """Items with returns of n steps, which are drawn by priorities or uniformly.
+    """Items with n-step returns, drawn uniformly or by priority.
 
     Attributes:
         n_step: Steps of the returns; a range ``(low, high)`` draws them, `high` excluded.
@@ -213,7 +218,7 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Columns of a buffer; of one of several modules `which` names them, and there are columns by module."""
+        """Draws columns from a host buffer. With a module in `which`, returns ``{module_id: columns}``."""
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
         """``(columns, drawn)`` of a result of `_sample`."""
@@ -253,7 +258,7 @@ def _item_dtypes(is_on_device: bool) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Transitions(_WithPriorities):
-    """Single steps with returns of n steps and the observations that these lead to."""
+    """Single steps with their n-step returns and the observations n steps later."""
 
     length = 1
     start = None
@@ -291,7 +296,7 @@ class Transitions(_WithPriorities):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Sequences(_WithPriorities):
-    """Consecutive steps of one episode, for modules with a recurrent state.
+    """Sequences of consecutive steps of one episode, for recurrent modules.
 
     Attributes:
         length: Steps of a sequence, burn-in included.
@@ -309,7 +314,7 @@ class Sequences(_WithPriorities):
 
     @property
     def learned(self) -> int:
-        """Steps of a sequence that losses see, at most."""
+        """Maximum number of steps with a loss in a sequence: its length without burn-in."""
         return self.length - self.burn_in
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
@@ -358,7 +363,7 @@ class Sequences(_WithPriorities):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Windows:
-    """Consecutive items that continue over ends of episodes, for world models; see `replay.items`.
+    """Windows of consecutive items that may cross episode boundaries, for world models; see `replay.items`.
 
     Attributes:
         length: Items of a window.
@@ -433,7 +438,9 @@ class Windows:
         return items.put_on_device(ring, state, found, Columns.STATE_IN, self._before_next(logged), where)
 
     def _before_next(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        """States ``[N, T - 1, ...]`` before all items but the first ones: after the items before these."""
+        """Recurrent states ``[N, T - 1, ...]`` before items 1 to T - 1: the states that the loss logged after the
+        previous items.
+        """
         return {name: logged[name][:, :-1] for name in self.writes}
 
 
@@ -447,5 +454,5 @@ def _with_states(estimate: MemoryEstimate, start: StartState, number: int) -> Me
 
 
 def _continues(columns: Mapping[str, Any]) -> Any:
-    """bool ``[N, T - 1]``: which items but the first ones are steps that continue their episode."""
+    """Marks items 1 to T - 1 that continue the previous item's episode, bool ``[N, T - 1]``."""
     return ~(columns[IS_FIRST] | columns[IS_LAST])[:, 1:]

@@ -15,23 +15,23 @@ GOES_ON, TERMINATED, BOTH, TRUNCATED = 0, 1, 2, 3
 
 
 def of_steps(terminateds: jax.Array, truncateds: jax.Array) -> jax.Array:
-    """int32 of steps with these flags, any shape, whose final observations are not in slots."""
+    """Encodes flags of steps as int32 of the same shape, without slots for final observations."""
     truncated = jnp.where(truncateds, TRUNCATED, GOES_ON)
     return jnp.where(terminateds, jnp.where(truncateds, BOTH, TERMINATED), truncated)
 
 
 def with_slots(ends: jax.Array, slots: jax.Array) -> jax.Array:
-    """The endings of steps that ended (`of_steps`), with the slots of their final observations."""
+    """Adds the slots of final observations to the codes of ended steps (from `of_steps`)."""
     terminal = -1 - (2 * slots + (ends == BOTH))
     return jnp.where(ends == TRUNCATED, TRUNCATED + slots, terminal)
 
 
 def flags(ends: jax.Array) -> dict[str, jax.Array]:
-    """``{"terminateds", "truncateds"}``, bool."""
+    """Decodes ``{"terminateds": bool, "truncateds": bool}``."""
     terminateds = (ends == TERMINATED) | (ends == BOTH) | (ends < 0)
     return {Columns.TERMINATEDS: terminateds, Columns.TRUNCATEDS: (ends >= BOTH) | ((ends < 0) & (ends % 2 == 0))}
 
 
 def slots(ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Flags of final observations that are in slots, and their slots; any slot where the flag is False."""
+    """Decodes ``(has a slot: bool, slot: int32)`` of final observations. The slot is arbitrary if the flag is False."""
     return (ends >= TRUNCATED) | (ends < 0), jnp.where(ends < 0, (-1 - ends) // 2, ends - TRUNCATED)

@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """Episode in the buffer, or its remaining part.
+    """Record of an episode, or of its part that remains in the buffer.
 
     Attributes:
         number: Counts the episodes of the buffer from 1 on.
@@ -40,7 +40,7 @@ class Record:
 
 @dataclasses.dataclass(slots=True)
 class BlockStream:
-    """Environments that blocks come from.
+    """Current episodes of the environments whose blocks are added one after the other.
 
     Attributes:
         last: int32 ``[B]``, row of the last frame of the episode that runs; -1: none.
@@ -60,7 +60,7 @@ STREAM_FIELDS = tuple(field.name for field in dataclasses.fields(BlockStream))
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """Numbers of a buffer, all in all.
+    """Lifetime counts of a buffer.
 
     Attributes:
         first_number: Number of the oldest episode in it.
@@ -82,7 +82,7 @@ class Counts:
 
 
 def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> dict[str, Any]:
-    """Records as columns: arrays, because there may be millions, and lists of rare or shared values."""
+    """Converts records to columns: arrays, because a buffer can have millions of records, and lists of rare values."""
     places = {key: place for place, key in enumerate(streams)}
     own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]
     customised = [place for place, record in enumerate(records) if record.custom_data]
@@ -102,7 +102,7 @@ def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> di
 
 
 def unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> list[Record]:
-    """The inverse of `packed_records`.
+    """Converts columns back to records; inverse of `packed_records`.
 
     Raises:
         ValueError: If the columns are not equally long, or a text is none.
@@ -143,6 +143,6 @@ def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
 
 
 def _packed_values(values: Sequence[Hashable]) -> dict[str, Any]:
-    """Distinct values, and the index of each entry's value."""
+    """Returns the distinct values, and for each entry the index of its value."""
     places = {value: place for place, value in enumerate(dict.fromkeys(values))}
     return {"values": list(places), "place": np.array([places[value] for value in values], np.int64)}

@@ -40,7 +40,7 @@ BATCH_INDEXES = "batch_indexes"
 
 
 class EpisodeReplayBuffer(Checkpointable):
-    """Replay buffer for episodes, or chunks of them, with uniform sampling of steps.
+    """Replay buffer of episodes and chunks of episodes, with uniform sampling of steps.
 
     * Chunks of an episode are joined by its id. Capacity counts steps. The oldest finished episode is evicted as a
       whole; a running episode loses only as many of its oldest steps as needed.
@@ -107,7 +107,7 @@ class EpisodeReplayBuffer(Checkpointable):
     _only_episodes = False
 
     def _forget(self) -> None:
-        """Hold nothing."""
+        """Empties the buffer and resets its counts."""
         self._frames: FrameStore | StoredFrames = FrameStore(self.capacity, self.num_frames)
         self._infos: dict[int, dict] = {}
         self._records: dict[int, Record] = {}
@@ -133,7 +133,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._num_timesteps
 
     def get_num_episodes(self, module_id: str | None = None) -> int:
-        """Number of episodes in the buffer, running ones included. `module_id` has no effect with one module."""
+        """Number of episodes in the buffer, including running ones. `module_id` has no effect in a single-agent
+        buffer.
+        """
         return len(self._records)
 
     def get_num_episodes_evicted(self, module_id: str | None = None) -> int:
@@ -162,7 +164,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._counts.added_episodes
 
     def get_metrics(self) -> dict[str, Any]:
-        """Counts since the last call, under RLlib's names, for `MetricsLogger.aggregate`."""
+        """Returns RLlib's counts since the last call, for `MetricsLogger.aggregate`."""
         return self._metrics.reduce()
 
     def memory_estimate(self) -> MemoryEstimate | None:
@@ -188,7 +190,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode) -> None:
-        """Adds episodes, or chunks of them. Their data is copied; look-back is left out.
+        """Copies episodes, or chunks of episodes, into the buffer, without their lookback.
 
         Args:
             episodes: One, or several in the order in which they were sampled.
@@ -293,7 +295,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def _add_block(
         self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
     ) -> tuple[Segments, np.ndarray]:
-        """`add_block`, without metrics.
+        """`add_block` without logging metrics.
 
         Returns:
             The segments of the block, and the numbers of their episodes in the buffer, int ``[K]``.
@@ -375,7 +377,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return found, owners
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
-        """bool ``[B]``: whether the frames at rows, -1 for none, are these."""
+        """Compares stored frames with observations, bool ``[B]``; False for row -1."""
         same = rows >= 0
         stored = self._store.take(Columns.OBS, rows)
         for left, right in zip(tree_leaves(stored), tree_leaves(observations), strict=True):
@@ -383,7 +385,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return same
 
     def _end(self, numbers: np.ndarray) -> None:
-        """Note that episodes of streams go on no more."""
+        """Marks running episodes as ended, so that later blocks do not continue them."""
         for number in numbers.tolist():
             record = self._records[number]
             record.is_running, record.stream = False, None
@@ -409,7 +411,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _excess(self, num_steps: int) -> int:
-        """Steps by which so many are more than the buffer may hold."""
+        """Number of steps by which `num_steps` exceeds the capacity."""
         return max(0, num_steps - self.capacity)
 
     def _make_room(self, size: int) -> None:
@@ -420,7 +422,7 @@ class EpisodeReplayBuffer(Checkpointable):
             self._evict(record, excess if record.is_running else None)
 
     def _evict(self, record: Record, num_steps: int | None = None) -> None:
-        """Evict an episode, or its first steps; the episode as well if it has no others."""
+        """Evicts the first `num_steps` steps of an episode, or the whole episode (None, or no step remains)."""
         store = self._store
         steps, last = store.walk(record.first, num_steps)
         self._remove_items(steps)
@@ -449,11 +451,11 @@ class EpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------- which items there are (hooks)
 
     def _bookkeeping(self) -> dict[str, int]:
-        """``{what: bytes per row}`` of what this class keeps besides the data."""
+        """Bytes per row that this class needs in addition to the data, ``{name: bytes}``, for the memory check."""
         return {"items": 8}
 
     def _add_items(self, rows: np.ndarray) -> None:
-        """Take steps in that were written just now."""
+        """Adds newly written steps to the index that sampling draws from."""
         if len(self._items) < self._store.num_rows:
             self._items, self._places = longer((self._items, self._places), self._store.num_rows)
         start = self._num_timesteps
@@ -461,7 +463,7 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[rows] = np.arange(start, start + len(rows))
 
     def _remove_items(self, rows: np.ndarray) -> None:
-        """Forget steps that are about to be evicted."""
+        """Removes steps from the sampling index before their eviction."""
         size = self._num_timesteps - len(rows)
         places = self._places[rows]
         is_gone = np.zeros(len(rows), bool)
@@ -473,11 +475,11 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[movers] = holes
 
     def _get_items(self) -> dict[str, Any]:
-        """State of the items: the rows of all steps, and what else there is per step."""
+        """State of the sampling index: the rows of all steps, and a subclass's values per step."""
         return {"rows": self._items[: self._num_timesteps].copy()}
 
     def _restored_items(self, items: Mapping[str, Any], store: StoredFrames) -> dict[str, Any]:
-        """``{attribute: value}`` of what `_get_items` returned, for a store that has the steps already."""
+        """Converts a state from `_get_items` to ``{attribute: value}``; `store` must already contain the steps."""
         rows = items["rows"]
         own, places = np.zeros((2, store.num_rows), np.int32)
         own[: len(rows)] = rows
@@ -485,14 +487,16 @@ class EpisodeReplayBuffer(Checkpointable):
         return {"_items": own, "_places": places}
 
     def _begins_at(self, row: int) -> None:
-        """Note that what is left of an episode begins at a row now."""
+        """Called when the first steps of an episode were evicted: the rest begins at `row`. Subclasses override it."""
 
     def _draw(self, number: int) -> np.ndarray:
-        """Rows of random steps, ``[number]``."""
+        """Draws rows of random steps, ``[number]``."""
         return self._draw_starts(number, 1)
 
     def _draw_starts(self, number: int, length: int) -> np.ndarray:
-        """Rows of random steps, ``[number]``, where the first one of every episode counts as `length` steps."""
+        """Draws start rows of windows, ``[number]``. The first step of every episode is `length` times as likely as
+        another step: it also stands for windows that begin before the episode.
+        """
         more, num_steps = length - 1, self._num_timesteps
         drawn = self.rng.integers(num_steps + more * len(self._records), size=number)
         is_more = drawn >= num_steps
@@ -502,12 +506,12 @@ class EpisodeReplayBuffer(Checkpointable):
         return rows
 
     def _first_rows(self, places: np.ndarray) -> list[int]:
-        """First rows of episodes, of which the oldest one has place 0."""
+        """First rows of episodes; `places` counts the stored episodes from the oldest one, 0."""
         # Episodes are numbered in the order in which they are evicted: there are no gaps.
         return [self._records[number].first for number in (self._counts.first_number + places).tolist()]
 
     def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:
-        """float32 ``[N]``, at most 1."""
+        """Importance sampling weights of drawn rows, float32 ``[N]``, at most 1."""
         return np.ones(len(rows), np.float32)
 
     # -------------------------------------------------------------------------------------------------------- sampling
@@ -641,7 +645,7 @@ class EpisodeReplayBuffer(Checkpointable):
         clip_rewards: bool | float | None = None,
         extra_columns: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """Batch of `sample_batch` for drawn steps."""
+        """Builds the columns of `sample_batch` for drawn steps."""
         store, number = self._store, len(rows)
         window = store.windows(rows, *self._n_steps(n_step, number), gamma, clip_rewards)
         self._note_sampled(rows, number, int(window.lengths.sum()) / number)
@@ -758,7 +762,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return self.batch_size_B if given is None else _at_least(1, "num_items", given)
 
     def _draw_items(self, number: int, min_steps: int) -> np.ndarray:
-        """Rows of random steps that more than `min_steps` steps follow, themselves included."""
+        """Draws rows of random steps whose episode has more than `min_steps` steps from there on."""
         rows = self._draw(number)
         self._num_resamples = 0
         if min_steps:
@@ -782,7 +786,9 @@ class EpisodeReplayBuffer(Checkpointable):
         return (self.rng.integers(low, high + 1, size=size) if low < high else None), high
 
     def _indexes(self, rows: np.ndarray) -> np.ndarray:
-        """int64 ``[N]``: rows, and how often they had been evicted, which tells an item from a later one there."""
+        """Identifiers of items, int64 ``[N]``: the row, and its number of evictions, which changes when another step
+        takes the row.
+        """
         return self._store.generation[rows].astype(np.int64) << 32 | rows
 
     def _note_sampled(self, rows: np.ndarray, num_steps: int, n_step: float | None) -> None:
@@ -798,7 +804,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that build a buffer like this one."""
+        """Arguments that construct an equal, empty buffer."""
         return (), {
             "capacity": self.capacity,
             "batch_size_B": self.batch_size_B,
@@ -813,7 +819,8 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Complete state from which sampling and adding continue bit for bit, without metrics that were not requested.
+        """Complete state. After `set_state`, adding and sampling continue bit for bit. Metrics not yet read are not
+        included.
 
         Args:
             components: "data" or "rng"; None for both.
@@ -825,7 +832,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return {name: parts[name]() for name in names}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads a state of `get_state`; parts that it leaves out stay unchanged.
+        """Restores a state from `get_state`. Parts that are missing in `state` do not change.
 
         Raises:
             ValueError: If it does not fit: it has more steps than the capacity, or other random numbers. Nothing has
@@ -842,7 +849,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
     @property
     def _store(self) -> FrameStore:
-        """All frames; those that were restored get their arrays here."""
+        """Store of the frames. The first access after `set_state` allocates the restored arrays."""
         if isinstance(self._frames, StoredFrames):
             with deferred_interrupt():
                 self._frames = self._frames.opened()
@@ -862,7 +869,7 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def _restored_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """``{attribute: value}`` of what `_get_data` returned."""
+        """Converts a state from `_get_data` to ``{attribute: value}``."""
         store = StoredFrames.from_state(self.capacity, data["store"], self._bookkeeping())
         steps = store.steps()
         num_steps = len(steps)
@@ -910,7 +917,7 @@ def block_too_large(size: int, unit: str, capacity: int) -> ValueError:
 
 
 def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: bool) -> None:
-    """Checks that a chunk continues the stored part of its episode.
+    """Checks that a chunk starts where the stored part of its episode ends.
 
     Args:
         id_: The episode.
@@ -946,7 +953,7 @@ def _rows(column: Any) -> Any:
 
 
 def _check_not_torn(found: Segments) -> None:
-    """Check that no reset comes in the middle of an episode.
+    """Checks that no reset comes in the middle of an episode.
 
     Raises:
         ValueError: If a row that is only a reset comes between two steps of an episode.

@@ -33,7 +33,7 @@ REMEDY = (
 
 @dataclasses.dataclass(slots=True)
 class NStepWindows:
-    """The n-step windows that begin at some rows.
+    """n-step windows of N steps.
 
     Attributes:
         rewards: float32 ``[N]``, discounted sums.
@@ -49,7 +49,8 @@ class NStepWindows:
 
 
 class FrameStore:
-    """Rows of frames. An episode of n steps is a chain of n + 1 rows: every observation is stored once.
+    """Memory of a replay buffer: rows with one observation each. An episode of n steps is a linked list of n + 1 rows,
+    called a chain, so that every observation is stored once.
 
     A row whose `next` is >= 0 is a step: it has an action, a reward, both flags and maybe outputs of the module, and
     its next observation is that of row `next`. The last row of a chain holds an observation only.
@@ -101,7 +102,7 @@ class FrameStore:
     def fit(
         self, steps: Mapping[str, Any], tails: Any, extras: Mapping[str, Any], bookkeeping: Mapping[str, int]
     ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """Converts new data to the dtypes of the store, which are the dtypes of its first data.
+        """Converts new data to the store's dtypes, which the first data determines.
 
         Args:
             steps: ``{column: pytree [S, ...]}``, `STEP_COLUMNS`.
@@ -127,16 +128,16 @@ class FrameStore:
         return steps, _fitted(Columns.OBS, steps[Columns.OBS], tails), extras
 
     def _whole(self, frames: np.ndarray) -> np.ndarray:
-        """No rows, of the shape of observations with frames like these."""
+        """Array with 0 rows and the shape of whole observations, from their frames."""
         *rest, width = frames.shape[1:]
         return np.empty((0, *rest, width * self.num_frames), frames.dtype)
 
     def _newest(self, obs: Any) -> Any:
-        """Newest frame of an observation, which a row stores."""
+        """Newest frame of stacked observations, which rows store."""
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
-        """Stores the frames before the newest one for observations in the first rows of chains."""
+        """Stores the older frames of the observations in the first rows of chains."""
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
             mine = map_arrays(lambda leaf, place=place: leaf[place].copy(), older)
@@ -154,7 +155,7 @@ class FrameStore:
         first_t: np.ndarray,
         owners: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Write K chains, or continuations of chains, one after the other.
+        """Writes K chains, or continuations of chains.
 
         Args:
             steps: Result of `fit`, S = sum of `lengths`.
@@ -201,14 +202,14 @@ class FrameStore:
         return rows, tail_rows
 
     def begin_at(self, row: int) -> None:
-        """Makes a chain begin at one of its rows; rows before it are freed next."""
+        """Cuts a chain, so that it begins at `row`. The caller then frees the rows before."""
         if self.num_frames > 1:
             rows = np.array([row])
             self._keep_earlier(rows, self.take(Columns.OBS, rows))
         self.prev[row] = -1
 
     def free(self, rows: np.ndarray) -> None:
-        """Give rows back."""
+        """Frees rows for new steps."""
         if self._earlier:
             for row in rows.tolist():
                 self._earlier.pop(row, None)
@@ -218,7 +219,9 @@ class FrameStore:
         self._num_free += len(rows)
 
     def walk(self, row: int, num_steps: int | None = None) -> tuple[np.ndarray, int]:
-        """``(rows of the steps from `row` on, the row after them)``; all steps of the chain, or the first ones."""
+        """Follows a chain from `row`: returns ``(rows of its steps, the row after them)``, for at most `num_steps`
+        steps.
+        """
         link = self.next.data  # Its items are Python's ints, without a detour.
         rows = []
         while num_steps is None or len(rows) < num_steps:
@@ -238,7 +241,7 @@ class FrameStore:
         return map_arrays(lambda leaf: leaf[rows], self.columns[name])
 
     def _stacks(self, rows: np.ndarray) -> Any:
-        """Whole observations at some rows: their frames side by side."""
+        """Whole observations of rows, with stacked frames."""
         num_frames, flat = self.num_frames, rows.reshape(-1)
         frames, num_before = self.chain(flat, num_frames - 1, backwards=True)
         (short,) = (num_before < num_frames - 1).nonzero()
@@ -261,7 +264,7 @@ class FrameStore:
         return map_arrays(of_leaf, self.columns[Columns.OBS], *(older for _, older in kept))
 
     def extra(self, name: str) -> Any:
-        """An output of the module at all rows.
+        """Values of one extra module output in all rows.
 
         Raises:
             ValueError: If no step has it.
@@ -275,7 +278,7 @@ class FrameStore:
         return np.flatnonzero((self.next >= 0) & (self.owner > 0))
 
     def has_steps(self, rows: np.ndarray, number: int) -> np.ndarray:
-        """bool ``[N]``: whether more than `number` steps follow on each of some steps, itself included."""
+        """Whether each row's episode has more than `number` steps from that row on, bool ``[N]``."""
         link = self.next
         has = np.ones(len(rows), bool)
         for _ in range(number):
@@ -292,7 +295,7 @@ class FrameStore:
         gamma: float,
         clip_rewards: bool | float | None = None,
     ) -> NStepWindows:
-        """The n-step windows that begin at some steps; they stop where the chain does.
+        """Computes the n-step windows of some steps. Windows stop at the end of their chain.
 
         Args:
             rows: int ``[N]``, steps.
@@ -313,7 +316,7 @@ class FrameStore:
         return NStepWindows(sums, frames[items, lengths - 1], frames[items, lengths], lengths)
 
     def chain(self, rows: np.ndarray, longest: int, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Frames from some frames on, or back from them.
+        """Follows chains forwards or backwards from N rows.
 
         Args:
             rows: ``[N]``, the first ones.
@@ -335,7 +338,9 @@ class FrameStore:
     # ---------------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """Arrays and numbers. The arrays are this store's own, read-only, until it is written to: see `own`."""
+        """State as arrays and numbers, without a copy: the arrays are read-only views until the store is written to
+        (see `own`).
+        """
 
         def lent(leaf: np.ndarray) -> np.ndarray:
             loan = LentArray(leaf)
@@ -356,7 +361,7 @@ class FrameStore:
         return state
 
     def own(self) -> None:
-        """Before anything is written: copy the arrays that a state has, too, if one is still held."""
+        """Called before a write: if a state still uses the arrays, replaces them by copies."""
         if not self._loans:
             return
         held = [loan for loan in (reference() for reference in self._loans) if loan is not None]
@@ -388,7 +393,7 @@ class FrameStore:
         self._grow(num_rows)
 
     def _rows(self, number: int) -> np.ndarray:
-        """Free rows, which are no longer free."""
+        """Allocates `number` rows, freed ones first, and returns them."""
         recycled = min(number, self._num_free)
         fresh = number - recycled
         if self._num_used + fresh > self.num_rows:
@@ -410,7 +415,7 @@ class FrameStore:
 
 @dataclasses.dataclass
 class StoredFrames:
-    """Description of a store by `FrameStore.get_state`, before its arrays are made.
+    """Checked state of a `FrameStore` whose arrays are not allocated yet.
 
     They are made when they are needed, part by part, and the parts are let go of: what was read from a checkpoint is
     held by nothing else then, so that there are never two of a large buffer.
@@ -472,7 +477,7 @@ class StoredFrames:
         return np.flatnonzero((self.links["next"] >= 0) & (self.links["owner"] > 0))
 
     def opened(self) -> FrameStore:
-        """Builds the store with its arrays, once."""
+        """Allocates the store and moves the state's arrays into it. Call it once."""
         store = FrameStore(self.capacity, self.num_frames)
         store._earlier = self.earlier
         if not self.parts:
@@ -494,12 +499,12 @@ class StoredFrames:
 
 
 def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`tree_map` with a shortcut for the usual column: one array."""
+    """`tree_map` that is faster if the tree is one array."""
     return fn(tree, *rest) if type(tree) is np.ndarray else tree_map(fn, tree, *rest)
 
 
 def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
-    """Writes some rows of a column; zeros without data."""
+    """Writes rows of a column; writes zeros if `value` is None."""
     if type(stored) is np.ndarray:
         stored[rows] = 0 if value is None else value
     elif value is None:
@@ -509,7 +514,9 @@ def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
 
 
 def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The links in a state, ``[rows that were ever used]`` each."""
+    """Checks and returns the linked-list arrays of a stored state (owner, next and previous row), each of shape ``[used
+    rows]``.
+    """
     num_rows, links = int(state["num_rows"]), {name: np.asarray(state["links"][name]) for name in _LINKS}
     num_used = len(links["owner"])
     if any(links[name].shape != (num_used,) or links[name].dtype != dtype for name, dtype in _LINKS.items()):
@@ -539,7 +546,7 @@ def _form(tree: Any) -> Any:
 
 
 def longer(tree: Any, num_rows: int) -> Any:
-    """Extends arrays to a number of rows with zeros; pages that are not written take no memory."""
+    """Extends arrays with zeros to `num_rows` rows. The system allocates memory only for pages that are written."""
 
     def of_leaf(leaf: np.ndarray) -> np.ndarray:
         rows = np.zeros((num_rows, *leaf.shape[1:]), leaf.dtype)
@@ -574,7 +581,7 @@ def _check_columns(name: str, value: Any, size: int) -> None:
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
-    """Column of `size` rows in the form of the stored column; as arrays if none is stored."""
+    """Converts a column of `size` rows to the stored column's dtypes, or to arrays if no column is stored."""
     if (
         type(value) is type(stored) is np.ndarray
         and value.dtype == stored.dtype

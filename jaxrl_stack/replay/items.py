@@ -1,4 +1,4 @@
-"""The third form of drawing: windows of consecutive items, which run on over ends of episodes, for world models.
+"""Sampling of fixed-length windows of consecutive items that may cross episode boundaries, for world models.
 
 An item is an observation with the action that was taken there and the reward that it came with. The last observation of
 an episode is an item of its own: its action is that of the step before, and counts nowhere. So an episode of n steps
@@ -45,7 +45,7 @@ def host_windows(
     clip_rewards: bool | float | None = None,
     extra_columns: Iterable[str] = (),
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Draw windows of consecutive items out of a buffer on the host; each begins at a random step.
+    """Draws windows of consecutive items from a host buffer. Each window begins at a random step.
 
     Args:
         buffer: Not an empty one.
@@ -98,8 +98,9 @@ def host_windows(
 
 
 def unnoticed(buffer: EpisodeReplayBuffer, seed: int) -> EpisodeReplayBuffer:
-    """A view of a buffer from which is drawn with a generator of that seed, while the buffer and its counts stay as
-    they are."""
+    """View of a buffer for additional draws: it has a random generator with `seed`, and the buffer and its metrics do
+    not change.
+    """
     view = copy.copy(buffer)
     view.rng = np.random.default_rng(seed)
     view._counts = copy.copy(buffer._counts)
@@ -110,7 +111,7 @@ def unnoticed(buffer: EpisodeReplayBuffer, seed: int) -> EpisodeReplayBuffer:
 def device_windows(
     replay: DeviceReplay, state: ReplayState, key: jax.Array | RandomNumbers, length: int
 ) -> tuple[dict[str, Any], ReplayItems]:
-    """Draw ``N = replay.batch_size`` windows of consecutive items; each begins at a random step.
+    """Draws ``N = replay.batch_size`` windows of consecutive items. Each window begins at a random step.
 
     Args:
         replay: Fixed settings of the buffer, with `keep_terminal_obs` and uniform draws.

@@ -57,7 +57,7 @@ class AgentSteps:
 
 @dataclasses.dataclass(slots=True)
 class EpisodeOfAgents:
-    """An episode of several agents in the buffer, or the rest of one.
+    """Multi-agent episode, or its part that remains in the buffer.
 
     Attributes:
         first: The oldest env step that is stored.
@@ -76,13 +76,13 @@ class EpisodeOfAgents:
     agents: dict[Any, AgentSteps] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Stored env steps."""
+        """Number of stored env steps."""
         return self.last - self.first
 
 
 @dataclasses.dataclass(slots=True)
 class EnvStream:
-    """Environments that blocks come from.
+    """Current episodes of the environments whose blocks are added one after the other.
 
     Attributes:
         episodes: Id of the episode that runs in each; None: none.
@@ -96,7 +96,7 @@ class EnvStream:
 
 
 class _Span(NamedTuple):
-    """Env steps of a block that belong to one episode.
+    """Consecutive env steps of a block that belong to one episode.
 
     Attributes:
         begins: The first vector step of them.
@@ -112,7 +112,7 @@ class _Span(NamedTuple):
 
 
 class _OfModule:
-    """An `EpisodeReplayBuffer` of one module's steps, out of which the buffer of all modules evicts."""
+    """Mixin for the `EpisodeReplayBuffer` of one module; the multi-agent buffer decides what it evicts."""
 
     def __init__(self, *args: Any, module_id: str, logger: MetricsLogger, **kwargs: Any):
         self._module_id, self._logger = module_id, logger
@@ -138,7 +138,7 @@ class ModuleReplayBuffer(_OfModule, EpisodeReplayBuffer):
 
 
 class MultiAgentEpisodeReplayBuffer(Checkpointable):
-    """Replay memory of episodes of several agents, out of which each module draws its own agents' steps.
+    """Replay buffer of multi-agent episodes. Each module samples the steps of the agents mapped to it.
 
     * Steps that are complete are stored, each with the module that acted. Windows and sequences follow the agent's own
       time, and stop where it ends, also if the episode continues for others.
@@ -208,7 +208,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._forget()
 
     def _forget(self) -> None:
-        """Hold nothing."""
+        """Empties the buffer and resets its counts."""
         self._parts: dict[str, Any] = {}
         self._episodes: dict[str, EpisodeOfAgents] = {}
         self._streams: dict[Hashable, EnvStream] = {}
@@ -221,7 +221,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return ReplayMetrics(window, self._counts, Scope(True), self._logger)
 
     def _new_part(self, module_id: str, **more: Any) -> Any:
-        """An empty buffer of a module."""
+        """Creates an empty buffer for a module."""
         observation_space, action_space = self._spaces.get(module_id, (None, None))
         own = {
             **self._arguments,
@@ -235,7 +235,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return self._of_module(module_id=module_id, logger=self._logger, **own, **more)
 
     def _part(self, module_id: str) -> Any:
-        """The buffer of a module, which is made with its first steps."""
+        """Buffer of a module, created when the module's first steps are added."""
         if module_id not in self._parts:
             self._parts[module_id] = self._new_part(module_id)
         return self._parts[module_id]
@@ -246,42 +246,43 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------------------------------- sizes
 
     def __len__(self) -> int:
-        """Env steps in the buffer."""
+        """Number of env steps in the buffer."""
         return self._num_timesteps
 
     def get_module_ids(self) -> list[str]:
-        """Modules whose steps were added."""
+        """Ids of the modules whose steps were added."""
         return list(self._parts)
 
     def get_num_episodes(self, module_id: str | None = None) -> int:
-        """Episodes in the buffer; of a module its agents' episodes."""
+        """Number of episodes in the buffer; with `module_id`, number of episodes of that module's agents."""
         return len(self._episodes) if module_id is None else self._count(module_id, "get_num_episodes")
 
     def get_num_episodes_evicted(self, module_id: str | None = None) -> int:
-        """Episodes that were evicted, in total; of a module its agents' episodes."""
+        """Total number of evicted episodes; with `module_id`, of episodes of that module's agents."""
         if module_id is None:
             return self._counts.evicted_episodes
         return self._count(module_id, "get_num_episodes_evicted")
 
     def get_num_timesteps(self, module_id: str | None = None) -> int:
-        """Env steps in the buffer; of a module its agents' steps."""
+        """Number of env steps in the buffer; with `module_id`, number of that module's agent steps."""
         return self._num_timesteps if module_id is None else self._count(module_id, "get_num_timesteps")
 
     def get_num_agent_timesteps(self) -> int:
-        """Agents' steps in the buffer."""
+        """Number of agent steps in the buffer."""
         return sum(map(len, self._parts.values()))
 
     def get_added_timesteps(self, module_id: str | None = None) -> int:
-        """Env steps that were added, in total; of a module its agents' steps."""
+        """Total number of added env steps; with `module_id`, of that module's agent steps."""
         return self._counts.added_timesteps if module_id is None else self._count(module_id, "get_added_timesteps")
 
     def get_added_agent_timesteps(self) -> int:
-        """Agents' steps that were added, in total."""
+        """Total number of added agent steps."""
         return sum(part.get_added_timesteps() for part in self._parts.values())
 
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
-        """Items that were sampled of each module, in total, and env steps in "synchronized" mode; of a module its own
-        items."""
+        """Total number of sampled items, summed over calls of each module (of env steps in "synchronized" mode); with
+        `module_id`, of that module's items.
+        """
         return self._counts.sampled_timesteps if module_id is None else self._count(module_id, "get_sampled_timesteps")
 
     def _count(self, module_id: str, getter: str) -> int:
@@ -289,7 +290,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return 0 if part is None else getattr(part, getter)()
 
     def get_metrics(self) -> dict[str, Any]:
-        """Counts since the last call, under RLlib's names, in total and by module, for `MetricsLogger.aggregate`."""
+        """Returns RLlib's counts since the last call, in total and by module, for `MetricsLogger.aggregate`."""
         for metrics in (self._metrics, *(part._metrics for part in self._parts.values())):
             metrics.log()
         return self._logger.reduce()
@@ -330,13 +331,13 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return built
 
     def _record(self, steps: AgentSteps) -> Record:
-        """The record of an agent's episode in the buffer of its module."""
+        """Record of an agent's episode, stored in the buffer of its module."""
         return self._parts[steps.module_id]._records[steps.number]
 
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[MultiAgentEpisode] | MultiAgentEpisode) -> None:
-        """Add episodes, or chunks of them. They are copied; their look-back is left out.
+        """Copies episodes, or chunks of episodes, into the buffer, without their lookback.
 
         Args:
             episodes: One, or several in the order in which they were sampled.
@@ -455,7 +456,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._note_added()
 
     def end_streams(self) -> None:
-        """Ends all episodes that come in blocks: the next blocks begin after a reset of the environments."""
+        """Ends the running episodes of `add_block`: the environments are reset before the next blocks."""
         for stream in list(self._streams):
             self._end_stream(stream)
 
@@ -469,8 +470,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 part._end(own.number[own.last >= 0])
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
-        """The running episodes of the environments that a block comes from. None if the block is their first one, or
-        does not follow on the last one: then these episodes have ended."""
+        """Running episodes of the environments of a block. None if the block is the first one or does not continue the
+        previous block; running episodes then end.
+        """
         running = self._streams.get(stream)
         if running is None:
             return None
@@ -483,7 +485,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _continued(
         self, stream: Hashable, running: EnvStream, counts: np.ndarray, ends: np.ndarray
     ) -> list[list[_Span]]:
-        """Let running episodes, and new ones, have the env steps of a block; which ones, by environment.
+        """Assigns a block's env steps to running and new episodes; returns the spans of each environment.
 
         Args:
             stream: Id of the block's source.
@@ -507,7 +509,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return spans
 
     def _end(self, running: EnvStream, env: int) -> None:
-        """Let the episode that runs in an environment, if there is one, not go on."""
+        """Truncates the running episode of an environment, if any."""
         id_, running.episodes[env], running.t[env] = running.episodes[env], None, 0
         if id_ is not None:
             self._close(id_, is_truncated=True)
@@ -529,7 +531,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         steps.seen = seen
 
     def _prepare(self, part: Any) -> None:
-        """Called before a module's steps are added."""
+        """Called before steps of a module are added. Subclasses override it."""
 
     def _count_added(self, num_steps: int) -> None:
         self._num_timesteps += num_steps
@@ -538,7 +540,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     # -------------------------------------------------------------------------------------------------------- eviction
 
     def _make_room(self, size: int, id_: str | None = None) -> None:
-        """Evict the oldest episodes before env steps are added.
+        """Evicts the oldest episodes before env steps are added.
 
         Args:
             size: Number of items.
@@ -550,7 +552,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             self._evict(oldest, excess if goes_on else None)
 
     def _evict(self, id_: str, num_steps: int | None) -> None:
-        """Evict an episode, or its oldest env steps; the episode as well if it has no others."""
+        """Evicts the oldest `num_steps` env steps of an episode, or the whole episode (None, or no step remains)."""
         stored = self._episodes[id_]
         is_gone = num_steps is None or num_steps >= len(stored)
         if is_gone:
@@ -592,7 +594,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         min_batch_length_T: int = 0,
         sample_episodes: bool = True,
     ) -> Any:
-        """Draw items of each module in RLlib's forms. `sample_batch` and `sample_sequences` are faster.
+        """Samples items of each module in RLlib's forms. `sample_batch` and `sample_sequences` are faster.
 
         Args:
             num_items: Number of items of each module (steps of sequences); in "synchronized" mode env steps.
@@ -654,7 +656,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def sample_batch(
         self, num_items: int | None = None, *, modules_to_sample: Collection[str] | None = None, **arguments: Any
     ) -> dict[str, dict[str, Any]]:
-        """Draw n-step transitions of each module as columns.
+        """Samples n-step transitions of each module as columns.
 
         Args:
             num_items: N, of each module; `batch_size_B` if None.
@@ -673,7 +675,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def sample_sequences(
         self, num_items: int | None = None, *, modules_to_sample: Collection[str] | None = None, **arguments: Any
     ) -> dict[str, dict[str, Any]]:
-        """Draw sequences of each module as columns of fixed length.
+        """Samples sequences of each module as columns of fixed length.
 
         Args:
             num_items: N, of each module; `batch_size_B` if None.
@@ -689,7 +691,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return self._drawn(lambda part: part.sample_sequences(num_items, **arguments), modules_to_sample)
 
     def _drawn(self, draw: Callable[[Any], Any], modules: Collection[str] | None) -> dict[str, Any]:
-        """Draw from each module."""
+        """Calls `draw` with the buffer of each module, and counts the samples."""
         before = {module_id: part.get_sampled_timesteps() for module_id, part in self._parts.items()}
         drawn = {module_id: draw(self._parts[module_id]) for module_id in self._sampled_modules(modules)}
         num_steps = {m: self._parts[m].get_sampled_timesteps() - before[m] for m in drawn}
@@ -697,7 +699,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return drawn
 
     def _note_sampled(self, num_steps: Mapping[str, int], number: int) -> None:
-        """Count a call.
+        """Adds one sample call to the metrics.
 
         Args:
             num_steps: Steps that it has drawn of each module.
@@ -716,7 +718,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         )
 
     def _sampled_modules(self, modules: Collection[str] | None) -> list[str]:
-        """The modules that are asked for, or all that have steps."""
+        """Returns the requested modules, by default all with stored steps."""
         have = [module_id for module_id, part in self._parts.items() if len(part)]
         if not have:
             raise ValueError("The replay buffer is empty: add episodes before you sample.")
@@ -777,7 +779,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that build a buffer like this one."""
+        """Arguments that construct an equal, empty buffer."""
         columns = self._arguments["extra_columns"]
         about = {"spaces": self._spaces, "num_agents": self.num_agents, "num_frames": self._num_frames}
         return (), {
@@ -788,7 +790,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         }
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Complete state from which sampling and adding continue bit for bit, without metrics that were not requested.
+        """Complete state. After `set_state`, adding and sampling continue bit for bit. Metrics not yet read are not
+        included.
 
         Args:
             components: "data" or "rng"; None for both.
@@ -828,8 +831,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads a state of `get_state`; parts that it leaves out stay unchanged. Modules that are not stored here
-        (`module_ids`) are skipped.
+        """Restores a state from `get_state`. Parts that are missing in `state` do not change. Modules that are not in
+        this buffer's `module_ids` are ignored.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -869,7 +872,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
 
 def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
-    """``(env steps at which an agent's own steps in a chunk begin, env step of its last observation)``."""
+    """Returns ``(env steps at which the agent's steps of a chunk begin, env step of its last observation)``."""
     times, own = episode.env_t_to_agent_t[agent], episode.agent_episodes[agent]
     start = episode.env_t_started - times.lookback
     moments = {t: start + moment for moment, t in enumerate(times.data) if t != SKIPPED}
@@ -877,7 +880,7 @@ def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
 
 
 def _restored(values: Mapping[str, Any], modules: Collection[str]) -> EpisodeOfAgents:
-    """The inverse of what `get_state` says of an episode, with the steps of these modules."""
+    """Rebuilds an episode from its entry in a state, with the agents of the given modules."""
     agents = {
         of["agent_id"]: AgentSteps(
             of["module_id"], int(of["number"]), array.array("q", of["begins"].tolist()), int(of["seen"])

@@ -18,7 +18,7 @@ class PrioritizedModuleReplayBuffer(_OfModule, PrioritizedEpisodeReplayBuffer):
 
 
 class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
-    """Replay buffer of several agents; each module samples items in proportion to ``priority ** alpha``.
+    """Multi-agent replay buffer in which each module samples items in proportion to ``priority ** alpha``.
 
     Each module has priorities and a largest priority of its own; see `PrioritizedEpisodeReplayBuffer`. In
     "synchronized" mode env steps are drawn equally often, and weights are the items' importance weights.
@@ -47,7 +47,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         episodes: Sequence[MultiAgentEpisode] | MultiAgentEpisode,
         weight: float | Mapping[str, float] | None = None,
     ) -> None:
-        """Add episodes, or chunks of them.
+        """Copies episodes, or chunks of episodes, into the buffer.
 
         Args:
             episodes: As in `MultiAgentEpisodeReplayBuffer.add`.
@@ -62,7 +62,9 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         super().add(episodes)
 
     def add_block(self, modules: Mapping[str, Mapping[str, Any]], times: AgentTimes, **more: Any) -> None:
-        """Add a block, see `MultiAgentEpisodeReplayBuffer.add_block`; its steps get the largest priority so far."""
+        """Adds a block (see `MultiAgentEpisodeReplayBuffer.add_block`). Its steps get the largest priority set so
+        far.
+        """
         self._weights = None
         super().add_block(modules, times, **more)
 
@@ -71,7 +73,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         part._new_priority = weight.get(part._module_id) if isinstance(weight, Mapping) else weight
 
     def update_priorities(self, priorities: Any, module_id: str | None = None, *, indices: Any = None) -> None:
-        """Set the priorities of sampled items of a module, or of several.
+        """Sets the priorities of sampled items of a module, or of several.
 
         Args:
             priorities: ``[N]``, TD errors for example; without `module_id`, ``{module id: [N]}``.

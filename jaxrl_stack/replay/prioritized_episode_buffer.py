@@ -57,7 +57,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
     # ---------------------------------------------------------------------------------------------------------- adding
 
     def add(self, episodes: Sequence[SingleAgentEpisode] | SingleAgentEpisode, weight: float | None = None) -> None:
-        """Adds episodes, or chunks of them.
+        """Copies episodes, or chunks of episodes, into the buffer.
 
         Args:
             episodes: As in `EpisodeReplayBuffer.add`.

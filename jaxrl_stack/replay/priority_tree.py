@@ -1,4 +1,4 @@
-"""Sums and minima of many priorities, for drawing in proportion to them."""
+"""Tree of sums and minima of priorities, for sampling in proportion to them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PriorityTree:
 
     @property
     def total(self) -> float:
-        """Sum of all priorities, each times its multiplicity."""
+        """Sum of all priorities, each multiplied by its multiplicity."""
         return float(np.cumsum(self._sums[-1])[-1])
 
     @property
@@ -50,12 +50,12 @@ class PriorityTree:
         return float(self._minima[-1].min())
 
     def get(self, indices: np.ndarray) -> np.ndarray:
-        """Priorities, float64; 0 where absent."""
+        """Priorities at `indices`, float64; 0 for removed or unset ones."""
         priorities = self._minima[0].reshape(-1)[indices]
         return np.where(np.isinf(priorities), 0.0, priorities)
 
     def set(self, indices: np.ndarray, priorities: np.ndarray | float, multiplicities: np.ndarray | int = 1) -> None:
-        """Set priorities, > 0.
+        """Sets priorities (> 0) at `indices`.
 
         Args:
             indices: int ``[n]``; of an index that comes more than once the last one counts.
@@ -65,11 +65,11 @@ class PriorityTree:
         self._update(indices, priorities * multiplicities, priorities)
 
     def remove(self, indices: np.ndarray) -> None:
-        """Make priorities absent."""
+        """Removes the priorities at `indices`: sampling no longer draws them."""
         self._update(indices, 0.0, np.inf)
 
     def find(self, masses: np.ndarray) -> np.ndarray:
-        """The index of the priority at which the sum of all up to it first exceeds each mass.
+        """Index of the first priority at which the cumulative sum exceeds each mass.
 
         Args:
             masses: float64 ``[n]`` in ``[0, total)``.

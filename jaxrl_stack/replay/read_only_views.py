@@ -1,4 +1,4 @@
-"""Arrays that are lent out for reading, and known to be lent for as long as they may be read."""
+"""Read-only views of arrays that count as lent until the last view is deleted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 
 
 class LentArray:
-    """An array that a state may read: all views of `rows` hold the loan, and nothing else does.
+    """Array that a state may read. Only views from `rows` keep this object alive, so a weak reference tells whether the
+    array is in use.
 
     A view of a view refers to the array at its end, and would not keep the one in between. It goes no further than to
     what is no array: that is what this is for.
@@ -25,6 +26,6 @@ class LentArray:
         self.__array_interface__ = {**interface, "data": (interface["data"][0], True)}
 
     def rows(self) -> np.ndarray:
-        """A read-only view of the array."""
+        """Returns a read-only view of the array."""
         # The interface has no names of dtypes such as bfloat16.
         return np.asarray(self).view(self.array.dtype)

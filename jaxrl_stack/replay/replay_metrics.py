@@ -28,7 +28,7 @@ _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 
 class Scope(NamedTuple):
-    """Whose steps a buffer counts, and with it the names of its metrics.
+    """Owner of the counted steps (environment, agent or module), which determines the names of metrics.
 
     Attributes:
         of_env: Whether there are metrics of env steps.
@@ -45,7 +45,7 @@ SINGLE_AGENT = Scope(True, _AGENT, _MODULE)
 
 
 class ReplayMetrics:
-    """Counts of a replay buffer, logged only on request: so a call of `sample` is faster than with logging.
+    """Counts of a replay buffer. They are logged only on request, because logging would slow down every `sample` call.
 
     Args:
         window: Calls over which means are taken.
@@ -75,7 +75,7 @@ class ReplayMetrics:
         num_resamples: int,
         n_step: float | None,
     ) -> None:
-        """Counts a sample.
+        """Adds one sample call to the counts.
 
         Args:
             num_steps: Steps in it.
@@ -98,7 +98,7 @@ class ReplayMetrics:
         return self._logger.reduce()
 
     def log(self) -> None:
-        """Log the counts since the last time."""
+        """Logs the counts since the last call."""
         log = self._logger.log_value
         if names.NUM_EPISODES_STORED in self._means:
             before, self._seen = self._seen, dataclasses.asdict(self._counts)
@@ -124,7 +124,7 @@ class ReplayMetrics:
 
 
 def _keys(name: str, scope: Scope, suffix: str = "") -> list[str | tuple[str, str]]:
-    """The names of a number: of env steps, of an agent's and of a module's, as far as these are in the scope."""
+    """Keys of a metric in the scope: for env steps, the agent and the module, as far as the scope has them."""
     num = "num_" if name.startswith("num_") else ""
     rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"
     keys: list[str | tuple[str, str]] = [f"{name}{suffix}"] if scope.of_env else []

@@ -1,4 +1,4 @@
-"""RLlib's forms of the samples of `EpisodeReplayBuffer.sample`, made from the rows of a buffer."""
+"""RLlib's forms of the items that `EpisodeReplayBuffer.sample` returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dict[str, Any]:
-    """`number` rows of `length` consecutive frames; after the end of an episode, another one begins."""
+    """Draws `number` rows of `length` consecutive frames. If an episode ends within a row, another one follows."""
     columns, _ = items.host_windows(buffer, number, length)
     # RLlib's rows are taken for pieces of episodes that begin and end with them.
     columns[IS_FIRST][:, 0] = True
@@ -38,7 +38,7 @@ def transitions(
     include_extras: bool,
     to_numpy: bool,
 ) -> list[SingleAgentEpisode]:
-    """Episodes of one step, each an n-step window."""
+    """Draws `number` episodes of one step, each an n-step window."""
     store, infos = buffer._store, buffer._infos
     rows = buffer._draw_items(number, min_steps)
     window = store.windows(rows, *buffer._n_steps(n_step, number), gamma)
@@ -111,7 +111,9 @@ def episode(
     *,
     weight: np.float32 | None = None,
 ) -> SingleAgentEpisode:
-    """The episode of consecutive frames; with a weight also the columns that samples have."""
+    """Builds a `SingleAgentEpisode` from consecutive frames. With a weight, it also has the columns of samples, such as
+    importance weights.
+    """
     store = buffer._store
     steps = frames[:-1]
     record = buffer._records[int(store.owner[frames[0]])]
@@ -137,6 +139,6 @@ def episode(
 
 
 def _identity(buffer: EpisodeReplayBuffer, record: Record) -> dict[str, Any]:
-    """Whose steps these are, as arguments of an episode."""
+    """Arguments for an episode from a record: ids of episode, agent and module, and the spaces."""
     spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
     return {name: getattr(record, name) for name in IDENTITY} | spaces
