@@ -1,4 +1,4 @@
-"""Environments and how they are sampled: interfaces, adapters, registry, runners, groups of them."""
+"""Environments and their sampling: interfaces, adapters, registry, and env runners."""
 
 from __future__ import annotations
 

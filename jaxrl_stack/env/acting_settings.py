@@ -18,12 +18,12 @@ def policy_device(config: AlgorithmConfig) -> Any:
 
 
 def traced_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """``{module_id: {name: value or schedule}}`` of the settings that are arguments of programs."""
+    """Settings that compiled programs take as arguments, ``{module_id: {name: value or schedule}}``."""
     return {mid: config.get_config_for_module(mid).traced_values() for mid in module_ids}
 
 
 def static_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """``{module_id: {name: number}}`` of the settings that are constants of compiled programs."""
+    """Settings that are constants in compiled programs, ``{module_id: {name: number}}``."""
     return {
         mid: {name: config.get_config_for_module(mid).static_value(name) for name in config._static_settings}
         for mid in module_ids

@@ -26,7 +26,9 @@ _TRIED_EPISODES = 64
 
 
 class NoEpisode:
-    """Stands for an episode that a compiled program does not have."""
+    """Placeholder for the episode argument of a policy mapping function in a compiled program; reading an attribute
+    raises an error.
+    """
 
     def __init__(self, refuse: Callable[[str], NoReturn]):
         object.__setattr__(self, "_refuse", refuse)
@@ -42,7 +44,7 @@ class NoEpisode:
 
 
 def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
-    """The map that holds in a JAX environment, of one agent or of several.
+    """Builds the map from agents to modules for a JAX environment.
 
     Args:
         config: The algorithm's config.
@@ -66,7 +68,7 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
 
 
 def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> int:
-    """Steps that a batch of the size `config` asks for counts in one step of one environment.
+    """Number of steps that one env step adds to a train batch, according to `count_steps_by`.
 
     Args:
         config: The algorithm's config; only ``count_steps_by="agent_steps"`` makes a difference.
@@ -87,7 +89,7 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
 
 
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
-    """The policy of one agent, by the config's function."""
+    """Calls the config's policy mapping function for an agent, and checks the result."""
     function = config.policy_mapping_fn
     called = _called(function)
 
@@ -105,12 +107,12 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
 
 
 def asked(function: Any, agent: Hashable, episode: Any) -> Any:
-    """The return value of a mapping function."""
+    """Calls a user's mapping function; errors name the setting and the agent."""
     return call_users(function, f"{_called(function)}, called with ({agent!r}, episode)", agent, episode)
 
 
 def _called(function: Any) -> str:
-    """The setting, for messages."""
+    """Text of the policy mapping setting, for messages."""
     return f"multi_agent(policy_mapping_fn={getattr(function, '__qualname__', function)})"
 
 
@@ -129,7 +131,7 @@ def _known_policy(policy: Any, function: Any, agent: Hashable, env_name: str, kn
 
 
 class AgentSpaces(NamedTuple):
-    """Spaces of the agents that there may be, by agent."""
+    """Spaces of all possible agents, by agent."""
 
     observation_spaces: Mapping[Any, gym.Space]
     action_spaces: Mapping[Any, gym.Space]
@@ -171,7 +173,7 @@ class HostMapping:
         self.module_map = ModuleMap({agent: next(iter(own)) for agent, own in found.items()}, True, slots, assigned)
 
     def module_of(self, agent: Hashable, episode: MultiAgentEpisode) -> str:
-        """The module that acts for an agent in an episode.
+        """Returns the module that acts for an agent in an episode.
 
         Raises:
             ValueError: It is no policy of the config.
@@ -180,7 +182,7 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raise for an agent that a module has no rows for.
+        """Raises an error for an agent whose module has no row for it.
 
         Raises:
             MultiAgentEnvError: Always.
@@ -198,8 +200,9 @@ class HostMapping:
 
 
 def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
-    """``{module_id: agents}`` that a module may act for: all agents with the spaces of an agent that had this
-    module."""
+    """Agents that each module may act for, ``{module_id: agents}``: all agents with the same spaces as an agent mapped
+    to the module.
+    """
     slots = {}
     for policy in dict.fromkeys(policy for own in found.values() for policy in own):
         first = next(agent for agent, own in found.items() if policy in own)

@@ -1,4 +1,4 @@
-"""Joint preprocessing of all agents' observations, before each module's pipeline gets its agents' part."""
+"""Joint preprocessing of all agents' observations, before the modules' pipelines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AgentPreprocessing:
         self._unchecked = set(spaces.observation_spaces)
 
     def check_masks(self, key_of: Callable[[Hashable, gym.Space, gym.Space], str | None]) -> None:
-        """Refuse connectors that lose the action mask of an agent.
+        """Raises ValueError for connectors that remove an agent's action mask from observations.
 
         Args:
             key_of: ``(agent, observation space, action space) -> key of its mask``; None for no mask.
@@ -69,7 +69,7 @@ class AgentPreprocessing:
                     )
 
     def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:
-        """The changed observations of one environment.
+        """Preprocesses the observations of one environment.
 
         Args:
             observations: By agent, of the agents that observe.
@@ -98,7 +98,7 @@ class AgentPreprocessing:
         return changed
 
     def _check(self, agent: Any, observation: Any) -> None:
-        """Raise a ValueError if an observation does not fit the space that is declared for its agent."""
+        """Raises ValueError if a preprocessed observation does not fit its agent's space."""
         names = " and ".join(type(connector).__name__ for connector in self._connectors)
         try:
             validate_batch(self.spaces.observation_spaces[agent], observation, batch_dims=0, name="the observation")

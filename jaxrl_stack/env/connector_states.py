@@ -1,4 +1,6 @@
-"""States of the connector pipelines of a module: statistics, which runners share, and histories, which they do not."""
+"""States of a module's connector pipelines: statistics, which runners merge, and histories of environments, which they
+do not.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,12 @@ class ConnectorStates:
         self.init(num_envs)
 
     def init(self, num_envs: int) -> None:
-        """Forget everything."""
+        """Sets the initial states of both pipelines for `num_envs` environments."""
         first, second = self.pure
         self.value: tuple[Any, Any] = (first.init(num_envs), second.init(num_envs))
 
     def reset(self, num_envs: int) -> None:
-        """Resets histories and keeps statistics."""
+        """Resets the histories of environments; statistics do not change."""
         first, second = self.pure
         self.value = (first.rebatch(self.value[0], num_envs), second.rebatch(self.value[1], num_envs))
 
@@ -67,7 +69,7 @@ class ConnectorStates:
         return state_of(self.module_to_env, self.value[1])
 
     def set_env_to_module(self, state: Mapping[str, Any], *, keeps_histories: bool, from_training: bool) -> None:
-        """Take over a state.
+        """Loads a state of the env-to-module pipeline.
 
         Args:
             state: Result of `get_env_to_module`.
@@ -93,7 +95,7 @@ class ConnectorStates:
             self.value = (self.value[0], self.module_to_env.state)
 
     def merge_deltas(self) -> None:
-        """Count new statistics as known."""
+        """Adds the statistics collected since the last merge to the total."""
         self.value = (jax.device_get(self.pure[0].merge(self.value[0], None)), self.value[1])
 
     @functools.cached_property
@@ -102,13 +104,13 @@ class ConnectorStates:
 
 
 def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
-    """A pipeline's `get_state` for a state that is elsewhere."""
+    """Stores `state` in a pipeline and returns the pipeline's `get_state`."""
     pipeline.state = jax.device_get(state)
     return pipeline.get_state()
 
 
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects statistics from another pipeline's state: only of connectors that this pipeline has, too.
+    """Selects the statistics in another pipeline's state whose connectors this pipeline also has.
 
     Args:
         names: Names of the pipeline's connectors.
@@ -120,7 +122,7 @@ def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state:
 
 
 def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
-    """A pipeline's state with the statistics of another one.
+    """Copies the statistics of another state into a pipeline's state; histories do not change.
 
     Args:
         present: The state whose histories stay; all leaves may have further leading axes.

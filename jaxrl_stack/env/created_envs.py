@@ -40,7 +40,9 @@ _kinds: weakref.WeakKeyDictionary[EnvCreator, list[tuple[dict[str, Any], Kind]]]
 
 @contextlib.contextmanager
 def creators_called_once() -> Iterator[None]:
-    """Context manager that keeps the first instances of creators for `create`, and closes unused ones at the end."""
+    """Context manager that stores the first environment of each creator for reuse by `create`; closes unused
+    environments at the end.
+    """
     if _kept.get() is not None:
         yield
         return
@@ -53,14 +55,14 @@ def creators_called_once() -> Iterator[None]:
 
 
 def close_unused() -> None:
-    """Closes the kept instances, which this process does not need any more."""
+    """Closes the stored environments that `create` has not used."""
     kept = _kept.get() or []
     while kept:
         _close(kept.pop().env)
 
 
 def create(creator: EnvCreator, context: EnvContext) -> Any:
-    """Returns a creator's environment: the kept instance for an equal context (once), or a new one."""
+    """Calls an environment creator, or returns a stored environment with an equal context, once."""
     kept = _kept.get() or []
     for index, one in enumerate(kept):
         if one.creator is creator and _is_same_context(one.context, context):
@@ -73,12 +75,14 @@ def create(creator: EnvCreator, context: EnvContext) -> Any:
 
 
 def known_kind(creator: EnvCreator, config: Mapping[str, Any]) -> Kind | None:
-    """The kind of environment that a creator has made of a config; None if it is unknown."""
+    """Kind ("jax", "vector" or "single") of the environment that a creator returned for a config; None if it was not
+    called with it.
+    """
     return next((kind for own, kind in _kinds_of(creator) if is_same_config(own, config)), None)
 
 
 def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, JaxEnv | None]:
-    """The kind of environment that a creator makes. It is called if it was not yet called with this config.
+    """Returns the kind of a creator's environment; calls the creator if it was not yet called with this config.
 
     Args:
         name: The name that it is registered as, for messages.
@@ -107,7 +111,7 @@ def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, 
 
 
 def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
-    """Keep an unused environment for `create` while an algorithm is built, else close it."""
+    """Stores an unused environment for `create` while an algorithm is being built; otherwise closes it."""
     kept = _kept.get()
     if kept is None:
         _close(env)
@@ -116,7 +120,7 @@ def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
 
 
 def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None:
-    """Remembers and returns the kind of a creator's environment for a config; None if it is no environment."""
+    """Stores and returns the kind of a creator's environment; None if the object is no environment."""
     if as_jax_env(made) is not None:
         kind: Kind = "jax"
     elif isinstance(made, gym.Env | gym.vector.VectorEnv):
@@ -130,7 +134,7 @@ def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None
 
 
 def _first(name: str, creator: EnvCreator, context: EnvContext) -> tuple[EnvContext, Any]:
-    """``(context, environment of the creator)``. The creator gets a copy of the context, which it may change."""
+    """Calls a creator with a copy of the context, which it may change. Returns ``(context, environment)``."""
     try:
         return context, creator(copy.copy(context))
     except Exception as error:
@@ -150,12 +154,12 @@ def _kinds_of(creator: EnvCreator) -> list[tuple[dict[str, Any], Kind]]:
 
 
 def _is_same_context(a: EnvContext, b: EnvContext) -> bool:
-    """Whether two environments get the same config in the same place."""
+    """Whether two contexts have equal configs, worker index and vector index."""
     return is_same_config(a, b) and a._worker_info() == b._worker_info()
 
 
 def is_same_config(a: Any, b: Any) -> bool:
-    """Whether two configs, or parts of them, are equal and of equal types: 1, 1.0 and True are not the same."""
+    """Whether two configs have equal values of equal types; 1, 1.0 and True differ."""
     if a is b:
         return True
     if isinstance(a, dict) and isinstance(b, dict):

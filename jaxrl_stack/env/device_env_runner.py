@@ -146,7 +146,7 @@ class DeviceEnvRunner(EnvRunner):
         return self.rollout.module_map.unwrapped(self._learner.module)
 
     def make_env(self) -> None:
-        """Reset all environments at the next ``sample()`` call.
+        """Resets all environments at the next ``sample()`` call.
 
         Raises:
             ValueError: If `config` asks for another environment than the one that programs were compiled with.
@@ -175,7 +175,7 @@ class DeviceEnvRunner(EnvRunner):
         vars(self).pop("_settings", None)
 
     def reset(self, config: Any) -> None:
-        """Start from the beginning with a config that differs in traced settings only; programs are kept."""
+        """Starts again with a config that differs in traced settings only, without recompiling."""
         # Its own, and open, as a host runner's is.
         self.config, self._built_from = config.copy(copy_frozen=False), config
         self.callbacks = CallbackList.from_config(config) if config.in_evaluation else CallbackList()
@@ -232,7 +232,7 @@ class DeviceEnvRunner(EnvRunner):
         return source is self or getattr(source, "local_learner", None) is self._learner
 
     def restore_evaluation(self, running: dict[str, Any]) -> None:
-        """Go on with the environments of an evaluation that are not reset before the next one.
+        """Restores environments of an evaluation that continue in the next one without a reset.
 
         Args:
             running: The part "running_evaluation" of what `get_state` returned; {} for none, so that the next
@@ -271,7 +271,7 @@ class DeviceEnvRunner(EnvRunner):
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
-        """Both pipelines and a module on one observation, seen as the first of an episode.
+        """Applies both pipelines and a module to one observation, as at the start of an episode.
 
         Args:
             observation: One observation of the environment, without batch axis.
@@ -304,14 +304,14 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """Acting step of a module. A module without agents takes the pipelines of the first module that has some."""
+        """Acting step of a module. A module without agents uses the pipelines of the first module with agents."""
         modules = self.rollout.modules
         return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
 
     def sample(
         self, *, num_timesteps=None, num_episodes=None, explore=None, random_actions=False, force_reset=False
     ) -> list[Any]:
-        """Episodes, or chunks of them, as RLlib's runners return them.
+        """Samples episodes and chunks of episodes, as RLlib's runners.
 
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 
@@ -371,7 +371,9 @@ class DeviceEnvRunner(EnvRunner):
         return self._programs[key]
 
     def _weights(self) -> tuple[Any, Any, Any, Any]:
-        """Parameters, other state, settings and timesteps; the first two as views of the learner's buffers."""
+        """Returns ``(parameters, other state, settings, timesteps)``; the first two are views of the learner's
+        buffers.
+        """
         state = host_view(self._learner.state)
         return state.params, state.rest, self._settings, self._timesteps()
 
@@ -380,7 +382,7 @@ class DeviceEnvRunner(EnvRunner):
         return {"modules": traced_settings(self.config, self.rollout.pure.module_ids)}
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """Weights and current settings for acting, traced as a part of the programs: nothing runs between them."""
+        """Weights and current settings for acting. Traced as part of the rollout program."""
         values = current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
 
@@ -417,7 +419,7 @@ class DeviceEnvRunner(EnvRunner):
         return self.rollout.module_map.is_multi_agent
 
     def _block_of(self, record: Any) -> Any:
-        """Columns from which episodes are built, ``[T, B, ...]``."""
+        """Columns ``[T, B, ...]`` of a record, from which episodes are built."""
         if self._has_agents:
             return record.seen
         (columns,) = record.columns.values()
@@ -497,7 +499,7 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Runs an evaluation and shows its episodes to callbacks that want them; returns those for `on_sample_end`."""
+        """Runs an evaluation and passes its episodes to the callbacks; returns the episodes for `on_sample_end`."""
         samples: list[Any] = []
         running: list[Any] = []
         replay = self._episode_replay
@@ -540,7 +542,7 @@ class DeviceEnvRunner(EnvRunner):
         return min(int(self.config.evaluation_duration), self.num_envs)
 
     def _chunks(self, program: Any, state: RunnerState, count: Counting) -> Iterator[Chunk]:
-        """Run a program until it is enough."""
+        """Runs the rollout program until `count` has enough episodes or steps."""
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()
         while not count.is_done:
@@ -555,7 +557,7 @@ class DeviceEnvRunner(EnvRunner):
             yield state, record, count.add(of_steps)
 
     def _announce(self) -> None:
-        """Tell callbacks of the environments, once: they are there from the first reset on."""
+        """Calls `on_environment_created` before the first reset, once."""
         if not self._is_announced:
             self._is_announced = True
             self.callbacks.on_environment_created(
@@ -564,7 +566,7 @@ class DeviceEnvRunner(EnvRunner):
 
 
 class Counting:
-    """Count of the episodes and steps that an evaluation includes.
+    """Selects the episodes and steps that an evaluation includes, and counts them.
 
     Args:
         num_envs: ``B``.
@@ -589,11 +591,11 @@ class Counting:
 
     @property
     def is_done(self) -> bool:
-        """Whether it is enough."""
+        """Whether the requested number of episodes or steps is reached."""
         return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
     def add(self, steps: EpisodeEnds) -> np.ndarray:
-        """Take in some steps, NumPy ``[T, B]``; bool ``[T, B]``, which of them count."""
+        """Adds steps, NumPy ``[T, B]``; returns which of them the evaluation includes, bool ``[T, B]``."""
         ended = np.asarray(steps.ended)
         if self._quota is None:
             steps_before = self.num_steps + ended.shape[1] * np.arange(len(ended))[:, None]
@@ -612,7 +614,7 @@ class Counting:
         return counts
 
     def episodes(self, seconds_per_step: float) -> EndedEpisodes:
-        """The episodes that counted."""
+        """Returns the episodes that the evaluation includes."""
         returns, lengths, agents = jax.tree.map(lambda *parts: np.concatenate(parts), *self._taken)
         lengths = lengths.astype(np.int64)
         return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step, agents)

@@ -1,5 +1,6 @@
-"""Frames of environments without a drawing: gymnax's classic ones from their states, others from observations. uint8
-RGB arrays; no window, no plotting library."""
+"""Frames (uint8 RGB) of environments without a renderer: drawn from states for gymnax's classic control, else from
+observations. Needs no window and no plotting library.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def cartpole(state: Any, params: Any) -> np.ndarray:
 
 
 def acrobot(state: Any, params: Any) -> np.ndarray:
-    """Both links, and the height to reach."""
+    """Draws both links, and the height to reach."""
     first, second = float(params.link_length_1), float(params.link_length_2)
     whole = first + second
     angle, bend = float(state.joint_angle1), float(state.joint_angle2)
@@ -97,7 +98,7 @@ def acrobot(state: Any, params: Any) -> np.ndarray:
 
 
 def pendulum(state: Any, params: Any) -> np.ndarray:
-    """The rod, upright at angle 0, and below it the torque that was applied."""
+    """Draws the rod (upright at angle 0), and the applied torque below."""
     theta, torque, most = float(state.theta), float(np.ravel(state.last_u)[0]), float(params.max_torque)
     tip = (float(params.l) * -np.sin(theta), float(params.l) * np.cos(theta))
     scene = _Scene((0.0, -0.1), 4.4 * float(params.l))
@@ -109,7 +110,7 @@ def pendulum(state: Any, params: Any) -> np.ndarray:
 
 
 def mountain_car(state: Any, params: Any) -> np.ndarray:
-    """The hill, the car on it, and the flag."""
+    """Draws the hill, the car and the flag."""
     left, right = float(params.min_position), float(params.max_position)
     scene = _Scene(((left + right) / 2, 0.6), 1.3 * (right - left))
 
@@ -138,7 +139,7 @@ def mountain_car(state: Any, params: Any) -> np.ndarray:
 
 
 def bodies(model: Any, positions: Any) -> np.ndarray | None:
-    """A MuJoCo model from the side, every geom as a bar along its longest axis; None if it has meshes only.
+    """Draws a MuJoCo model from the side, each geom as a bar along its longest axis; None if all geoms are meshes.
 
     Args:
         model: A ``mujoco.MjModel``.
@@ -198,7 +199,7 @@ NOTE = "drawn from the observations"
 
 
 def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -> np.ndarray:
-    """A frame of an observation: images as they are, grids with a colour per channel, numbers as bars with names.
+    """Draws an observation: images unchanged, grids with a colour per channel, numbers as named bars.
 
     Args:
         obs: One observation, NumPy.
@@ -222,7 +223,7 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
 
 
 def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]:
-    """Names of the parts of a space with the number of bars of each: keys of a Dict, else numbers."""
+    """``(name, number of bars)`` of the parts of a space: the keys of a Dict, else numbers."""
     num_bars = gym.spaces.flatdim(space)
     parts: dict[str, gym.Space] = {}
     if isinstance(named_by, gym.spaces.Dict):
@@ -259,7 +260,7 @@ def grid(image: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
 
 
 def bars(values: np.ndarray, space: gym.spaces.Box, parts: tuple[tuple[str, int], ...]) -> np.ndarray:
-    """A frame with one bar per number, up or down from the middle; a full bar is the bound of the space.
+    """Draws one bar per number, up or down from the middle. The bound of the space is a full bar.
 
     Args:
         values: One number for each bar.
@@ -305,7 +306,7 @@ def _names_below(parts: tuple[tuple[str, int], ...], edges: tuple[int, ...]) -> 
 
 
 def side_by_side(panels: Sequence[Mapping[Any, np.ndarray]], agents: Sequence[Any]) -> Iterator[np.ndarray]:
-    """Frames that show what several agents observe, from left to right, each below its name.
+    """Draws the observations of several agents side by side, each below the agent's name.
 
     Args:
         panels: Drawings by agent, of those that observe at a time; an agent's have one size.

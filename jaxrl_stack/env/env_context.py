@@ -9,7 +9,7 @@ from typing import Any
 
 
 class EnvContext(dict):
-    """``env_config`` as a dict, with the place of the environment among its siblings as attributes.
+    """``env_config`` as a dict, with the worker and vector index of the environment as attributes.
 
     Args:
         env_config: The user's ``env_config``; its items become the dict's items.
@@ -45,7 +45,7 @@ class EnvContext(dict):
         num_workers: int | None = None,
         recreated_worker: bool | None = None,
     ) -> EnvContext:
-        """A copy in which every argument that is not None replaces the present value.
+        """Copies the context; arguments that are not None replace values.
 
         The config is copied deeply: changing one env's config leaves the others alone.
         """
@@ -75,14 +75,14 @@ class EnvContext(dict):
 
 
 def copied(context: EnvContext, vector_index: int | None = None, **items: Any) -> EnvContext:
-    """A copy with further items, for one of several environments."""
+    """Copies the context for one environment of a vector, with further items."""
     own = context.copy_with_overrides(vector_index=vector_index)
     own.update(items)
     return own
 
 
 def refuse_unknown(name: str, config: Mapping[str, Any], known: Collection[str], what_there_is: str) -> None:
-    """Raise a ValueError for an item of an environment's config that is not among the known ones."""
+    """Raises ValueError for an unknown item in an environment's config."""
     for item, value in config.items():
         if item not in known:
             near = difflib.get_close_matches(item, known, n=1)

@@ -18,7 +18,7 @@ _RESET, _STEP = ("obs", "info"), ("obs", "reward", "terminated", "truncated", "i
 
 
 def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
-    """Make sure that an environment has spaces that compiled code can work with.
+    """Checks that compiled code supports the spaces of an environment.
 
     Args:
         env: A `gymnasium.Env`, or a vector of them.
@@ -68,7 +68,7 @@ class EnvContract:
         self._num_steps, self._steps_before = 0, dict.fromkeys(copies, 0)
 
     def begin_step(self) -> None:
-        """Count a step of all environments."""
+        """Counts a step of all environments."""
         self._num_steps += 1
 
     def check_reset(self, outcome: Any, index: int) -> None:
@@ -114,7 +114,7 @@ class EnvContract:
         self._examine_step(outcome, index)
 
     def _examine_step(self, outcome: Any, index: int) -> None:
-        """Checks an unusual return value of ``step``, or the first one of an environment."""
+        """Checks the first return value of an environment's ``step``, or an unusual later one, in detail."""
         if isinstance(outcome, tuple) and len(outcome) == 5:
             obs, reward, terminated, truncated, info = outcome
             signals = is_number(reward) and is_flag(terminated) and is_flag(truncated) and isinstance(info, Mapping)
@@ -126,7 +126,7 @@ class EnvContract:
         self._refuse(outcome, _STEP, index, self._step(index))
 
     def _step(self, index: int) -> str:
-        """The running step of an environment, counted from its reset."""
+        """Number of the running step since the environment's reset, as text for messages."""
         return f"step {self._num_steps - self._steps_before[index]}"
 
     def _check_choices(self, obs: Any, index: int, call: str) -> None:
@@ -148,7 +148,8 @@ class EnvContract:
 
 
 class VectorContract:
-    """Checks return values of environments that step all copies themselves; errors name environment, runner and step.
+    """Checks the return values of vector environments that step all copies themselves. Errors name environment, runner
+    and step.
 
     Args:
         space: Space of an observation of one copy.
@@ -201,7 +202,7 @@ class VectorContract:
         )
 
     def check_final_obs(self, given: Any, ended: np.ndarray) -> None:
-        """Check the final observations among the infos of a step.
+        """Checks the final observations among the infos of a step.
 
         Args:
             given: An array of objects ``[B]``, or a batch ``[B, ...]``.
@@ -221,7 +222,9 @@ class VectorContract:
             raise ValueError(f"environment({self._name!r}): {problem}")
 
     def _is_column(self, values: Any, kinds: str) -> bool:
-        """Whether these are numbers of these kinds, one for each copy; flags, kinds "biu", are 0 or 1."""
+        """Whether `values` has one number for each copy, with a dtype kind in `kinds`; flags (kinds "biu") must be 0 or
+        1.
+        """
         try:
             array = np.asarray(values)
         except ValueError:  # lists of several lengths
@@ -253,7 +256,7 @@ class VectorContract:
 
 
 def misfit_of_parts(outcome: Any, names: tuple[str, ...], place: str) -> str | None:
-    """A sentence about an outcome that is no tuple of values with these names; None if it is."""
+    """Sentence about a return value that is not a tuple of the values `names`; None if it is."""
     if isinstance(outcome, tuple) and len(outcome) == len(names):
         return None
     given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
@@ -264,7 +267,7 @@ def misfit_of_parts(outcome: Any, names: tuple[str, ...], place: str) -> str | N
 
 
 def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
-    """A sentence about a reward that is no number, a flag that is none, or an info that is no dict; None otherwise."""
+    """Sentence about a reward, flag or info of a wrong type; None if all are right."""
     for name, value in signals.items():
         if name == "reward" and not is_number(value):
             return f"{place} returned the reward {shown(value)}. Return one number, no array: float(reward)."
@@ -299,7 +302,7 @@ def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
 
 
 def is_inside(space: gym.Space, obs: Any) -> bool:
-    """Whether an observation that has the form of its space is within its bounds and choices."""
+    """Whether an observation of the right form lies within the bounds and choices of its space."""
     match space:
         case Dict():
             return all(is_inside(part, obs[key]) for key, part in space.items())

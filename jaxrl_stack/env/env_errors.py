@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class StepFailedRecreateEnvError(Exception):
-    """Error with which an environment asks for a restart: ``restart_failed_sub_environments`` replaces it by a new one.
+    """Exception by which an environment requests a restart; ``restart_failed_sub_environments=True`` then replaces the
+    environment.
 
     Nothing is logged, and it may be the first reset or step, where any other failure counts as a mistake. More of them
     in a row than ``num_consecutive_env_runner_failures_tolerance`` are an error.
@@ -16,11 +17,11 @@ class NoHealthyEnvRunnerError(RuntimeError):
 
 
 class EnvRunnersRestartingError(NoHealthyEnvRunnerError):
-    """Raised if no EnvRunner actor is healthy, and restarting ones were not back in time."""
+    """Raised if no EnvRunner actor is healthy and the restarting ones do not return in time."""
 
 
 class NotRestoredError(RuntimeError):
-    """An actor was to sample that Ray had restarted between two calls: it has no state and no seed yet."""
+    """Raised if Ray has restarted an actor between two calls: the actor has no weights and no seed yet."""
 
 
 def first_step_failed(setting: str) -> str:

@@ -20,7 +20,7 @@ NUM_ENV_STEP_FAILURES_LIFETIME = "num_env_step_failures"
 
 
 class EnvRunner(Checkpointable, abc.ABC):
-    """Base class of env runners, which step environments with a module and return episodes.
+    """Base class of env runners: they step environments with a module and return episodes.
 
     Attributes:
         config: The algorithm's config, from which `make_env` and `make_module` work.
@@ -53,7 +53,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         """Steps the environments and returns the resulting episodes, or chunks of episodes."""
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Continue with other values of traced settings.
+        """Changes the values of traced settings.
 
         Args:
             settings: The new values by name.
@@ -66,14 +66,14 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def make_env(self) -> None:
-        """Makes the environments and replaces the present ones."""
+        """Creates new environments and closes the present ones."""
 
     @abc.abstractmethod
     def make_module(self) -> None:
-        """Make the module that acts."""
+        """Builds the module that acts."""
 
     def sample_get_state_and_metrics(self, **kwargs: Any) -> tuple[list[SingleAgentEpisode], dict[str, Any], Any]:
-        """``sample(**kwargs)``, the connectors' states and the metrics, in one call.
+        """Returns ``(sample(**kwargs), connector states, metrics)`` in one call.
 
         Returns:
             ``(episodes, connector states, metrics)``.
@@ -118,10 +118,10 @@ class EnvRunner(Checkpointable, abc.ABC):
         return source is self
 
     def assert_healthy(self) -> None:
-        """Raise if the runner cannot sample."""
+        """Raises if the runner cannot sample."""
 
     def ping(self) -> str:
-        """Answers, to show that the runner is alive.
+        """Returns "pong" if the runner is alive and healthy.
 
         Raises:
             RuntimeError: If it `has_failed`: a restarted actor is another object, so no answer comes from the old one.
@@ -134,14 +134,14 @@ class EnvRunner(Checkpointable, abc.ABC):
         return "pong"
 
     def on_restarted(self, num_restarts: int) -> None:
-        """Called in a restarted actor after it got weights and connector states: takes a fresh seed.
+        """Called in a restarted actor after it received weights and connector states; sets a new seed.
 
         Args:
             num_restarts: Number of restarts of this actor so far.
         """
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``func(self, *args, **kwargs)``."""
+        """Returns ``func(self, *args, **kwargs)``."""
         return func(self, *args, **kwargs)
 
     def stop(self) -> None:
@@ -149,7 +149,7 @@ class EnvRunner(Checkpointable, abc.ABC):
 
 
 def check_amounts(num_timesteps: int | None, num_episodes: int | None) -> None:
-    """Raise a ValueError unless at most one of ``sample()``'s amounts is given, and at least 1."""
+    """Raises ValueError if both amounts of ``sample()`` are given, or one is below 1."""
     if num_timesteps is not None and num_episodes is not None:
         raise ValueError(
             f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): pass one of them, not both."

@@ -1,4 +1,4 @@
-"""EnvRunnerGroup: the env runners of an algorithm, in this process and in Ray actors, with one interface."""
+"""EnvRunnerGroup: one interface to an algorithm's env runners in this process and in Ray actors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STOP_TIMEOUT_S = 5.0
 
 
 class EnvRunnerGroup:
-    """One local env runner, or none, and N env runner actors with the ids 1 to N.
+    """Env runners of an algorithm: at most one local runner, and N actors with the ids 1 to N.
 
     Lost actors are restarted by Ray (``restart_failed_env_runners``, at most ``max_num_env_runner_restarts`` times
     each) and, once `probe_unhealthy_env_runners` finds them back, get the weights and connector states that were sent
@@ -177,7 +177,7 @@ class EnvRunnerGroup:
         return LossPolicy.of(self.config, "evaluation EnvRunner" if self.is_evaluation else "EnvRunner")
 
     def _start_state_server(self) -> None:
-        """Start the actor from which the others pull new weights."""
+        """Starts the actor from which sampling actors fetch new weights."""
         concurrency = int(self.config.env_runner_state_server_max_concurrency)
         # What it loses when it dies comes again with the next weights.
         options = {"num_cpus": 0, "max_restarts": -1, "max_concurrency": concurrency}
@@ -199,12 +199,12 @@ class EnvRunnerGroup:
         self._manager.add_actors(handles)
 
     def reset(self, new_remote_workers: Sequence[Any]) -> None:
-        """Forget the actors, without ending them, and take others in their place, with ids from 1."""
+        """Replaces the actors by `new_remote_workers`, with ids from 1. The old actors are not stopped."""
         self._manager = self._new_pool(new_remote_workers)
         self._recovery.watch(self._manager)
 
     def stop(self) -> None:
-        """Close all environments and end all actors, also if writing the last recorded steps raises."""
+        """Closes all environments and ends all actors, also if writing the last recorded steps raises."""
         try:
             self.write_output(is_last=True)
         finally:
@@ -257,7 +257,7 @@ class EnvRunnerGroup:
         return self._manager.num_healthy_actors()
 
     def num_healthy_env_runners(self) -> int:
-        """Number of healthy runners, the local one included."""
+        """Number of healthy runners, including the local one."""
         return (self._local is not None) + self.num_healthy_remote_env_runners()
 
     def healthy_env_runner_ids(self) -> list[int]:
@@ -271,15 +271,15 @@ class EnvRunnerGroup:
     healthy_worker_ids = healthy_env_runner_ids
 
     def num_remote_worker_restarts(self) -> int:
-        """Number of times that an actor came back."""
+        """Total number of restarts of actors."""
         return self._manager.total_num_restarts()
 
     def num_env_runners_dropped_lifetime(self) -> int:
-        """Number of actors that were lost and not replaced."""
+        """Total number of actors that were lost and not replaced."""
         return self._recovery.num_dropped
 
     def num_in_flight_async_reqs(self, tag: str | None = None) -> int:
-        """Number of asynchronous requests whose results were not fetched yet, with one tag or in total."""
+        """Number of asynchronous requests without a fetched result, for one tag or in total."""
         return self._manager.num_outstanding_async_reqs(tag)
 
     # --------------------------------------------------------------------------------------------------------- calls
@@ -399,7 +399,7 @@ class EnvRunnerGroup:
         remote_worker_ids: Sequence[int] | None = None,
         return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Keeps the actors busy with calls, and returns results of earlier calls.
+        """Sends a call to each actor that has room for one, and returns finished results of earlier calls.
 
         Args: See `foreach_env_runner_async` and `fetch_ready_async_reqs`.
 
@@ -417,7 +417,7 @@ class EnvRunnerGroup:
     # ------------------------------------------------------------------------------------------------------ sampling
 
     def sampling_ids(self) -> list[int]:
-        """Ids of the runners that sample: the healthy actors, or ``[0]``, the local runner, without actors.
+        """Ids of the runners that sample: the healthy actors, or ``[0]`` (the local runner) without actors.
 
         Raises:
             EnvRunnersRestartingError: If no actor is healthy and none comes back in time: within
@@ -490,7 +490,8 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Calls ``func(runner, **share)``, or a method of that name, for every share, with any number of runners.
+        """Calls ``func(runner, **share)``, or the runner's method `func`, once for every entry of `shares`, distributed
+        over the runners.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.
@@ -540,7 +541,7 @@ class EnvRunnerGroup:
         return [done[j] for j in sorted(done)]
 
     def request(self, func: Callable[..., Any] | str, share: Mapping[str, Any], *, keep_remote: bool = False) -> int:
-        """Sends one share of sampling to every idle actor; `collect` returns finished ones.
+        """Sends a sampling call to every idle actor; `collect` returns the results.
 
         An actor then counts statistics that it has reported as known: its next report has what is new since then.
 
@@ -573,7 +574,7 @@ class EnvRunnerGroup:
         timeout_seconds: float | None,
         also: Sequence[Any] = (),
     ) -> list[Any]:
-        """Returns samples that have arrived since `request`, as soon as one actor has answered.
+        """Waits for at least one actor, and returns the samples that have arrived since `request`.
 
         Without actors the local runner samples now: `func`, `share` and `keep_remote` are for it, as given to
         `request`.
@@ -601,7 +602,9 @@ class EnvRunnerGroup:
         return [whole(*answer)[1] for answer in self._samples(results)]
 
     def _check_not_stalled(self, *, has_answers: bool) -> None:
-        """Say, or after several rounds in a row raise, that no runner answers in time. A failure is an answer, too."""
+        """Warns if no runner answered in this round; raises after several such rounds. A failure counts as an
+        answer.
+        """
         self._num_rounds_without_data = 0 if has_answers else self._num_rounds_without_data + 1
         if has_answers:
             return
@@ -623,7 +626,7 @@ class EnvRunnerGroup:
         self._manager.forget_requests(_REQUESTED)
 
     def reset_env_runners(self, config: AlgorithmConfig) -> None:
-        """Resets all runners, also those that are restarted later.
+        """Resets all runners with a config; actors that restart later also get it.
 
         Args:
             config: Differs from the present one in traced settings only.
@@ -638,7 +641,7 @@ class EnvRunnerGroup:
         self.foreach_env_runner("reset", kwargs={"config": config})
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
-        """Changes traced settings of all runners, also of those that are restarted later.
+        """Changes traced settings of all runners; actors that restart later also get them.
 
         The next samples use them, because an actor runs its calls in order.
 
@@ -666,7 +669,7 @@ class EnvRunnerGroup:
         more_state: Mapping[str, Any] | None = None,
         with_requests: bool = False,
     ) -> None:
-        """Sends weights to all runners, as one object in Ray's object store for any number of actors.
+        """Sends weights to all runners. Actors read them from one object in Ray's object store.
 
         Args:
             policies: Only these modules' weights; None for all.
@@ -710,13 +713,13 @@ class EnvRunnerGroup:
         self._send_state(state, to_worker_indices, timeout_seconds, with_requests=with_requests)
 
     def sync_local_env_runner(self) -> None:
-        """Sends the local runner the weights that `sync_weights` has kept for it."""
+        """Loads the weights that `sync_weights` stored for the local runner."""
         if self._local is not None and self._for_local is not None:
             self._local.set_state(self._for_local)
             self._for_local = None
 
     def _refs_of_modules(self) -> frozenset[str]:
-        """Names of the arrays that the runners' modules hold."""
+        """Names of the arrays in the runners' modules, asked from one actor."""
         if self._module_refs is None:
             answers = self.foreach_env_runner(module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
             self._module_refs = answers[0]
@@ -731,7 +734,7 @@ class EnvRunnerGroup:
         *,
         with_requests: bool = False,
     ) -> None:
-        """Sends a part of the state to the actors, and keeps it for actors that are restarted later.
+        """Sends part of the state to the actors, and stores it for actors that restart later.
 
         Those who get it `with_requests` have the newest one when they sample, and none that is older in between: with
         what they are asked for by `EnvRunnerGroup.request`, or from the state server if there is one.
@@ -761,8 +764,9 @@ class EnvRunnerGroup:
         self._recovery.answers(results)
 
     def _newest_state_for(self, actor_id: int) -> dict[str, Any]:
-        """Source of the newest state for a sampling actor: ``state``, a reference (None if the actor has that state),
-        or ``state_server``."""
+        """Arguments by which a sampling actor gets the newest state: ``state``, a reference (None if the actor has it),
+        and ``state_server``.
+        """
         newest = self._newest_state if self._state_of.get(actor_id) is not self._newest_state else None
         self._state_of[actor_id] = self._newest_state
         return {"state": newest, "state_server": self._state_server}
@@ -776,7 +780,7 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         known: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Merges several runners' env-to-module states into one; each observation counts once.
+        """Merges the env-to-module states of several runners; statistics count each observation once.
 
         Args:
             states: ``{connector name: its state}`` of each runner, once each.
@@ -802,7 +806,7 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         module_to_env: Any = None,
     ) -> dict[str, Any]:
-        """State for all runners: the merged connector states of the actors, and the other given parts.
+        """Builds a state for all runners from the actors' merged connector states and the other arguments.
 
         Args:
             config: The config; its ``sample_timeout_s`` bounds the wait for the actors.
@@ -837,7 +841,8 @@ class EnvRunnerGroup:
         env_runner_indices_to_update: Sequence[int] | None = None,
         **more: Any,
     ) -> None:
-        """Merges the actors' connector states and sends the result to all runners; each new observation counts once.
+        """Merges the actors' connector states and sends the result to all runners; statistics count each observation
+        once.
 
         With ``merge_env_runner_states`` off (or "training_only" in evaluation), every runner keeps its own statistics,
         unless `from_worker` has some to hand out. With ``broadcast_env_runner_states`` off, only the local runner gets
@@ -869,7 +874,7 @@ class EnvRunnerGroup:
     # ---------------------------------------------------------------------------------------------- losses and failures
 
     def probe_unhealthy_env_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Readmits actors that Ray has restarted, with the states that were sent last.
+        """Returns restarted actors to the group, after they have loaded the newest states.
 
         Args:
             timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
@@ -887,7 +892,7 @@ class EnvRunnerGroup:
         return restored
 
     def _restore(self, actor_ids: list[int]) -> list[int]:
-        """Hand restarted actors the config, the settings and the states that were sent last."""
+        """Sends restarted actors the config, the changed settings and the newest states."""
         configured = {"config": self._reset_to, "changed": self._changed}
         states = {f"state_{number}": ref for number, (_, ref) in enumerate(self._sent)}
         restarts = self._recovery.restarts
@@ -901,7 +906,7 @@ class EnvRunnerGroup:
         return [actor_id for actor_id, _ in self._recovery.answers(results)]
 
     def _samples(self, results: RemoteCallResults) -> list[Any]:
-        """Results of the calls that sampled. An actor whose environment failed is restarted, or dropped."""
+        """Results of the sampling calls. An actor that failed is restarted or dropped."""
         self._recovery.note_losses()
         answers = [call.get() for call in results.ignore_errors()]
         if answers:
@@ -920,7 +925,9 @@ class EnvRunnerGroup:
         return answers
 
     def _note_failure(self, actor_id: int, error: Exception) -> None:
-        """Restart or drop an actor that raised while it sampled, unless that is an error."""
+        """Restarts or drops an actor that raised while sampling; reraises the exception if the config tolerates no
+        failures.
+        """
         policy = self._recovery.policy
         if isinstance(error, NotRestoredError):
             logger.warning("%s was lost and restarted between two calls.", policy.name(actor_id))
@@ -940,7 +947,7 @@ class EnvRunnerGroup:
         self._recovery.note_failure(actor_id, error)
 
     def _has_stepped(self, actor_id: int) -> bool:
-        """Whether environments of an actor have made their first step; True if it does not answer."""
+        """Whether an actor's environments have made their first step; True if the actor does not answer."""
         timeout = self._recovery.policy.probe_timeout_s
         answers = self._manager.foreach_actor(_stepped, remote_actor_ids=[actor_id], timeout_seconds=timeout)
         return all(call.get() for call in answers.ignore_errors())
@@ -969,7 +976,7 @@ def health_of(group: EnvRunnerGroup) -> dict[str, int]:
 
 
 def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
-    """Calls a method or function of one runner: the one of this process, or else the first healthy actor.
+    """Calls a method or function on one runner: the local one, or else the first healthy actor.
 
     Raises:
         NoHealthyEnvRunnerError: If no actor is healthy; see `EnvRunnerGroup.sampling_ids`.
@@ -981,8 +988,7 @@ def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
 def _restored(
     runner: Any, *, num_restarts: int, config: AlgorithmConfig | None, changed: Mapping[str, Any], **states: Any
 ) -> None:
-    """Take a restarted actor back: with the config that all were reset to, if they were, the settings that were changed
-    since, and the states sent last."""
+    """Called in a restarted actor: loads the last reset's config, settings changed since, and the newest states."""
     if config is not None:
         runner.reset(config)
     if changed:
@@ -998,7 +1004,7 @@ def _stepped(runner: EnvRunner) -> bool:
 
 
 def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
-    """Parts for the local runner and for the actors of a value that may be a list with one entry per runner."""
+    """Splits a value into ``(local runner's, actors')``. Only a list is split, which has one entry per runner."""
     if value is None or callable(value) or isinstance(value, str | dict) or not has_local:
         return value, value
     return value[0], list(value[1:])

@@ -1,4 +1,4 @@
-"""EnvRunnerStateServer: one place from which runners fetch the newest weights when they want them."""
+"""EnvRunnerStateServer: actor from which runners fetch the newest weights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class EnvRunnerStateServer:
-    """Keeps the newest state for env runners; made for an actor with several concurrent calls.
+    """Stores the newest state for env runners; runs as an actor with concurrent calls.
 
     The learner's side pushes, runners pull between two samples. So neither waits for the other.
     """
@@ -33,7 +33,7 @@ class EnvRunnerStateServer:
                 self._state = state
 
     def clear(self) -> None:
-        """Hold no state, as before the first push: runners have got another one, maybe an older one."""
+        """Removes the stored state, because runners have received another one."""
         with self._lock:
             self._state = None
 
@@ -43,7 +43,7 @@ class EnvRunnerStateServer:
             return self._state
 
     def pull_if_newer(self, weights_seq_no: int) -> dict[str, Any] | None:
-        """The newest state if its weights are newer than these, else None."""
+        """Returns the newest state if its `weights_seq_no` is higher than the given one, else None."""
         state = self.pull()
         return None if state is None or state["weights_seq_no"] <= weights_seq_no else state
 
@@ -53,5 +53,5 @@ class EnvRunnerStateServer:
         return -1 if state is None else int(state["weights_seq_no"])
 
     def ping(self) -> str:
-        """Answer, to show that the actor lives."""
+        """Returns "pong": the actor is alive."""
         return "pong"

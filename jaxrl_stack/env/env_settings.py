@@ -17,7 +17,7 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 def built(name: str, factory: Callable[..., Any], config: dict[str, Any]) -> Any:
-    """Instance made with the items of `config` that are constructor arguments and no parameters.
+    """Creates an instance with the items of `config` that are constructor arguments and not environment parameters.
 
     The default instance comes first, because only an instance knows its class and the names of its parameters.
     """
@@ -47,7 +47,9 @@ def field_names(params: Any) -> list[str]:
 def refuse_unknown_setting(
     name: str, config: dict[str, Any], fields: list[str], arguments: dict[str, inspect.Parameter] | None
 ) -> None:
-    """Raises for items of `config` that are neither parameters nor arguments (None: an instance, built)."""
+    """Raises ValueError for items of `config` that are neither environment parameters nor constructor arguments
+    (`arguments` is None for an instance).
+    """
     if arguments and any(p.kind is p.VAR_KEYWORD for p in arguments.values()):
         return
     constructor = "It is an instance: give constructor arguments where you make it."
@@ -59,20 +61,20 @@ def refuse_unknown_setting(
 
 
 def replaced_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
-    """`params` with the fields that `config` names replaced, and with the fields that depend on them."""
+    """Replaces the fields of `params` named in `config`, and the fields computed from them."""
     fields = field_names(params)
     given = {n: _converted(name, n, getattr(params, n), value) for n, value in config.items() if n in fields}
     return with_derived_fields(name, params, given) if given else params
 
 
 class Derived(NamedTuple):
-    """A field that dynamics read in place of two others, its sources."""
+    """Parameter field that is computed from two other fields, its sources."""
 
     sources: tuple[str, str]
     function: Callable[[Any, Any], Any]
 
     def of(self, params: Any) -> Any:
-        """Value that follows from the sources in `params`."""
+        """Computes the field from its sources in `params`."""
         return self.function(*(getattr(params, source) for source in self.sources))
 
 
@@ -92,7 +94,7 @@ _RELATED = {
 
 
 def with_derived_fields(name: str, params: Any, values: Mapping[str, Any]) -> Any:
-    """`params` with other values, and with derived fields that follow from these.
+    """Replaces `values` in `params`, and recomputes the fields that depend on them.
 
     A derived field is computed again if one of its sources changes, unless `values` has the field itself, or `params`
     already has another value for it than its sources give. A notice names related fields that stay as they are.
@@ -133,7 +135,9 @@ def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
 
 
 def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
-    """Related fields that keep their values if the fields `names` change: ``{changed field: ["other=value"]}``."""
+    """Fields that are related to changed fields and keep their values, ``{changed field: ["other=value"]}``; for a
+    notice.
+    """
     unchanged = set(field_names(params)).difference(names)
     kept = {
         field: [f"{other}={getattr(params, other)}" for other in _RELATED[field] if other in unchanged]
@@ -143,7 +147,7 @@ def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
 
 
 def _converted(name: str, field: str, default: Any, value: Any) -> Any:
-    """`value` with the shape and dtype of `default`; as it is where `default` is no number."""
+    """Converts `value` to the shape and dtype of `default`; returns it unchanged if `default` is not numeric."""
     if not isinstance(default, (bool, int, float, np.generic, np.ndarray, jax.Array)):
         return value
     target, array = np.asarray(default), np.asarray(value)

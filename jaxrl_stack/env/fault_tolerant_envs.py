@@ -1,4 +1,4 @@
-"""Environments of a host runner: they are made, seeded, reset, stepped, and replaced after failures."""
+"""Environments of a host runner: creation, seeding, resets, steps, and replacement after failures."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 class _Failures:
-    """Context manager that marks exceptions as an environment's: ``with failures: environment.step(...)``."""
+    """Context manager that records that an exception came from an environment: ``with failures:
+    environment.step(...)``.
+    """
 
     last: BaseException | None = None
 
     def __enter__(self) -> None:
-        """Nothing to begin with."""
+        """Does nothing."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
         # Too many of them in a row have been counted. One that Ctrl-C has stopped half-way cannot be stepped on either.
@@ -43,7 +45,7 @@ class _Failures:
 
 
 class _Stepping:
-    """Context manager that counts steps of environments and marks their exceptions: ``with stepping:
+    """Context manager that times environment steps and records their exceptions: ``with stepping:
     environments.step(...)``.
 
     Args:
@@ -64,7 +66,7 @@ class _Stepping:
 
 
 class Attempts:
-    """Attempts at sampling, until no environment fails in one, and not all that it recorded is lost::
+    """Loop that repeats an attempt at sampling as long as environments fail in it::
 
         for attempt in Attempts(envs, roll_back):
             with attempt:
@@ -105,7 +107,7 @@ class Attempts:
 
     @contextlib.contextmanager
     def dropped_on_error(self) -> Iterator[None]:
-        """Context manager that discards the last attempt's outcome if the code inside raises."""
+        """Context manager that discards the last attempt's data if the block raises."""
         try:
             yield
         except BaseException:
@@ -115,7 +117,7 @@ class Attempts:
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class FaultTolerantEnvs:
-    """A vector of environments that may fail: by raising, or with numbers that are not finite.
+    """Vector of environments that may fail, by an exception or by NaN and infinite numbers.
 
     With ``restart_failed_sub_environments`` a failure is logged and the environment made anew, with a fresh seed: in
     the middle of a step where the others can go on, else with the reset of the next of `attempts`. More failures in a
@@ -176,7 +178,7 @@ class FaultTolerantEnvs:
         self.reseed(*self.seeds)
 
     def make(self) -> None:
-        """Closes the present environments and makes new ones, with other seeds.
+        """Closes the environments and creates new ones with new seeds.
 
         Raises:
             ValueError: If they differ from the first ones in number or spaces, bounds of observations apart.
@@ -222,7 +224,7 @@ class FaultTolerantEnvs:
         return self._observes_as is not None
 
     def observe_as(self, space: gym.Space) -> None:
-        """Have these and all later environments return observations with the dtypes of another space."""
+        """Makes present and later environments return observations with the dtypes of `space`."""
         self._observes_as = space
         self.vector.observe_as(space)
 
@@ -233,14 +235,14 @@ class FaultTolerantEnvs:
             self.vector = None
 
     def reseed(self, *seeds: int) -> None:
-        """Makes the next `reset` seed the environments, with seeds that depend only on these."""
+        """Makes the next `reset` seed the environments. The seeds depend only on `seeds`."""
         self.seeds = seeds
         self._num_renewals = 0
         self._num_resets = 0
         self.needs_reset = True
 
     def _seed(self, index: int) -> int:
-        """Seed of one environment: no failure is repeated with the seed that led to it."""
+        """Seed of one environment. It changes after every failure, so that a failure is not repeated."""
         return derived_seed("environment", *self.seeds, self._num_renewals, index)
 
     def reset(self) -> Started:
@@ -262,11 +264,11 @@ class FaultTolerantEnvs:
         return outcome
 
     def new_watch(self) -> ObservationWatch | None:
-        """Watches the values of the environments' observations; None where they are not looked at."""
+        """Creates a check of observed values; None if checks are disabled."""
         return self.watch_of(self.vector.single_observation_space, self.num_envs, lambda row: f"copy {row}")
 
     def watch_of(self, space: gym.Space, num_rows: int, who: Callable[[int], str]) -> ObservationWatch | None:
-        """Watches rows of observations of a space; None where they are not looked at, or cannot be wrong.
+        """Creates a check of observations against a space; None if checks are disabled or the space has no bounds.
 
         Args:
             space: Space of one observation.
@@ -281,7 +283,7 @@ class FaultTolerantEnvs:
         return None if watch.is_idle else watch
 
     def note_step(self, seconds: float) -> None:
-        """Take note of a step in which no exception was raised."""
+        """Records the duration of a step without an exception."""
         if self.has_stepped:
             self._step_seconds += seconds
             self._num_steps += 1
@@ -289,7 +291,7 @@ class FaultTolerantEnvs:
             self._set_stepped(True)
 
     def take_step_times(self) -> StepTimes:
-        """Duration of the steps since the last call, without the first one of all."""
+        """Returns the durations of the steps since the last call, without the very first step."""
         times = StepTimes(self._step_seconds, self._num_steps)
         self._step_seconds, self._num_steps = 0.0, 0
         return times
@@ -299,7 +301,7 @@ class FaultTolerantEnvs:
         self.recover = self._recover if self._restarts and has_stepped else None
 
     def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
-        """Look for NaN, infinity and action masks that allow nothing in a whole recording at once.
+        """Checks a whole recording for NaN, infinities and action masks without a valid action.
 
         Args:
             recording: The recorded steps.
@@ -341,7 +343,7 @@ class FaultTolerantEnvs:
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
-        """Prepare for another attempt, if this is a failure of environments that is tolerated.
+        """Prepares another attempt if an exception came from an environment and the config tolerates failures.
 
         Args:
             error: Exception from an attempt.
@@ -360,7 +362,7 @@ class FaultTolerantEnvs:
         return True
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
-        """Logs an environment's exception, or raises it."""
+        """Logs an environment's exception, or raises it if the config tolerates no failures."""
         is_known = isinstance(error, StepFailedRecreateEnvError)
         runner = f"EnvRunner {self.worker_index}"
         if not self._restarts:
@@ -379,7 +381,7 @@ class FaultTolerantEnvs:
         self.metrics.log_value(NUM_ENV_STEP_FAILURES_LIFETIME, 1, reduce="lifetime_sum")
 
     def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:
-        """Replaces the failed environment while the others continue: ``(its first observation, info)``."""
+        """Replaces a failed environment while the others continue; returns ``(first observation, info)``."""
         while True:
             self._num_renewals += 1
             failures = self._failures_in_a_row[index] = self._failures_in_a_row.get(index, 0) + 1
@@ -392,7 +394,7 @@ class FaultTolerantEnvs:
                 error = another
 
     def _renew(self) -> None:
-        """Replaces the failed environment, or all of them if the failed one is unknown."""
+        """Replaces the failed environment, or all environments if it is unknown which one failed."""
         if self.vector.renew(self._broken_index):
             self.on_created()
         else:
@@ -404,7 +406,9 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether modules and connectors for environments of one form serve the other form."""
+    """Whether modules and connectors built for one ``(num_envs, observation space, action space)`` also serve another
+    one.
+    """
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.
     return (num_envs, actions) == (other_num_envs, other_actions) and (

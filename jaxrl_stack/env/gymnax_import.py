@@ -1,4 +1,4 @@
-"""Importing gymnax without the plotting libraries that its environments import for their drawings."""
+"""Import of gymnax without the plotting libraries that its environments import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLOTTING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
 class _Deferred(types.ModuleType):
-    """Placeholder of a module until it is needed; only gymnax's modules keep it."""
+    """Placeholder module that is imported at the first attribute access. Only gymnax's modules refer to it."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

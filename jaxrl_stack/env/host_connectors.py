@@ -21,7 +21,7 @@ _PIPELINE = "env_to_module_connector"
 
 @dataclasses.dataclass(eq=False)
 class HostConnectors:
-    """Runs host connectors on each environment's last observation, once per observation.
+    """Runs host connectors on each environment's newest observation, once per observation.
 
     Attributes:
         pipeline: The whole env-to-module pipeline.

@@ -1,4 +1,4 @@
-"""Packages of gymnasium ids: modules that register the ids, and commands that install missing packages."""
+"""Packages that provide gymnasium ids: their modules, and the commands that install them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INSTALLED_BY = {
 
 
 def import_package(name: str, module: str) -> Any:
-    """The module that an environment needs.
+    """Imports the module that an environment needs; the error names the command that installs it.
 
     Raises:
         ImportError: It is not installed; says how to install it.
@@ -34,7 +34,7 @@ def import_package(name: str, module: str) -> Any:
 
 
 def register_ids_of(name: str) -> None:
-    """Import the package that registers an id with gymnasium, if it is one of `REGISTERED_BY`.
+    """Imports the package in `REGISTERED_BY` that registers an id with gymnasium, if any.
 
     Raises:
         ImportError: It is not installed; says how to install it.

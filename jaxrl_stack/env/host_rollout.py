@@ -29,7 +29,7 @@ from jaxrl_stack.utils.spaces import zeros
 
 @dataclasses.dataclass(eq=False)
 class HostRollout:
-    """The `Rollout` of one agent: dense arrays ``[B]``.
+    """`Rollout` of a single agent, with dense arrays ``[B]``.
 
     Attributes:
         module_id: The module that acts.
@@ -61,7 +61,7 @@ class HostRollout:
         return True
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
-        """Start new episodes everywhere.
+        """Starts new episodes in all environments.
 
         Args:
             mode: Mode of choosing actions.
@@ -99,7 +99,7 @@ class HostRollout:
         wants_episodes: bool = False,
         keeps_times: bool = False,
     ) -> Recording:
-        """`num_steps` vector steps.
+        """Makes `num_steps` steps of all environments and returns their recording.
 
         Args:
             num_steps, mode, learns, weights_seq_no: See `Rollout.record`.
@@ -167,7 +167,7 @@ class HostRollout:
         return recording
 
     def take_ended(self, recording: Recording, weights_seq_no: int) -> list[tuple[int, SingleAgentEpisode]]:
-        """``(environment, episode)`` of the episodes that ended in a recording, which was made for episodes."""
+        """Returns ``(environment, episode)`` of the episodes that ended in a recording."""
         if recording.num_failures and not recording.num_env_steps:
             self.builder.reset()
             return []
@@ -185,11 +185,11 @@ class HostRollout:
         return (self.live or self.builder).cut()
 
     def forget_episodes(self) -> None:
-        """Drop running episodes that only `sample` needs."""
+        """Drops the running episodes that are built only for `sample`."""
         self.builder.reset()
 
     def _begin_watch(self) -> ObservationWatch | None:
-        """The watch of a new recording's observations, if it has to see each step; None if it sees the recording."""
+        """Starts the check of a recording's observations step by step; None if the recording is checked at its end."""
         watch = self._watch
         if watch is None:
             return None
@@ -199,7 +199,7 @@ class HostRollout:
         return watch if sees_steps else None
 
     def _out_of_range(self, recording: Any, *, saw_steps: bool) -> Sequence[OutOfRange]:
-        """Observations of a recording that are outside of their space."""
+        """Finds observations of a recording that are outside of their space."""
         if self._watch is None:
             return ()
         if not saw_steps:
@@ -238,7 +238,7 @@ class HostRollout:
         *,
         is_last: bool,
     ) -> tuple[VectorStep, Any]:
-        """One step of the environments with running episodes, host connectors and callbacks.
+        """Steps the environments with episode objects, host connectors and callbacks.
 
         Returns:
             ``(step, the module's view of the observations after it)``; the latter is None unless an episode ended, or
@@ -271,7 +271,7 @@ class HostRollout:
     def _final_inputs(
         self, next_obs: Any, env_to_module: Any, prev_actions: Any, prev_rewards: Any, timesteps: int
     ) -> Any:
-        """The module's view of observations before any reset; no statistics learn from them."""
+        """Module inputs for the observations before any reset, without updating connector statistics."""
         if not self.policy.records_obs:
             return next_obs
         return self.policy.observe_final(env_to_module, next_obs, prev_actions, prev_rewards, timesteps)

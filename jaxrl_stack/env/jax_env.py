@@ -56,7 +56,7 @@ class JaxStep(NamedTuple):
 
 
 class JaxEnv(abc.ABC):
-    """Environment as pure, jittable functions, which resets itself in the step that ends an episode.
+    """Environment as pure, jittable functions. The step that ends an episode also resets the environment.
 
     Implement this to control the reset; `AutoResetJaxEnv` is the shorter way. `check_jax_env` verifies the
     contract: observations have the space's shapes and JAX dtypes, the state keeps its structure, shapes and
@@ -99,7 +99,7 @@ class JaxEnv(abc.ABC):
 
     @property
     def source(self) -> str:
-        """`name`, with the version of its package if the environment comes from one: for errors."""
+        """`name` with the version of the environment's package, if any; for errors."""
         return self.name
 
     everybody_acts: bool = True
@@ -117,7 +117,7 @@ class JaxEnv(abc.ABC):
     """Frames per second of videos."""
 
     def render(self, state: Any) -> np.ndarray | None:
-        """A frame for videos, drawn on the host.
+        """Draws a frame for videos, on the host.
 
         Args:
             state: A state of one environment, with NumPy leaves.
@@ -149,7 +149,7 @@ class JaxEnv(abc.ABC):
 
     @abc.abstractmethod
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
-        """Steps the environment, and resets it if the step ended the episode.
+        """Steps the environment, and resets it if the step ends the episode.
 
         Args:
             key: PRNG key, for the step and for the reset.
@@ -159,7 +159,7 @@ class JaxEnv(abc.ABC):
         """
 
     def step_keys(self, keys: jax.Array) -> Any:
-        """Derives the keys of many steps in advance; the on-device driver calls it.
+        """Derives the keys of many steps in advance. The on-device driver calls it.
 
         Deriving them in each step would be slower. A class that overrides `step_batch` gets the keys unchanged, unless
         it overrides `step_keys`, too.
@@ -173,7 +173,7 @@ class JaxEnv(abc.ABC):
         return keys
 
     def step_batch(self, keys: Any, state: Any, action: Any, params: Any) -> JaxStep:
-        """Steps several environments together; the on-device driver calls it.
+        """Steps several environments. The on-device driver calls it.
 
         Args:
             keys: PRNG keys ``[B]``, or what `step_keys` made of them.
@@ -193,7 +193,7 @@ _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
 class _StepKeys(NamedTuple):
-    """Keys of steps that reset the episodes which they end.
+    """Keys of a step, including the key for a reset.
 
     Attributes:
         whole: As they were given. A reset derives its own from them: most steps have none.
@@ -237,7 +237,7 @@ class AutoResetJaxEnv(JaxEnv):
         return obs, strongly_typed(state)
 
     def _conformed(self, obs: Any) -> Any:
-        """An observation with the structure and dtypes of its space."""
+        """Converts an observation to the structure and dtypes of its space."""
         name = f"{self.name}'s observation"
         return spaces.conform(self.observation_space, obs, name, casts=self._casts_observations)
 
@@ -250,7 +250,9 @@ class AutoResetJaxEnv(JaxEnv):
 
     @property
     def _step(self) -> Callable[..., Any]:
-        """``(key, state, action, params)`` -> argument of `_stepped`: only arrays, with one form in every step."""
+        """Function ``(key, state, action, params)`` whose result `_stepped` converts; only arrays, with equal shapes in
+        every step.
+        """
         return self.step_env
 
     def step(self, key: jax.Array, state: Any, action: Any, params: Any) -> JaxStep:
@@ -338,7 +340,7 @@ class GymnaxEnv(AutoResetJaxEnv):
         self.observation_space, self.action_space = self.spaces_of(params)
 
     def spaces_of(self, params: Any) -> tuple[gym.Space, gym.Space]:
-        """Observation and action space that gymnax computes from ``EnvParams``."""
+        """Observation and action space that gymnax derives from ``EnvParams``."""
         spaces = self.env.observation_space(params), self.env.action_space(params)
         return gymnax_space_to_gymnasium(spaces[0], self._name), gymnax_space_to_gymnasium(spaces[1], self._name)
 
@@ -385,12 +387,13 @@ class GymnaxEnv(AutoResetJaxEnv):
         return drawings.FPS.get(self._drawn_as, JaxEnv.render_fps)
 
     def render(self, state: Any) -> np.ndarray | None:
-        """This package's drawing for gymnax's classic control and MinAtar; for others, ``render(state, params)`` of the
-        environment's class, unless it is gymnax's default, which draws matplotlib figures."""
+        """Draws classic control and MinAtar with this package's renderer; other environments with their class's
+        ``render(state, params)``, except gymnax's default, which draws matplotlib figures.
+        """
         return self.render_with(state, self._params)
 
     def render_with(self, state: Any, params: Any) -> np.ndarray | None:
-        """`render` with other parameters, NumPy leaves."""
+        """`render` with given parameters (NumPy leaves)."""
         name = self._drawn_as
         if name in drawings.SCENES:
             return drawings.SCENES[name](state, params)
@@ -403,7 +406,7 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     @property
     def _drawn_as(self) -> str:
-        """gymnax's name of the environment; "" for a user's class and in wrappers, which may mean another state."""
+        """gymnax's name of the environment; "" for users' classes and wrappers, whose state may differ."""
         return str(self.env.name) if type(self.env).__module__.startswith("gymnax.environments.") else ""
 
     @property
@@ -469,7 +472,7 @@ def is_gymnax_instance(env: Any) -> bool:
 
 
 def gymnax_space_to_gymnasium(space: Any, name: str = "the environment") -> gym.Space:
-    """The gymnasium space of a gymnax space.
+    """Converts a gymnax space to a gymnasium space.
 
     Scalar bounds are spread over the shape; bounds at or beyond the limits of the float type become infinite,
     bounds beyond those of an integer type its limits. Keys of a Dict are sorted, as in every JAX dict.
@@ -506,7 +509,7 @@ def gymnax_space_to_gymnasium(space: Any, name: str = "the environment") -> gym.
 
 
 def check_jax_env(env: JaxEnv, num_steps: int = 100) -> None:
-    """Verifies that an environment keeps the contract of `JaxEnv`.
+    """Checks that an environment follows the contract of `JaxEnv`.
 
     Args:
         env: The environment.

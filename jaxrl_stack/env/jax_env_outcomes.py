@@ -31,7 +31,7 @@ def _check_is_array(x: Any) -> None:
 
 
 def strongly_typed(tree: Any) -> Any:
-    """The same arrays with the same dtypes, none of them weakly typed; Python numbers become arrays."""
+    """Converts weakly typed arrays and Python numbers to arrays with fixed dtypes; values do not change."""
 
     def convert(x: Any) -> Any:
         if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.extended):
@@ -43,7 +43,7 @@ def strongly_typed(tree: Any) -> Any:
 
 
 def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The signals of one step as scalars: float32, bool and bool.
+    """Converts reward, terminated and truncated of one step to scalars: float32, bool, bool.
 
     Args:
         name: Name of the environment, for messages.
@@ -68,7 +68,7 @@ def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tu
 
 
 def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
-    """Refuses a part of an outcome whose structure, shapes or dtypes differ from the expected ones.
+    """Raises ValueError if the structure, shapes or dtypes of `given` differ from `wanted`.
 
     Args:
         name: Name of the environment, for messages.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_is_pure(env: JaxEnv, method: str, program: Any, *args: Any, thorough: bool) -> None:
-    """Traces a method again, and refuses differences from its first trace and changes of attributes.
+    """Traces a method a second time; raises if the program differs or the method changed attributes.
 
     Args:
         env: The environment.
@@ -50,7 +50,7 @@ def _keeps_on_self(env: JaxEnv, method: str, holder: Any, names: list[str]) -> s
 
 
 def _wrapped(env: Any) -> list[Any]:
-    """An environment and the environments that it wraps."""
+    """Lists an environment and all environments that it wraps."""
     found = [env]
     for one in found:
         inner = [value for value in vars(one).values() if hasattr(value, "step") and hasattr(value, "reset")]
@@ -68,7 +68,7 @@ _SIGNATURES = {
 
 
 def check_signatures(env: JaxEnv) -> None:
-    """Refuse methods that cannot be called as they will be, such as ``step(self, action)`` of gymnasium.
+    """Raises for methods with wrong parameters, such as gymnasium's ``step(self, action)``.
 
     Raises:
         TypeError: Names the method and its parameters.
@@ -86,7 +86,7 @@ def check_signatures(env: JaxEnv) -> None:
 
 
 def traced(env: JaxEnv, method: str, *args: Any) -> tuple[Any, Any]:
-    """``(program of a method, shapes and dtypes of its outputs)``.
+    """Traces a method; returns ``(jaxpr, shapes and dtypes of the outputs)``.
 
     Args:
         env: The environment.

@@ -18,7 +18,7 @@ from jaxrl_stack.utils import spaces
 
 
 class GymnasiumFromJax(gym.Env):
-    """A `JaxEnv` stepped on the host, on the CPU, one jitted call per step.
+    """gymnasium environment that steps a `JaxEnv` on the CPU, with one jitted call per step.
 
     The trajectory equals the JAX environment's for the same keys: the observation that `reset` returns after the end
     of an episode is the one that the JAX environment's own reset drew in the step that ended it. So a rollout that was
@@ -119,7 +119,7 @@ class GymnasiumFromJax(gym.Env):
         return frame_of(self.jax_env, *jax.device_get((state, obs)))
 
     def replay(self, reset_key: jax.Array, step_keys: jax.Array) -> None:
-        """Sets the keys that the following `reset` and steps use, in place of drawn ones.
+        """Sets the PRNG keys for the next `reset` and steps, instead of random ones.
 
         The next `reset` (without a seed) calls the JAX environment's ``reset(reset_key, ...)``, step t its
         ``step(step_keys[t], ...)``; a `reset` after the end of an episode uses none, as on the device. A `reset` with
@@ -138,7 +138,7 @@ class GymnasiumFromJax(gym.Env):
 
 
 def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
-    """The environment and its jitted functions, shared by all copies: they hold no state."""
+    """Builds the environment and its jitted functions. They hold no state, so copies share them."""
     # With their types: 1, 1.0 and True are equal.
     items = tuple((name, value, type(value)) for name, value in config.items())
     # A name may be registered again.

@@ -20,7 +20,7 @@ def module_map_of(runner: Any) -> ModuleMap:
 
 
 def pipeline_for_merging(config: Any, spaces: Mapping[str, Any], module_map: Callable[[], ModuleMap]) -> Any:
-    """Pipeline, or pipelines by module, whose `merge_states` merges the states of runners.
+    """Builds the pipeline (or pipelines by module) whose `merge_states` merges the states of runners.
 
     Args:
         config: Config of the runners.
@@ -46,7 +46,7 @@ class MergingByModule:
     def merge_states(
         self, states: Sequence[Mapping[str, Any]], *, known: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """One state out of several runners', ``{module_id: {connector name: its state}}``.
+        """Merges states of several runners, ``{module_id: {connector name: connector state}}``.
 
         `known` is as of `ConnectorPipelineV2.merge_states`.
         """
@@ -59,7 +59,7 @@ class MergingByModule:
 
 
 class ModuleConnectors(ByModule[ConnectorStates]):
-    """``{module_id: ConnectorStates}`` of a host runner, with calls for all of them at once.
+    """Connector states of a host runner by module, ``{module_id: ConnectorStates}``.
 
     States that these calls take and return have the form of checkpoints, see `ModuleMap.unwrapped`.
 
@@ -76,7 +76,7 @@ class ModuleConnectors(ByModule[ConnectorStates]):
 
     @property
     def value(self) -> dict[str, tuple[Any, Any]]:
-        """The states of both pipelines, by module."""
+        """``{module_id: (env-to-module state, module-to-env state)}``."""
         return {mid: own.value for mid, own in self.items()}
 
     @value.setter
@@ -85,7 +85,7 @@ class ModuleConnectors(ByModule[ConnectorStates]):
             self[mid].value = own
 
     def compiled_state(self) -> dict[str, Any] | None:
-        """States of `ConnectorStates.compiled_state`, without modules that have none; None if no module has any."""
+        """``{module_id: ConnectorStates.compiled_state}`` of modules with such a state; None if no module has one."""
         states = {mid: state for mid, own in self.items() if (state := own.compiled_state())}
         return self._module_map.unwrapped(states) if jax.tree.leaves(states) else None
 
@@ -110,6 +110,6 @@ class ModuleConnectors(ByModule[ConnectorStates]):
                 self[mid].set_module_to_env(own)
 
     def merge_deltas(self) -> None:
-        """Count new statistics as known."""
+        """Adds the statistics collected since the last merge to the totals of all modules."""
         for own in self.values():
             own.merge_deltas()

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class Pipelines(NamedTuple):
-    """Both pipelines of one module."""
+    """Env-to-module and module-to-env pipeline of one module."""
 
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline
 
 
 class ModulePipelines(ByModule[Pipelines]):
-    """``{module_id: Pipelines}``, each with the spaces of its module and with separate states.
+    """Pipelines by module, ``{module_id: Pipelines}``, built for the spaces of each module.
 
     Where there is one agent, the saved state is that of its pipeline, else states by module: `ModuleMap.unwrapped`.
 
@@ -59,7 +59,7 @@ class ModulePipelines(ByModule[Pipelines]):
         super().__init__(of)
 
     def acting_for(self, module_id: str) -> Pipelines:
-        """Pipelines of a module. A module without agents takes the pipelines of the first module that has some."""
+        """Pipelines of a module. A module without agents uses the pipelines of the first module with agents."""
         return self[module_id] if module_id in self else next(iter(self.values()))
 
     @property
@@ -69,7 +69,7 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:
-        """``{module_id: (observation space, action space)}``, as the modules see them."""
+        """``{module_id: (observation space, action space)}`` after the pipelines: the inputs of modules."""
         return {mid: (own.env_to_module.observation_space, own.env_to_module.action_space) for mid, own in self.items()}
 
     def steps(self, pure: PureModule) -> dict[str, ModuleStep]:
@@ -94,11 +94,11 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: own.env_to_module.state for mid, own in self.items()}
 
     def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """Checkpoint form of these env-to-module states, ``{module_id: state of the pure part}``; see the class."""
+        """Converts env-to-module states to the form in checkpoints, ``{module_id: state of the pure part}``."""
         return self.module_map.unwrapped({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
 
     def stored_module_to_env(self) -> dict[str, Any]:
-        """Checkpoint form of the module-to-env pipelines' states; see the class."""
+        """Module-to-env states in the form of checkpoints."""
         return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
     def set_env_to_module(self, stored: Mapping[str, Any]) -> None:
@@ -114,11 +114,11 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Flags of the state leaves that are histories per environment, by module; see `per_env_leaves`."""
+        """Marks the leaves of each module's state that are histories of environments; see `per_env_leaves`."""
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """``(name, pipeline)`` of both kinds, as checkpoints name them; of several agents `PipelinesByModule`."""
+        """``(name, pipeline)`` of both kinds, named as in checkpoints; several agents have a `PipelinesByModule`."""
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
         )
@@ -135,7 +135,7 @@ class ModulePipelines(ByModule[Pipelines]):
 def pure_pipelines(
     config: Any, env: Any, module_map: ModuleMap, preprocessing: AgentPreprocessing | None = None
 ) -> ModulePipelines:
-    """Both pipelines of every module, which can be compiled.
+    """Builds both pipelines of every module, from connectors that can be compiled.
 
     Args:
         config: The config that says what is in them.
@@ -175,7 +175,7 @@ def pure_pipelines(
 
 
 def spaces_of_modules(env: Any, module_map: ModuleMap) -> dict[str, tuple[Any, Any]]:
-    """``{module_id: (observation space, action space)}``, as an environment has them, of the modules that act in it.
+    """Environment spaces of each acting module, ``{module_id: (observation space, action space)}``.
 
     Raises:
         ValueError: Agents of one module have spaces that differ.
@@ -197,7 +197,7 @@ def spaces_of_modules(env: Any, module_map: ModuleMap) -> dict[str, tuple[Any, A
 
 
 def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
-    """``{policy id: (observation space, action space)}`` as modules see them, of policies whose agents `env` has.
+    """Module inputs' spaces of each policy whose agents `env` has, ``{policy id: (observation space, action space)}``.
 
     Agents whose policy the config does not have are left out: a learner of one policy needs no others.
 

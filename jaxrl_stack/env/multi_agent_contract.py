@@ -24,7 +24,7 @@ _LONG_ABSENCE = 100
 
 
 class AgentsOfEpisode:
-    """Agents of one environment's running episode, with checks of the environment's return values.
+    """Agents in one environment's running episode. Checks the environment's return values.
 
     Args:
         env: The environment.
@@ -133,7 +133,7 @@ class AgentsOfEpisode:
         return outcome, ended
 
     def _take_flags(self, terminateds: Mapping[Any, Any], truncateds: Mapping[Any, Any]) -> bool:
-        """Take note of who has ended; returns whether the episode has."""
+        """Records the agents that have ended; returns True if the episode has ended."""
         alive = self.seen - self.done
         terminated, truncated = agent_flags(alive, terminateds), agent_flags(alive, truncateds)
         if terminated or truncated:
@@ -145,13 +145,13 @@ class AgentsOfEpisode:
         return any(episode_flags(self.seen, self._terminated, self._truncated, terminateds, truncateds))
 
     def _note_early_rewards(self, rewards: Mapping[Any, Any]) -> None:
-        """Gives a notice of rewards of agents that have not acted in this episode."""
+        """Prints a notice about rewards of agents that have not acted in this episode."""
         early = [agent for agent, reward in rewards.items() if agent not in self.seen and reward]
         if early:
             notice_unclaimed_rewards(self._name, early, f", step {self.step}")
 
     def _note_unknown_infos(self, infos: Mapping[Any, Any]) -> None:
-        """Gives a notice of infos that no agent gets."""
+        """Prints a notice about infos whose key is no agent."""
         unknown = sorted(infos.keys() - self._known_in_infos, key=str)
         notice_once(
             f"environment({self._name!r}), step {self.step}: infos of {unknown} belong to none of its possible_agents. "
@@ -160,7 +160,7 @@ class AgentsOfEpisode:
         )
 
     def _note_absence(self) -> None:
-        """Counts a step without observations; many in a row give a notice."""
+        """Counts steps without any observation; prints a notice after many in a row."""
         self._steps_without_agents += 1
         if self._steps_without_agents != _LONG_ABSENCE:
             return
@@ -174,7 +174,7 @@ class AgentsOfEpisode:
         )
 
     def require_may_act(self, actions: Mapping[Any, Any], observed: Mapping[Any, Any]) -> None:
-        """Refuses actions of agents that have ended or that do not act now.
+        """Raises for actions of agents that have ended or may not act now.
 
         Args:
             actions: By agent that acts.
@@ -213,7 +213,7 @@ class AgentsOfEpisode:
                 )
 
     def _fit(self, obs: Mapping[Any, Any]) -> bool:
-        """Whether observations have the form of their spaces."""
+        """Whether all observations have the types and shapes of their spaces."""
         checks = self._form_checks
         for agent, value in obs.items():
             fits = checks.get(agent)
@@ -230,7 +230,7 @@ class AgentsOfEpisode:
         flags: Mapping[str, Mapping[Any, Any]],
         infos: Mapping[Any, Any],
     ) -> None:
-        """Refuses values whose form differs from spaces and interface; flags by name and agent."""
+        """Raises for values whose type or shape contradicts the spaces or the interface."""
         for agent, value in obs.items():
             self._check_observation(agent, value)
         for agent, value in rewards.items():
@@ -247,7 +247,9 @@ class AgentsOfEpisode:
                 self._refuse(f"returned the info {shown(value)} of agent {agent!r}. Return a dict, {{}} if empty.")
 
     def _check_observation(self, agent: Hashable, value: Any) -> None:
-        """Refuse an observation that does not fit its space, or, among the first ones, is outside of it."""
+        """Raises for an observation that does not fit its space; among the first ones, also for values out of
+        bounds.
+        """
         space = self._env.get_observation_space(agent)
         problem = misfit(space, value, f"the observation of agent {agent!r}")
         if problem is not None:
@@ -265,7 +267,7 @@ class AgentsOfEpisode:
 
 
 def notice_unclaimed_rewards(name: str, agents: Collection[Any], where: str = "") -> None:
-    """Gives a notice, once per environment and agent, of rewards that belong to no step.
+    """Prints a notice, once per environment and agent, about rewards before an agent's first or after its last action.
 
     Args:
         name: Name of the environment.

@@ -1,4 +1,4 @@
-"""Environments of several agents: the interface, and independent copies of one environment as such."""
+"""Multi-agent environments: the interface, and independent copies of a single-agent environment."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class MultiAgentEnv(gym.Env):
         return super().reset(seed=seed, options=options)
 
     def step(self, action_dict: Mapping[Any, Any]) -> Any:
-        """Steps the environment with the actions of the agents that act.
+        """Steps the environment with the actions of the acting agents.
 
         Args:
             action_dict: Action by agent, of exactly those that were in the newest observations and have not ended.
@@ -83,7 +83,7 @@ class MultiAgentEnv(gym.Env):
         raise NotImplementedError(f"{type(self).__name__} does not define step(action_dict). Write this method.")
 
     def render(self) -> Any:
-        """A frame, uint8 ``[H, W, 3]``; None from an environment that does not draw itself."""
+        """Returns a frame, uint8 ``[H, W, 3]``; None if the environment does not render."""
         return None
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
@@ -104,12 +104,12 @@ class MultiAgentEnv(gym.Env):
 
     @property
     def num_agents(self) -> int:
-        """Number of agents that take part now."""
+        """Number of agents in the current episode."""
         return len(self.agents)
 
     @property
     def max_num_agents(self) -> int:
-        """Number of agents that may ever take part."""
+        """Number of possible agents."""
         return len(self.possible_agents)
 
     def with_agent_groups(
@@ -145,7 +145,8 @@ class MultiAgentEnv(gym.Env):
 
 
 class GroupAgentsWrapper(MultiAgentEnv):
-    """Wrapper that turns groups of agents into agents: a group's observations and actions are lists of its members'.
+    """Wrapper that turns groups of agents into single agents, whose observations and actions are lists over the
+    members.
 
     A group is rewarded with the sum of its members' rewards. It has ended when all of its members have.
 
@@ -266,7 +267,7 @@ class GroupAgentsWrapper(MultiAgentEnv):
 
 
 def make_multi_agent(env_name_or_creator: str | Callable[[EnvContext], gym.Env]) -> type[MultiAgentEnv]:
-    """Makes a class of environments in which each agent acts in its own copy of a single-agent environment.
+    """Creates an environment class in which each agent acts in a separate copy of a single-agent environment.
 
     Its config says how many, as ``num_agents`` (default 1); the agents' ids are 0, 1, ... The rest of the config goes
     to the copies. Reset with a seed, each copy gets a seed of its own. A copy that has ended waits for the others; the
@@ -292,7 +293,7 @@ def make_multi_agent(env_name_or_creator: str | Callable[[EnvContext], gym.Env])
 
 
 class _Copies(MultiAgentEnv):
-    """Copies of a single-agent environment as the agents of one environment; made by `make_multi_agent`."""
+    """Base of the classes that `make_multi_agent` creates: copies of one environment, one per agent."""
 
     def __init__(self, create: Callable[[EnvContext], gym.Env], config: Mapping[str, Any] | None):
         super().__init__()
@@ -349,7 +350,7 @@ class _Copies(MultiAgentEnv):
             env.unwrapped.render_mode = mode
 
     def render(self) -> Any:
-        """The copies' frames, from left to right."""
+        """Returns the copies' frames side by side."""
         frames: list[Any] = [env.render() for env in self.envs]
         return np.concatenate(frames, axis=1) if isinstance(frames[0], np.ndarray) else frames[0]
 
@@ -367,7 +368,7 @@ def policies_missing(name: str, agents: Any) -> str:
 
 
 def spaces_by_agent(env: MultiAgentEnv, kind: str) -> gym.spaces.Dict:
-    """The "observation_space"s or "action_space"s of all agents that there may be."""
+    """Observation spaces or action spaces (`kind`) of all possible agents, as a `Dict` space."""
     # gymnasium takes ids other than texts, too.
     own: Any = {agent: getattr(env, f"get_{kind}")(agent) for agent in env.possible_agents}
     return gym.spaces.Dict(own)

@@ -44,13 +44,13 @@ class MultiAgentEnvRunner(HostEnvRunner):
         super().make_module()
 
     def _agents_of(self, spaces: AgentSpaces) -> tuple[AgentPreprocessing, HostMapping]:
-        """Preprocessing of the observations of all agents, and the module of each, for spaces of the environments."""
+        """Builds the joint preprocessing and the agent-to-module mapping for the environments' spaces."""
         preprocessing = agent_preprocessing(self.config, spaces, self.env)
         return preprocessing, HostMapping(self.config, preprocessing.spaces, f"environment({self.config.env!r})")
 
     @property
     def module_map(self) -> ModuleMap:
-        """The module of each agent."""
+        """Map from agents to modules."""
         return self._mapping.module_map
 
     def _make_pipelines(self) -> ModulePipelines:

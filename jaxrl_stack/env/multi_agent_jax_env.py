@@ -19,7 +19,7 @@ PARTS = ("obs", "state", "rewards", "terminateds", "truncateds", "infos")
 
 
 class MultiAgentJaxStep(NamedTuple):
-    """Result of one step of one multi-agent environment, a pytree; like `JaxStep`, with values by agent.
+    """Result of one step of one multi-agent environment, a pytree like `JaxStep` with values by agent.
 
     Attributes:
         obs: Observations by agent to act on next: the first of the next episode if this step ended one. They are
@@ -48,7 +48,7 @@ class MultiAgentJaxStep(NamedTuple):
 
 
 class MultiAgentJaxEnv(AutoResetJaxEnv):
-    """Environment of several agents as pure functions of its state; values by agent are dicts with all agents.
+    """Multi-agent environment as pure functions. Values by agent are dicts that contain all agents.
 
     Subclasses set `possible_agents` and the spaces, and write `reset_env` and `step_env`, which are called for one
     environment; and `acts`, if not everybody acts in every step. Their return values follow `MultiAgentEnv`::
@@ -95,7 +95,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return type(self).acts is MultiAgentJaxEnv.acts
 
     def acts(self, state: Any) -> Mapping[Any, Any]:
-        """Flags of the agents that act next; override it if agents take turns.
+        """Returns which agents act next. Override it if agents take turns.
 
         Args:
             state: State from `reset_env` or `step_env`.
@@ -114,7 +114,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         """Steps without a reset: returns ``(obs, state, rewards, terminateds, truncateds, infos)``, by agent."""
 
     def who_acts(self, state: Any) -> dict[Any, jax.Array]:
-        """`acts` of one environment as bool arrays of all agents."""
+        """`acts` as a bool array for every agent."""
         return self._flags("acts", self.acts(state), default=False)
 
     @property
@@ -122,7 +122,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return self._whole_step
 
     def _whole_step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Runs `step_env`; returns values of all agents and flags of the agents that act next."""
+        """Runs `step_env`; adds missing agents' values and the flags of the agents that act next."""
         outcome = self.step_env(key, state, action, params)
         obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, PARTS)
         acts = self.who_acts(strongly_typed(state))
@@ -142,7 +142,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts
 
     def _goes_on(self, acts: Any, terminateds: Any, truncateds: Any) -> list[jax.Array]:
-        """Flags of the agents that may act after a step."""
+        """Flags of the agents that can act after a step."""
         if not self.everybody_acts:
             return list(acts.values())
         return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]
@@ -160,7 +160,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return {agent: jnp.asarray(known.get(agent, default), bool) for agent in self.possible_agents}
 
     def _known(self, name: str, of_agents: Any) -> Mapping[Any, Any]:
-        """A dict by agent, after a check that all agents are known.
+        """Checks that a dict has only known agents, and returns it.
 
         Raises:
             ValueError: It is no dict, or has unknown agents.

@@ -30,7 +30,7 @@ from jaxrl_stack.utils.nested import row as row_of
 
 
 class ModuleRows:
-    """The rows of one module: an agent in an environment each.
+    """Rows of one module in a multi-agent rollout; each row is one agent in one environment.
 
     Args:
         policy: Acts.
@@ -81,7 +81,7 @@ class ModuleRows:
     def start(
         self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool, keeps_times: bool = False
     ) -> AgentRecording:
-        """Begin a recording, with the steps that were not complete at the end of the last one."""
+        """Starts a recording with the steps that were incomplete at the end of the last one."""
         self._memory = (*self._connectors.value, self._recurrent)
         if self.watch is not None:
             self.watch.begin()
@@ -115,7 +115,7 @@ class ModuleRows:
         )
 
     def act(self, step: int, mode: Mode, timesteps: int, *, learns: bool) -> None:
-        """Computes actions of the agents that act, with one call for all of them; no call without any."""
+        """Computes the actions of all acting rows in one call; does nothing if no row acts."""
         if not self.acting:
             return
         rows, self.acting = self.acting, []
@@ -141,11 +141,11 @@ class ModuleRows:
         return {} if self.packed is None else {name: layout.read(name, *self.packed) for name in layout.columns}
 
     def end(self, row: int, *, terminated: bool) -> None:
-        """The agent of a row ends with this step."""
+        """Marks that the agent of a row ends with this step."""
         self._ends[row] = terminated
 
     def finish_step(self, step: int, timesteps: int, *, is_last: bool, keeps_all: bool) -> None:
-        """Take in which steps the environments have completed, before any reset."""
+        """Records which agents' steps this env step has completed, before any reset."""
         recording, rows, ends = self.recording, self.completing, self._ends
         if ends:
             held = recording.held
@@ -173,7 +173,7 @@ class ModuleRows:
         return self.policy.observe_final(self._memory[0], self.obs, actions, self._prev_rewards.copy(), timesteps)
 
     def begin_episodes(self, rows: slice) -> None:
-        """New episodes in some rows."""
+        """Starts new episodes in some rows."""
         self._reset[rows] = self._has_reset = True
         self._prev_rewards[rows] = 0.0
         for row in range(*rows.indices(self.num_rows)):
@@ -182,7 +182,7 @@ class ModuleRows:
             leaf[rows] = 0
 
     def finish(self) -> None:
-        """After the last step of a recording."""
+        """Completes a recording after its last step."""
         self.recording.finish()
         self._held = self.recording.held_steps()
         *connectors, self._recurrent = self._memory
@@ -191,7 +191,7 @@ class ModuleRows:
 
 @dataclasses.dataclass(eq=False)
 class MultiAgentRollout:
-    """The `Rollout` of several agents, which may come, wait and leave: dicts and lists.
+    """`Rollout` of several agents, which may join, wait and leave; uses dicts and lists.
 
     Attributes:
         envs: The environments.
@@ -221,7 +221,7 @@ class MultiAgentRollout:
 
     @property
     def module_map(self) -> ModuleMap:
-        """Map of modules and the agents that each may act for."""
+        """Map from agents to modules."""
         return self.mapping.module_map
 
     @property
@@ -230,7 +230,7 @@ class MultiAgentRollout:
         return self.live is not None
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
-        """Start new episodes everywhere.
+        """Starts new episodes in all environments.
 
         Args:
             mode: Mode of choosing actions.
@@ -258,7 +258,7 @@ class MultiAgentRollout:
             self._begin(i, obs[i], infos[i])
 
     def _rows_of(self, mid: str, agents: Sequence[Any]) -> ModuleRows:
-        """New rows of a module: one of each of its agents in each environment."""
+        """Creates the rows of a module: one for each of its agents in each environment."""
         num_envs = self.envs.num_envs
 
         def who(row: int) -> str:
@@ -286,7 +286,7 @@ class MultiAgentRollout:
         wants_episodes: bool = False,
         keeps_times: bool = False,
     ) -> AgentRecordings:
-        """`num_steps` vector steps.
+        """Makes `num_steps` steps of all environments and returns their recordings.
 
         Args:
             num_steps, mode, learns, weights_seq_no: See `Rollout.record`.
@@ -334,7 +334,7 @@ class MultiAgentRollout:
         return recordings
 
     def take_ended(self, recording: AgentRecordings, weights_seq_no: int) -> list[tuple[int, MultiAgentEpisode]]:
-        """``(environment, episode)`` of the episodes that ended since the last call."""
+        """Returns ``(environment, episode)`` of the episodes that ended since the last call."""
         return self._episodes_of_sample().take_finished()
 
     def cut(self) -> list[MultiAgentEpisode]:
@@ -346,7 +346,7 @@ class MultiAgentRollout:
         return self.live
 
     def forget_episodes(self) -> None:
-        """Drop running episodes that only `sample` needs."""
+        """Drops the running episodes that are built only for `sample`."""
         if not self.needs_live:
             self.live = None
 
@@ -384,7 +384,7 @@ class MultiAgentRollout:
             live.report(index, has_ended=final_obs is not None)
 
     def _take_in(self, step: MultiAgentVectorStep) -> None:
-        """Adds a step of the environments, before any reset, to the rows of the modules."""
+        """Distributes a step of the environments, before any reset, to the rows of the modules."""
         for i, where in enumerate(self._where):
             acting: list[tuple[Any, ModuleRows, int]] = []
             self._acting[i] = acting
@@ -420,7 +420,7 @@ class MultiAgentRollout:
                     module.acting.append(row)
 
     def _preprocess(self, index: int, step: MultiAgentVectorStep) -> None:
-        """Change the observations of one environment's step, from before any reset."""
+        """Preprocesses the observations of one environment's step, before any reset."""
         final_obs, episode = step.final_obs[index], self._episodes[index]
         if final_obs is None:
             step.obs[index] = dict(self.preprocessing(step.obs[index], episode))
@@ -428,7 +428,7 @@ class MultiAgentRollout:
             step.final_obs[index] = dict(self.preprocessing(final_obs, episode))
 
     def _assign_row(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
-        """The row of an agent that is new in its episode."""
+        """Assigns a module's row to an agent that is new in its episode."""
         mid = self._episodes[index].module_for(agent)
         first = self._first_row.get((mid, agent))
         if first is None:
@@ -437,7 +437,7 @@ class MultiAgentRollout:
         return place
 
     def _restart(self, index: int, step: MultiAgentVectorStep, recordings: AgentRecordings) -> None:
-        """Records the end of an episode, unless its environment has failed, and begins the next one."""
+        """Records the end of an episode (unless its environment failed) and begins the next one."""
         if index not in step.failed:
             returns = {agent: float(module.returns[row]) for agent, (module, row) in self._where[index].items()}
             of_modules: dict[str, float] = {}
@@ -452,7 +452,7 @@ class MultiAgentRollout:
         self._begin(index, step.obs[index], step.reset_infos[index])
 
     def _begin(self, index: int, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
-        """A new episode in one environment."""
+        """Begins an episode in one environment."""
         rows = slice(index, None, self.envs.num_envs)
         for module in self._rows.values():
             module.begin_episodes(rows)

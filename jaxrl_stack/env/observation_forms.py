@@ -23,7 +23,7 @@ FLAGS = frozenset([bool, np.bool_])
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is one real number: a Python or NumPy number, or an array without axes."""
+    """Whether a value is one real number: a Python or NumPy number, or a 0-dimensional array."""
     return value.__class__ in NUMBERS or _number(value, "biuf") is not None
 
 
@@ -41,7 +41,7 @@ def _number(value: Any, kinds: str) -> np.ndarray | None:
 
 
 def form_check(space: gym.Space) -> Callable[[Any], bool]:
-    """Makes a function that checks whether an element of `space` can be written into arrays of the space's dtypes.
+    """Returns a function that tells whether a value has the structure, shapes and compatible dtypes of `space`.
 
     It looks at structure, shapes and kinds of dtype; at values only where another integer dtype has to hold them.
     Floats are no integers, and nothing is broadcast.
@@ -81,7 +81,7 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
-    """Check for a `Discrete`, whose elements are mostly no arrays."""
+    """`form_check` for a `Discrete` space."""
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)
     types = frozenset(t for t in NUMBERS if issubclass(t, np.integer | np.bool_) and np.can_cast(t, dtype))
@@ -108,7 +108,7 @@ def _array_check(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[Any], boo
 
 
 def _as_array(value: Any) -> np.ndarray | None:
-    """Array of numbers; None for other values."""
+    """Converts a value to a numeric array; None if that is impossible."""
     if isinstance(value, np.ndarray):
         # Code that ignores masks reads the numbers below them.
         return value if _is_real(value.dtype) and not isinstance(value, np.ma.MaskedArray) else None
@@ -122,7 +122,7 @@ def _as_array(value: Any) -> np.ndarray | None:
 
 
 def _has_mapping(value: Any) -> bool:
-    """Whether this is a tuple with a dict in it, as ``(observation, info)`` is."""
+    """Whether a value is a tuple that contains a dict, such as ``(observation, info)``."""
     return isinstance(value, tuple) and any(isinstance(part, Mapping) for part in value)
 
 
@@ -132,12 +132,12 @@ def _is_real(dtype: np.dtype) -> bool:
 
 
 def _holds(dtype: np.dtype, array: np.ndarray) -> bool:
-    """Whether an array keeps its meaning in another dtype: integers are floats, but floats are no integers."""
+    """Whether an array can be converted to a dtype without loss of meaning: int to float, but not float to int."""
     return dtype.kind == "f" or (array.dtype.kind in "biu" and outside_of(dtype, array) is None)
 
 
 def misfit(space: gym.Space, value: Any, name: str) -> str | None:
-    """Sentence about an element that `form_check` refuses, with the remedy; None if it fits.
+    """Sentence about a value that `form_check` refuses, with the remedy; None if the value fits.
 
     Args:
         space: As of `form_check`.
@@ -203,12 +203,12 @@ def _misfit_of_part(space: Any, value: Any, name: str) -> str | None:
 
 
 def _are_integers(value: Any) -> bool:
-    """Whether nested lists have no other numbers than integers."""
+    """Whether all numbers in nested lists are integers."""
     return all(map(_are_integers, value)) if isinstance(value, list | tuple) else isinstance(value, int)
 
 
 def shown(value: Any) -> str:
-    """A value in one short line."""
+    """Short text of a value, in one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:59] + "…"
 

@@ -20,7 +20,7 @@ _MAX_BYTES, _MAX_STEPS = 1 << 22, 256
 
 
 class OutOfRange(NamedTuple):
-    """A number that an observation must not have.
+    """Number in an observation that its space does not allow.
 
     Attributes:
         step: Step of the recording.
@@ -36,13 +36,13 @@ class OutOfRange(NamedTuple):
 
     @property
     def is_of_first_step(self) -> bool:
-        """Whether the reset before the recording or its first step has returned it."""
+        """Whether the number came from the reset before the recording, or from the first step."""
         return self.step < 2
 
 
 @dataclasses.dataclass(eq=False)
 class _Range:
-    """Bounds of a part of the observations.
+    """Bounds of one part of the observation space, and the remedy to suggest.
 
     Attributes:
         low, high: Numbers or arrays of the part's shape.
@@ -79,7 +79,7 @@ class _Part:
 
 
 class ObservationWatch:
-    """Keeps the observations of a recording, and looks for numbers outside of their space once it has many.
+    """Collects the observations of a recording, and checks many at once against their space.
 
     Choices that do not exist, and integers beyond those of programs, are refused: `found` lists them. Numbers beyond
     the bounds of a `Box` lead to one notice.
@@ -111,7 +111,7 @@ class ObservationWatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no part of the space has bounds."""
+        """Whether no part of the space has bounds to check."""
         return not self._parts
 
     def begin(self) -> None:
@@ -119,7 +119,7 @@ class ObservationWatch:
         self._num_kept, self._found = 0, []
 
     def add(self, step: int, obs: Any, rows: np.ndarray | None = None) -> None:
-        """Keep a batch of observations.
+        """Adds a batch of observations.
 
         Args:
             step: Step of the recording.
@@ -136,7 +136,7 @@ class ObservationWatch:
         self._num_kept = k + 1
 
     def add_block(self, obs: Any) -> None:
-        """Look at all observations of a recording, in place of `add` in each step.
+        """Checks all observations of a recording at once, instead of `add` in each step.
 
         Args:
             obs: Pytree ``[T, R, ...]`` that mirrors the space, with the dtypes of programs.
@@ -146,7 +146,7 @@ class ObservationWatch:
             self._compare_part(part, values, range(len(values)), np.ones(values.shape[:2], bool))
 
     def found(self) -> list[OutOfRange]:
-        """Numbers that must not be in the recording, the first step first."""
+        """Returns the numbers out of range in the recording, sorted by step."""
         self._compare()
         return sorted(self._found, key=lambda one: one[:2])
 
@@ -191,7 +191,7 @@ def _parts_of(space: gym.Space, path: tuple[Any, ...]) -> Sequence[tuple[tuple[A
 
 
 def _ranges_of(space: Any) -> list[_Range]:
-    """The ranges of a part of a space; none where every number of its dtype is as good."""
+    """Bounds to check for a part of a space; [] if all numbers of its dtype are allowed."""
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         return [_Range(*choices_of(space), GIVE_CHOICES, f"outside of {space}")]
     assert isinstance(space, Box)

@@ -15,7 +15,7 @@ FORMS = "(low, high), ('log', low, high) or [values]"
 
 
 def range_problem(name: Any, given: Any) -> str | None:
-    """Description of valid distributions of a parameter if `given` is none; None if it is valid.
+    """Message that lists the valid distributions if `given` is not one; None if it is valid.
 
     Args:
         name: Name of the parameter, for the description.
@@ -51,7 +51,7 @@ def range_problem(name: Any, given: Any) -> str | None:
 
 
 def stored_form(given: Any) -> Any:
-    """Form in which configs keep a valid distribution: ``("uniform" | "log", low, high)``, or a list of values.
+    """Converts a valid distribution to its form in configs: ``("uniform" | "log", low, high)``, or a list of values.
 
     Ranges and lists of two values stay different where tuples and lists compare equal. Arrays become lists and numbers,
     which checkpoints and JSON store.
@@ -62,7 +62,7 @@ def stored_form(given: Any) -> Any:
 
 
 def _kind_and_values(given: Any) -> tuple[Kind | None, tuple[Any, ...]]:
-    """``(kind, bounds or values)`` of a setting; kind None if it has none of the forms."""
+    """Returns ``(kind, bounds or values)`` of a distribution; kind None if it is invalid."""
     if isinstance(given, list | tuple) and given and isinstance(given[0], str):
         return (given[0], tuple(given[1:])) if given[0] in ("uniform", "log") else (None, ())  # type: ignore[return-value]
     if isinstance(given, tuple):
@@ -112,7 +112,8 @@ class ParamRange:
         return cls(kind, np.stack([array.astype(dtype) for array in fitting]))
 
     def draw(self, key: jax.Array) -> jax.Array:
-        """A value. Entries of an array in a range are independent; a choice is made for the whole array.
+        """Draws a value. Entries of an array are drawn independently from a range; a choice is made for the whole
+        array.
 
         Args:
             key: PRNG key.
@@ -133,7 +134,7 @@ class ParamRange:
         return jnp.clip(drawn.astype(dtype), low, high)
 
     def scaled(self, value: Any) -> jax.Array:
-        """float32 of the value's shape: -1 at the lower bound or lowest choice, 1 at the upper one, linear between.
+        """Scales a value linearly to float32 in [-1, 1]: -1 is the lower bound or lowest choice, 1 the upper one.
 
         Values of "log" are scaled by their logarithms, choices by value and not by index. Values outside of the range
         lie outside of [-1, 1]. If both bounds are equal, it is the distance from them, 0 for each draw.
@@ -187,7 +188,7 @@ def _rounded_down(number: np.ndarray) -> np.ndarray:
 
 
 def shown(given: Mapping[str, Any] | Any) -> str:
-    """A setting in messages, ranges in the form in which users write them."""
+    """Text of a setting for messages, with ranges as users write them."""
     if not isinstance(given, Mapping):
         return getattr(given, "__qualname__", repr(given))
     ranges = {name: own[1:] if own[0] == "uniform" else own for name, own in given.items()}

@@ -1,4 +1,4 @@
-"""Trial of multi-agent environments before training: one reset and step, with checks of return values."""
+"""Trial of multi-agent environments before training: one reset and one step, with checks of the return values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_stack.utils.error import MultiAgentEnvError
 
 
 def check_multiagent_environments(env: Any) -> None:
-    """Reset an environment of several agents, and take one step with sampled actions.
+    """Resets a multi-agent environment and takes one step with random actions.
 
     Args:
         env: The environment; it is left in the middle of an episode.

@@ -33,7 +33,7 @@ def with_preprocessors(config: Any, env: JaxEnv | None) -> JaxEnv | None:
 
 
 class PreprocessedJaxEnv(MultiAgentJaxEnv):
-    """An environment whose observations of all agents pass through preprocessors, in every reset and step.
+    """Environment that applies preprocessors to all agents' observations in every reset and step.
 
     Random numbers, states and all else are the environment's. Preprocessors are traced, with the observations of one
     environment; those of agents that do not act mean nothing. There is no episode to read.

@@ -1,4 +1,4 @@
-"""Leaving out lines that packages print when they are imported, on which a user cannot act."""
+"""Suppression of lines that packages print on import and that users cannot act on."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WARP = ("Failed to import warp:", "Failed to import mujoco_warp:")
 
 @contextlib.contextmanager
 def without_lines(*beginnings: str) -> Iterator[None]:
-    """Context manager that drops lines with these beginnings from the output inside; all others are printed at the end,
-    also after an error.
+    """Context manager that drops printed lines with these beginnings. Other lines are printed at the end, even after an
+    error.
 
     Args:
         *beginnings: Beginnings of the lines.

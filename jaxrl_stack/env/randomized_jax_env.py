@@ -1,4 +1,6 @@
-"""JAX environments that draw parameters at each reset (domain randomization), and observe them (privileged critics)."""
+"""JAX environments that draw parameters at each reset (domain randomization), and that may observe them (privileged
+critics).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class RandomizedState(NamedTuple):
 
 
 class RandomizedJaxEnv(AutoResetJaxEnv):
-    """An environment whose parameters are drawn at each reset, and can be a part of observations.
+    """Environment whose parameters are drawn at each reset, and can be part of observations.
 
     The environment gets the key of a reset unchanged, so a range of one value changes only the rounding of episodes.
     Spaces do not depend on the draws.
@@ -118,7 +120,7 @@ class RandomizedJaxEnv(AutoResetJaxEnv):
         return state._replace(env=env.last_state(jax.random.split(key)[0], state.env, action, own))
 
     def unwrapped_observation(self, obs: Any) -> Any:
-        """The environment's part of an observation."""
+        """Part of an observation that the wrapped environment returned."""
         return obs[STATE] if self._scales else obs
 
     def _observed(self, obs: Any, params: Any) -> Any:
@@ -130,7 +132,7 @@ class RandomizedJaxEnv(AutoResetJaxEnv):
 
 
 def _resets_after_step(env: JaxEnv) -> TypeGuard[AutoResetJaxEnv]:
-    """Whether `step` is `_step` and `reset` one after the other, so that the wrapper can replace the reset."""
+    """Whether `step` only calls `_step` and then `reset`, so that the wrapper can replace the reset."""
     if isinstance(env, GymnaxEnv):
         return env._has_plain_step
     return isinstance(env, AutoResetJaxEnv) and type(env).step is AutoResetJaxEnv.step
@@ -208,7 +210,7 @@ def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
 
 
 def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
-    """Refuses a log scale for a parameter of the environment that has no logarithm."""
+    """Raises for a log scale of a parameter whose value is not positive."""
     for name, scale in scales.items():
         value = np.asarray(leaves_by_name(env.params)[name])
         if scale.kind == "log" and np.any(value <= 0):
@@ -219,7 +221,7 @@ def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
 
 
 def _check_drawn_scales(draws: _RangeDraws, scales: Mapping[str, ParamRange], given: Mapping[str, Any]) -> None:
-    """Refuses draws without a logarithm of parameters that training scales by their logarithms."""
+    """Raises if an evaluation draws values <= 0 of a parameter that training observes on a log scale."""
     for name, drawn in draws.ranges.items():
         if name in scales and scales[name].kind == "log" and np.any(drawn.values <= 0):
             raise ValueError(
@@ -229,7 +231,7 @@ def _check_drawn_scales(draws: _RangeDraws, scales: Mapping[str, ParamRange], gi
 
 
 class _RangeDraws:
-    """Draws of each parameter from its distribution, and the fields that follow from them.
+    """Draws each parameter from its distribution, and computes the fields that depend on it.
 
     Args:
         env: The environment.
@@ -260,7 +262,7 @@ class _RangeDraws:
         return self.completed(params, {name: own.draw(named(key, name)) for name, own in self.ranges.items()})
 
     def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Drawn values, with the fields that follow from them."""
+        """Adds the fields that depend on the drawn values."""
         changed = with_named_leaves(params, drawn)
         return drawn | {field: jnp.asarray(own.of(changed), dtype) for field, (own, dtype) in self._derived.items()}
 
@@ -327,17 +329,17 @@ class _FunctionDraws:
         return {name: jax.lax.convert_element_type(new[name], self._dtypes[name]) for name in self.names}
 
     def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Drawn values; the function has computed all of them."""
+        """Returns the drawn values unchanged: the user's function computes all fields."""
         return drawn
 
 
 def _in_traces(params: Any) -> Any:
-    """Parameters as rollouts pass them: arrays are JAX arrays, scalars stay numbers."""
+    """Converts parameters to their form in rollouts: arrays become JAX arrays, scalars stay numbers."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, params)
 
 
 def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Refuses parameters that the environment's Python code uses, or that its `reset` and `step` ignore."""
+    """Raises for parameters that the environment uses in Python code, or does not read in `reset` and `step`."""
     try:
         unread = _unread(env, draws, draws.names)
     except Exception as error:  # Shapes, indices and branches raise different ones.
@@ -358,12 +360,12 @@ def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any)
 
 
 def _called(given: Any, name: str) -> str:
-    """The setting in messages about one parameter."""
+    """Text of the setting for one parameter, for messages."""
     return f"environment(randomized_params={shown({name: given[name]} if isinstance(given, Mapping) else given)})"
 
 
 def _can_trace(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, ...]) -> bool:
-    """Whether a reset and a step can be traced in which these parameters have no values."""
+    """Whether a reset and a step can be traced with abstract values of these parameters."""
     try:
         _unread(env, draws, names)
     except Exception:
@@ -372,7 +374,7 @@ def _can_trace(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[st
 
 
 def _unread(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, ...]) -> list[str]:
-    """Names of drawn parameters that a reset and a step do not read, from a trace in which these have no values."""
+    """Traces a reset and a step with abstract values of the parameters; returns the names of those not read."""
     params = _in_traces(env.params)
     own = leaves_by_name(params)
     drawn = {name: jax.ShapeDtypeStruct(np.shape(own[name]), jnp.result_type(own[name])) for name in names}
@@ -388,7 +390,7 @@ def _unread(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, 
 
 
 def _check_space_bounds(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Refuses draws that change the action space of gymnax, and names those that change observation bounds."""
+    """Raises if draws change a gymnax action space; prints a notice if they change observation bounds."""
     if not isinstance(env, GymnaxEnv):
         return
     if isinstance(draws, _RangeDraws):

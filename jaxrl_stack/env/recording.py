@@ -1,4 +1,4 @@
-"""Episodes of gymnasium environments with their frames, sampled as an evaluation samples them."""
+"""Recording of gymnasium episodes with frames, sampled as in an evaluation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NO_FRAMES = (
 def record_on_host(
     config: AlgorithmConfig, send_state: Callable[[EnvRunnerGroup], Any], *, seed: int, num_episodes: int
 ) -> tuple[list[RecordedEpisode], float]:
-    """Episodes of an evaluation: the first ones of its first share.
+    """Records the first episodes of an evaluation.
 
     They are sampled here, by a runner of their own, in environments that draw themselves (``render_mode="rgb_array"``).
     Callbacks are not told of anything but the environments.
@@ -86,7 +86,9 @@ def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
 
 
 def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
-    """Whether single copies would return other observations, and take other arguments: ale-py's are the raw game."""
+    """Whether single environments would differ from the vector version in observations and arguments, as ale-py's
+    do.
+    """
     if config.gym_env_vectorize_mode != "vector_entry_point":
         return False
     spec = resolve_env(config.env, config.env_config).spec
@@ -94,7 +96,7 @@ def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
 
 
 def _takes_render_mode(config: AlgorithmConfig) -> bool:
-    """Whether it is a gymnasium id whose environment can render."""
+    """Whether `env` is a gymnasium id whose environment can render."""
     if isinstance(config.env, str) and get_env_creator(config.env) is not None:
         return False
     spec = resolve_env(config.env, config.env_config).spec
@@ -212,7 +214,7 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Observations that the policy saw of a running episode and that its video lacks.
+    """Observations of a running episode that the policy has seen and the video does not contain yet.
 
     Before it acts on an observation, the episode has the environment's, in the form that connectors get. After the last
     step it has what the policy would have seen.
@@ -224,7 +226,7 @@ def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
 
 
 def _earned(episode: Any, taken: _Taken) -> float:
-    """Reward of the newest step; with several agents, the sum over all of them, waiting ones included."""
+    """Reward of the newest step; with several agents, the sum over all agents."""
     if not isinstance(episode, MultiAgentEpisode):
         return float(episode.get_rewards(-1))
     before, taken.earned = taken.earned, sum(taken.agents[-1].values())
@@ -232,7 +234,7 @@ def _earned(episode: Any, taken: _Taken) -> float:
 
 
 def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
-    """Return of each agent so far, incomplete steps included."""
+    """Return of each agent so far, including incomplete steps."""
     hanging = {agent: step.reward for agent, step in episode.hanging.items()}
     return {agent: own.get_return() + hanging.get(agent, 0.0) for agent, own in episode.agent_episodes.items()}
 

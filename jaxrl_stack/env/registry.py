@@ -49,7 +49,7 @@ _creators: dict[str, EnvCreator] = {}
 
 
 def register_env(name: str, env_creator: EnvCreator) -> None:
-    """Registers an environment as ``config.environment(name)``; the last registration of a name counts.
+    """Registers an environment for ``config.environment(name)``. A later registration replaces an earlier one.
 
     Args:
         name: Any string that does not start with "gymnax/" or "envpool/".
@@ -85,7 +85,7 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
 
 
 def note_env(name: str, env_creator: EnvCreator, *, replaces: bool) -> None:
-    """Adopts a registration made with Ray Tune, or in the process that a config comes from."""
+    """Copies a registration from Ray Tune, or from the process that sent a config."""
     if replaces or name not in _creators:
         _creators[name] = env_creator
 
@@ -98,7 +98,7 @@ def get_env_creator(name: str) -> EnvCreator | None:
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedEnv:
-    """Environment that a config's ``env`` names.
+    """Environment that a config's ``env`` setting names.
 
     Attributes:
         name: Name of the environment in messages and results.
@@ -140,7 +140,7 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Close an environment of the host that `make` returned and that was not reset, or keep it for a runner."""
+        """Closes a gymnasium environment from `make` that was not reset, or stores it for a runner."""
         if self.registered is not None:
             keep(self.registered, self.context, env)
         elif not self.is_jax:
@@ -149,7 +149,7 @@ class ResolvedEnv:
     def make_vector(
         self, num_envs: int, context: EnvContext | None = None, seed: int | None = None
     ) -> gym.vector.VectorEnv:
-        """All copies as the environment's own `gymnasium.vector.VectorEnv`.
+        """Creates all copies as the environment's `gymnasium.vector.VectorEnv`.
 
         Args:
             num_envs: Number of copies.
@@ -303,7 +303,7 @@ def _vector_creator(spec: Any) -> VectorCreator | None:
 
 
 def _vector_env(name: str, context: EnvContext, make: VectorCreator, **more: Any) -> ResolvedEnv:
-    """An environment that makes all its copies at once, in every mode."""
+    """Resolved environment that creates all its copies at once, in every vectorization mode."""
     return ResolvedEnv(
         name, False, context, is_vector=True, creator=lambda ctx: make(ctx, 1, None), _vector_creator=make, **more
     )
@@ -347,7 +347,7 @@ def _check_class(env: type) -> None:
 
 
 def _check_arguments(spec: Any, context: EnvContext) -> None:
-    """Raises a ValueError for items of the env_config that a gymnasium id does not take as arguments."""
+    """Raises ValueError for items of `env_config` that are no arguments of a gymnasium environment."""
     if not context or spec.namespace == suites.ALE_PREFIX.removesuffix("/"):
         return
     known: dict[str, inspect.Parameter] = {}
@@ -383,7 +383,7 @@ def _gymnax_ids() -> list[str]:
 
 
 def _newest_gymnasium_ids() -> list[str]:
-    """Newest version of each registered id; gymnasium lists older versions of some that cannot be made."""
+    """Registered gymnasium ids, each with its newest version only."""
     versions = sorted(gym.registry.values(), key=lambda spec: spec.version or 0)
     return list({_without_version(spec.id): spec.id for spec in versions}.values())
 
@@ -393,7 +393,7 @@ def _without_version(name: str) -> str:
 
 
 class UnknownEnvironmentError(ValueError):
-    """Raised if no environment has this name."""
+    """Raised if no environment has the given name."""
 
 
 def _unknown_name(name: str) -> str:

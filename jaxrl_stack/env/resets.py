@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]], keys: jax.Array) -> JaxStep:
-    """Resets, after a batched step, only the environments whose episode ended.
+    """Resets, after a batched step, the environments whose episode ended; the others do not change.
 
     For resets that cost as much as many steps: generated worlds, physics that has to settle. A sixteenth of the
     environments is reset at a time, as often as there are such whose episode ended: in most steps never.
@@ -47,7 +47,7 @@ _SMALL_RESET = 256
 
 
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
-    """The reset after a batched step, drawn only in steps in which an episode ended.
+    """Resets after a batched step. Draws random numbers only in steps that end an episode.
 
     Most steps end none, and a reset (its keys above all) costs more than the dynamics of a small environment. A
     single environment cannot leave it out: mapped over environments, a condition becomes a selection. On

@@ -1,4 +1,4 @@
-"""The weights that env runners act with, as they are sent: ``{"params": {ref: array}, "rest": {ref: array}}``."""
+"""Weights in the form in which they are sent to env runners: ``{"params": {ref: array}, "rest": {ref: array}}``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def module_refs(runner: Any) -> frozenset[str]:
-    """Names of the arrays that a runner's modules hold."""
+    """Names of the arrays in a runner's modules."""
     state = runner.get_state([COMPONENT_RL_MODULE])[COMPONENT_RL_MODULE]
     return frozenset([*state["params"], *state.get("rest", {})])
 
 
 def weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int]:
-    """``({"params": ..., "rest": ...}, number of updates that made them)``."""
+    """Returns ``({"params": ..., "rest": ...}, number of updates that produced these weights)``."""
     if isinstance(source, EnvRunner):
         state = source.get_state([COMPONENT_RL_MODULE, "weights_seq_no"])
         return state[COMPONENT_RL_MODULE], int(state["weights_seq_no"])

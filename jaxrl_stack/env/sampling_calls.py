@@ -23,7 +23,9 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 
 def num_returns(keep_remote: bool) -> int:
-    """Number of results of `sampled_in_actor`: objects that an actor stores by itself die with it."""
+    """Number of return values of a `sampled_in_actor` call: 2 if the columns stay in Ray's object store
+    (`keep_remote`), else 1.
+    """
     return 2 if keep_remote else 1
 
 
@@ -36,7 +38,8 @@ def sampled_in_actor(
     is_requested: bool = False,
     **call: Any,
 ) -> tuple[tuple[int, Any], Any]:
-    """``((number, sample), None)``; with `keep_remote`, the sample's columns are in place of None.
+    """Samples in an actor: returns ``((number, sample), None)``, or with `keep_remote` the columns separately, in place
+    of None.
 
     It takes `state` over first, or newer weights from a state server. What it reports of the statistics of connectors
     is known to it from there on, if that was a `EnvRunnerGroup.request`.
@@ -63,7 +66,7 @@ def sampled_in_actor(
 
 
 def _pull_state(runner: Any, server: Any) -> None:
-    """Loads the server's state if its weights are newer; without an answer the runner keeps its weights."""
+    """Loads the server's state if its weights are newer. If the server does not answer, the weights do not change."""
     from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
     try:
@@ -76,14 +79,13 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """``(number, sample)`` from a result of `sampled_in_actor`, with a reference to the columns if they stay in the
-    object store."""
+    """Joins a result of `sampled_in_actor` to ``(number, sample)``; remote columns stay in the object store."""
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)
 
 
 def in_object_store(block: SampleBlock, backend: Backend) -> SampleBlock:
-    """The sample with a reference of its columns, which are in the object store."""
+    """Returns the sample with a reference to its columns in the object store."""
     return block.kept_at(backend.put(block.part.modules))
 
 

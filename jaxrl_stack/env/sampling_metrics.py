@@ -21,7 +21,7 @@ COMPILED_PIPELINES = {
 
 
 class EndedEpisode(NamedTuple):
-    """Statistics of an episode that ended.
+    """Return, length and duration of an ended episode.
 
     Attributes:
         env_index: Index of its environment.
@@ -67,7 +67,7 @@ class SamplingMetrics:
         self.reset()
 
     def reset(self) -> None:
-        """Start from zero."""
+        """Sets all counts to zero."""
         self._logger.reset()
         self.num_env_steps = self._others_env_steps = self._num_reported = 0
         self.ended: list[EndedEpisode] = []
@@ -78,12 +78,12 @@ class SamplingMetrics:
         self._means: dict[str, tuple[float, int]] = {}
 
     def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
-        """Snapshot for `roll_back`, with a copy of logged metrics if they may change until then (`with_logged`)."""
+        """Counts for `roll_back`; with `with_logged` also a copy of logged metrics."""
         logged = copy.deepcopy(self._logger.get_state()) if with_logged else None
         return self.num_env_steps, list(self.ended), logged
 
     def roll_back(self, snapshot: tuple[Any, ...]) -> None:
-        """Restores the counts of a snapshot; durations stay."""
+        """Restores the counts of a snapshot, but not durations."""
         self.num_env_steps, ended, logged = snapshot
         self.ended = list(ended)
         if logged is not None:
@@ -93,22 +93,24 @@ class SamplingMetrics:
 
     @property
     def lifetime_env_steps(self) -> int:
-        """Env steps of all runners at the last `note_lifetime`, and own ones since."""
+        """Number of env steps of all runners at the last `note_lifetime`, plus this runner's steps since then."""
         return self._others_env_steps + self.num_env_steps
 
     @property
     def timesteps(self) -> int:
-        """Env steps at which schedules are read: the others' unknown ones are counted like own ones."""
+        """Estimated number of env steps of all runners, for schedules: other runners are assumed to have sampled as
+        many steps as this one since `note_lifetime`.
+        """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 
     def note_lifetime(self, num_env_steps: int) -> None:
-        """Takes over the number of steps that all runners have sampled; own steps are added from here on."""
+        """Sets the number of env steps that all runners have sampled; this runner's later steps are added to it."""
         self._others_env_steps = num_env_steps
         self._num_reported -= self.num_env_steps
         self.num_env_steps = 0
 
     def add_recording(self, num_env_steps: int, acting: float, step_times: StepTimes, running_steps: int) -> None:
-        """Count a recording.
+        """Adds the steps and episodes of a recording.
 
         Args:
             num_env_steps: Number of its env steps.
@@ -128,14 +130,14 @@ class SamplingMetrics:
     # ------------------------------------------------------------------------------------------- means of numbers
 
     def time_sample(self, started: float) -> None:
-        """Note the duration of a call of the runner that began at ``time.perf_counter()``."""
+        """Logs the duration of a runner's call that began at `started` (``time.perf_counter()``)."""
         if self._last_sample is not None:
             self.add_number("time_between_sampling", started - self._last_sample)
         self._last_sample = time.perf_counter()
         self.add_number("sample", self._last_sample - started)
 
     def add_number(self, name: str, value: float) -> None:
-        """Note a number for `log_means`: to log each duration would take longer than some of them."""
+        """Collects a number whose mean `log_means` logs; logging every duration would be too slow."""
         total, number = self._means.get(name, (0.0, 0))
         self._means[name] = (total + value, number + 1)
 
@@ -148,7 +150,7 @@ class SamplingMetrics:
     # ------------------------------------------------------------------------------------------------------ reports
 
     def take_ended(self) -> EndedEpisodes:
-        """The episodes that ended since the last call or `report`."""
+        """Returns the episodes that ended since the last call or `report`."""
         ended, self.ended = self.ended, []
         if self.modules_vary:
             for own in ended:
@@ -157,7 +159,7 @@ class SamplingMetrics:
         return EndedEpisodes.of(rows, self.agents)
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Steps that each of several agents completed since the last call or log; {} with one agent."""
+        """Returns the number of steps of each agent since the last call or log; {} with one agent."""
         if not self.agents:
             return {}
         steps, self.agent_steps = self.agent_steps, collections.Counter()
@@ -166,12 +168,12 @@ class SamplingMetrics:
         return dict(steps)
 
     def take_step_times(self) -> StepTimes:
-        """The times of the steps since they were taken."""
+        """Returns the step times since the last call."""
         times, self._step_times = self._step_times, NO_STEP_TIMES
         return times
 
     def take_logged(self) -> dict[str, Any]:
-        """Reduces and returns metrics since the last call, with mean durations and step counts not taken before."""
+        """Reduces and returns the metrics since the last call, including mean durations and step counts."""
         self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
             key = f"num_{kind}_steps_sampled"
@@ -201,7 +203,7 @@ class SamplingMetrics:
 
 
 def log_episode(logger: MetricsLogger, window: int, episode_return: float, length: int) -> None:
-    """Log an episode that ended, under RLlib's names."""
+    """Logs an ended episode under RLlib's names."""
     for key, value in (("return", episode_return), ("len", length)):
         for how in ("mean", "min", "max"):
             logger.log_value(f"episode_{key}_{how}", value, reduce=how, window=window)

@@ -49,16 +49,16 @@ class SingleAgentEnvRunner(HostEnvRunner):
 
     @functools.cached_property
     def module_map(self) -> ModuleMap:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Map with the module of the only agent."""
+        """Map from the single agent to its module."""
         return self.config.module_map
 
     @functools.cached_property
     def module_id(self) -> str:
-        """Id of the module that acts for the only agent."""
+        """Id of the module that acts."""
         return self.module_map.module_id
 
     def _make_pipelines(self) -> ModulePipelines:
-        """Pipelines whose connectors may run on the host."""
+        """Builds the pipelines, whose connectors may run on the host."""
         made = {"env": self.env, "spaces": {"__env_single__": self._single_spaces()}}
         config = self.config
         own = Pipelines(config.build_env_to_module_connector(**made), config.build_module_to_env_connector(**made))

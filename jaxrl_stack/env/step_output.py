@@ -30,7 +30,8 @@ NO_CONNECTORS: Mapping[str, Any] = {"names": [], "statistics": []}
 
 
 def described_connectors(pipeline: Any) -> dict[str, list[str]]:
-    """``{"names": connectors of the user's, "statistics": those that normalise by statistics of the run}``.
+    """Describes connectors for files: ``{"names": the user's connectors, "statistics": connectors that normalise by
+    running statistics}``.
 
     Args:
         pipeline: An env-to-module pipeline.
@@ -41,29 +42,29 @@ def described_connectors(pipeline: Any) -> dict[str, list[str]]:
 
 
 def _has_shared_state(connector: Any) -> bool:
-    """Whether a connector's state has arrays that all environments share, such as means."""
+    """Whether a connector's state contains arrays without an environment axis, such as means."""
     if connector.is_host_connector:
         return False
     return not all(jax.tree.leaves(per_env_leaves(connector.init)))
 
 
 class NoOutput:
-    """Output of a runner that records nothing."""
+    """Output of a runner that writes no files."""
 
     is_on = False
     num_buffered_rows = 0
 
     def add_block(self, columns: Any, counts: np.ndarray | None = None) -> None:
-        """Take in a block; see `StepsBuilder.add`."""
+        """Ignores a block; see `StepsBuilder.add`."""
 
     def add_episodes(self, episodes: Sequence[Any]) -> None:
-        """Takes the episodes of one call of `sample`; see `ChunkJoiner.add`."""
+        """Ignores sampled episodes; see `ChunkJoiner.add`."""
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
-        """The next block's steps are of other episodes; see `StepsBuilder.restart`."""
+        """Called when the next block does not continue the episodes; see `StepsBuilder.restart`."""
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Complete the file that is being written.
+        """Completes the file that is being written, if any.
 
         Args:
             is_last: Whether nothing comes any more: running episodes are cut and written then, unless
@@ -75,7 +76,8 @@ NO_OUTPUT = NoOutput()
 
 
 class StepOutput(NoOutput):
-    """Writes what one runner records, each step once, episodes whole as far as `StepsBuilder` can hold them.
+    """Writes the steps that a runner records to files. Each step is written once, and whole episodes if they fit
+    `StepsBuilder`'s buffer.
 
     Args:
         config: The runner's, with `output`.
@@ -116,7 +118,7 @@ class StepOutput(NoOutput):
 
     @property
     def num_buffered_rows(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Steps, and final rows, that are in no file yet."""
+        """Number of rows (steps and final observations) that no file contains yet."""
         waiting = 0 if self._writer is None else self._writer.num_buffered_rows
         return self._blocks.num_held + self._chunks.num_held + waiting
 
@@ -163,7 +165,7 @@ class StepOutput(NoOutput):
 def make_step_output(
     config: AlgorithmConfig, worker_index: int, env_to_module: Mapping[str, EnvToModulePipeline]
 ) -> NoOutput:
-    """Output of a runner for its config.
+    """Creates the output of a runner from its config.
 
     Args:
         config, worker_index: The runner's.

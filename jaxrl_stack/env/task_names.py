@@ -1,4 +1,4 @@
-"""Names of environments that match patterns such as ``"gymnax/*-MinAtar"``."""
+"""Lookup of environment names by patterns such as ``"gymnax/*-MinAtar"``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def matching_tasks(patterns: Sequence[str], where: str) -> list[str]:
 
 
 def _known_names(pattern: str) -> list[str]:
-    """The names that a pattern may match."""
+    """Environment names to match a pattern against."""
     prefix, slash, _ = pattern.partition("/")
     names = [GYMNAX_PREFIX + name for name in GYMNAX_IDS]
     suite = all_suites().get(prefix) if slash else None

@@ -1,4 +1,4 @@
-"""The environments that a training program steps, spread over the learner's devices."""
+"""Environments of a training program, distributed over the learner's devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROLLOUT_OF_OTHER_MODULES = "rollout_of_other_modules"
 
 
 class TrainingShards:
-    """A `RunnerState` with leaves ``[D, ...]``, which a program takes and returns.
+    """State of the training environments, a `RunnerState` with leaves ``[D, ...]`` that the program takes and returns.
 
     Args:
         rollout: The static parts of sampling; None without environments, when the state is a PRNG key of each device.
@@ -61,24 +61,28 @@ class TrainingShards:
         self.is_finite = True
 
     def _first(self, key: jax.Array) -> Any:
-        """One device's slice ``[1, ...]``: freshly reset environments, or the key."""
+        """Initial state of one device, leaves ``[1, ...]``: reset environments, or only a PRNG key if the program steps
+        no environments.
+        """
         rollout = self._rollout
         first = key if rollout is None else rollout.init(key, self._num_envs // self._num_devices)
         return jax.tree.map(lambda x: x[None], first)
 
     def shapes(self) -> Any:
-        """Shapes of one device's state, without its leading axis; `start` reuses their trace."""
+        """Shapes and dtypes of one device's state, without the device axis."""
         shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
 
     def start(self, seed: int) -> None:
-        """Fresh environments."""
+        """Resets all environments with keys from `seed`."""
         key = stream_key(seed, Stream.ROLLOUT)
         shards = [self._init(jax.random.fold_in(key, d)) for d in devices.device_numbers(self._devices)]
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Stores the program's packed window of finished episodes; an empty one is ignored."""
+        """Stores the statistics of the last finished episodes that the program returned, packed; ignores an empty
+        array.
+        """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
             if unclaimed:
@@ -90,11 +94,11 @@ class TrainingShards:
 
     @property
     def num_episodes(self) -> int:
-        """Lifetime finished episodes."""
+        """Number of finished episodes since the start."""
         return 0 if self.window is None else num_episodes(self.window)
 
     def episode_statistics(self, seconds_per_step: float) -> EndedEpisodes:
-        """The last finished episodes, oldest first."""
+        """Statistics of the last finished episodes, oldest first."""
         if self.window is None:
             return EndedEpisodes.of(())
         returns, lengths, _, agents = last_episodes(self.window)
@@ -102,7 +106,7 @@ class TrainingShards:
 
     @property
     def num_agent_steps(self) -> dict[Any, int]:
-        """Lifetime steps that each of several agents has completed; {} with one agent."""
+        """Number of steps of each agent since the start; {} with one agent."""
         return {} if self.window is None else num_agent_steps(self.window)
 
     @property
@@ -117,7 +121,7 @@ class TrainingShards:
         return named_leaves(devices.all_shards(self.state))
 
     def place(self, state: RunnerState | jax.Array) -> None:
-        """Take over a state ``[D, ...]`` of the host, or a copy of this one."""
+        """Copies a state ``[D, ...]`` from the host to the devices."""
         self.state = devices.place_sharded(state, self._devices)
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
@@ -175,12 +179,14 @@ class TrainingShards:
 
 
 def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
-    """Ids of the modules that act in a saved state."""
+    """Ids of the modules in a saved state of the environments."""
     return {name.split("/")[1] for name in stored if name.startswith("modules/")}
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:
-    """The PRNG keys ``[D]`` of a saved state without environments; on other devices they follow from the first one."""
+    """PRNG keys ``[D]`` from a saved state without environments. If the number of devices changed, they are derived
+    from the first key.
+    """
     saved_devices = np.shape(next(iter(stored.values()), ()))[:1]
     keys = from_named_leaves(jax.ShapeDtypeStruct(saved_devices, dtype), stored, "the random numbers")
     if saved_devices == (num_devices,):
@@ -189,7 +195,7 @@ def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> j
 
 
 def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: int, num_envs: int) -> RunnerState:
-    """A saved state of a runner, for this number of devices and of environments over all of them.
+    """Converts a saved state to another number of devices, with `num_envs` environments in total.
 
     On as many devices, with as many environments, it is bit for bit what was stored. On other devices the environments
     are dealt out anew in their order; random numbers follow from the stored keys. With another number of environments

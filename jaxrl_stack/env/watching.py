@@ -1,4 +1,6 @@
-"""Episodes of JAX environments with what there is to see of them: rollouts that record states, and frames of those."""
+"""Recording of JAX environments for videos: rollouts that record states and observations, from which frames are drawn
+later.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ _MOST_PANELS = 4
 
 
 class Seen(NamedTuple):
-    """What there is to see of an environment at one time; a pytree."""
+    """State and observation of an environment at one time, from which a frame is drawn; a pytree."""
 
     state: Any
     obs: Any
@@ -43,7 +45,7 @@ class _Watched(NamedTuple):
 
 
 class WatchedEnv(JaxEnv):
-    """An environment that remembers what its last step led to, final states included.
+    """Wrapper that stores the state and observation after each step, before any reset.
 
     Args:
         env: The environment.
@@ -78,7 +80,9 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """A rollout of a `WatchedEnv` that records what there is to see, actions, rewards, and whose steps are complete."""
+    """Rollout of a `WatchedEnv`. Records states, observations, actions, rewards, and which agents' steps are
+    complete.
+    """
 
     def step_envs(
         self, state: RunnerState, keys: StepKeys, context: Any, *, in_frames: Collection[str] = ()
@@ -97,7 +101,7 @@ def watched(rollout: DeviceRollout) -> WatchedRollout:
 
 
 class _Running(NamedTuple):
-    """Steps of a running episode: what there is to see, rewards by agent, and the actions of one agent."""
+    """Recording of an episode that has not ended: frames, rewards by agent, and the actions of one agent."""
 
     seen: list[Seen]
     rewards: list[dict[Any, float]]
@@ -105,7 +109,7 @@ class _Running(NamedTuple):
 
 
 class SeenEpisodes:
-    """Takes episodes out of what watched rollouts have recorded.
+    """Cuts the records of watched rollouts into episodes.
 
     Args:
         env: Draws them.
@@ -119,7 +123,9 @@ class SeenEpisodes:
         self._ended: list[list[RecordedEpisode]] = [[] for _ in range(num_envs)]
 
     def add(self, record: StepRecord, counts: np.ndarray) -> None:
-        """Some steps, leaves ``[T, B, ...]``; bool ``[T, B]`` which of them count. NumPy."""
+        """Adds recorded steps, NumPy leaves ``[T, B, ...]``; `counts`, bool ``[T, B]``, selects the steps to
+        include.
+        """
         of_modules = {mid: own[Columns.REWARDS] for mid, own in record.columns.items()}
         of_agents = self._module_map.by_agent(of_modules, axis=1)
         ended, starts = np.asarray(record.ended), np.array([not running.seen for running in self._running])
@@ -152,13 +158,13 @@ class SeenEpisodes:
 
     @property
     def episodes(self) -> list[RecordedEpisode]:
-        """What has ended so far, environment by environment."""
+        """Returns the ended episodes, ordered by environment."""
         return [episode for own in self._ended for episode in own]
 
 
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """Frames that are drawn when they are iterated: states take less memory."""
+    """Iterable of frames that draws each when it is needed, because states take less memory."""
 
     draw: Callable[[Any], np.ndarray]
     moments: list[Any]
@@ -168,7 +174,7 @@ class Frames:
 
 
 def frame_of(env: JaxEnv, state: Any, obs: Any) -> np.ndarray:
-    """The environment's own frame of a state, or a drawing of the observation, if it has none."""
+    """Frame of a state: the environment's own rendering, or a drawing of the observation."""
     frame = _own_frame(env, state)
     if frame is not None:
         return np.asarray(frame)
@@ -189,5 +195,5 @@ def _own_frame(env: JaxEnv, state: Any) -> np.ndarray | None:
 
 
 def _copied(tree: Any, *index: int) -> Any:
-    """One entry of every leaf, as an array of its own; PRNG keys stay what they are."""
+    """Copies one entry of every leaf to a new array; JAX arrays, such as PRNG keys, are only indexed."""
     return jax.tree.map(lambda leaf: leaf[index] if isinstance(leaf, jax.Array) else np.array(leaf[index]), tree)

@@ -36,7 +36,7 @@ class Suite:
     extra: str | None = None
 
     def load(self) -> type[SuiteEnv]:
-        """The adapter's class; imports the suite.
+        """Imports the suite and returns its adapter class.
 
         Raises:
             ImportError: The suite is not installed (one sentence with what installs it), or fails when imported.
@@ -56,7 +56,7 @@ class Suite:
         return found
 
     def require(self) -> None:
-        """Raises an ImportError, one sentence with the remedy, if the suite is not installed. Imports nothing."""
+        """Raises ImportError with the install command if the suite is not installed. Imports nothing."""
         if self.requires is not None and not self.is_installed:
             raise ImportError(
                 f"environments whose names start with '{self.prefix}/' need {self.requires}, which is not installed: "
@@ -73,7 +73,7 @@ class Suite:
         return f"pip install 'jaxrl-stack[{self.extra}]'"
 
     def make(self, env_id: str, env_config: Mapping[str, Any]) -> SuiteEnv:
-        """One environment.
+        """Creates an environment of the suite.
 
         Args:
             env_id: Id after the prefix and its slash.
@@ -106,7 +106,7 @@ SUITES = {
 
 @functools.cache
 def all_suites() -> dict[str, Suite]:
-    """All suites by prefix: this package's, and those of installed packages with an entry point."""
+    """All suites by prefix, from this package and from installed packages with an entry point."""
     brought = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {entry.name: Suite(entry.name, entry.value) for entry in brought} | SUITES
 

@@ -24,7 +24,7 @@ with without_lines(*WARP):
 
 
 class PhysicsEnv(SuiteEnv):
-    """Environments of the interface that brax and MuJoCo Playground share.
+    """Adapter for the environment interface that brax and MuJoCo Playground share.
 
     Terminated is the environment's ``done``, truncated the end of `episode_length` steps, as in brax's training. Every
     episode starts from a state of its own (brax's training repeats one initial state per environment).
@@ -38,7 +38,7 @@ class PhysicsEnv(SuiteEnv):
     action_repeat: int
 
     def set_spaces(self) -> None:
-        """Unbounded observations, or a Dict of them, and actions in [-1, 1]."""
+        """Sets the spaces: unbounded observations (or a Dict of them), and actions in [-1, 1]."""
         self.observation_space = _unbounded(self.env.observation_size)
         self.action_space = Box(-1.0, 1.0, (int(self.env.action_size),), np.float32)
 
@@ -68,7 +68,7 @@ class PhysicsEnv(SuiteEnv):
 
 
 class BraxEnv(PhysicsEnv):
-    """An environment of ``brax.envs``; further settings are arguments of its class, such as `backend`."""
+    """Environment of ``brax.envs``; settings are arguments of the environment's class, such as `backend`."""
 
     prefix = "brax"
 

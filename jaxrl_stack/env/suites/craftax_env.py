@@ -20,7 +20,7 @@ from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, as_image
 
 
 class CraftaxEnv(SuiteEnv):
-    """A Craftax game. Settings are fields of its ``EnvParams`` and, of the map's sizes, ``StaticEnvParams``.
+    """Craftax game. Settings are fields of ``EnvParams``; map sizes are fields of ``StaticEnvParams``.
 
     The end of `max_timesteps` cuts an episode; every other end (death; in Craftax the last boss's, in Classic lava)
     terminates it. Achievements are in the step's info at the end of an episode, in percent, as the game gives them.

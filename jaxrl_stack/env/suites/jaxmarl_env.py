@@ -34,7 +34,7 @@ class JaxMarlState(NamedTuple):
 
 
 class JaxMarlEnv(SuiteEnv, MultiAgentJaxEnv):
-    """An environment of JaxMARL; settings are arguments of its class.
+    """JaxMARL environment; settings are arguments of its class.
 
     `scenario` of SMAX and `layout` of overcooked may be names. An end in the step of `TRUNCATES_AT` truncates; any
     other end terminates. Available actions come as ``{"action_mask": ..., "observations": ...}``. An agent that its

@@ -1,4 +1,4 @@
-"""Facts that JaxMARL's environments do not declare: time limits, agents that end early, correct spaces."""
+"""Corrections to JaxMARL's declarations: time limits, agents that end early, spaces."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
@@ -59,7 +59,7 @@ def settings_of(env_id: str) -> list[str]:
 
 
 def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the suite's objects in place of their names.
+    """Replaces names in the settings by JaxMARL's objects, such as scenarios.
 
     Raises:
         ValueError: It has nothing of that name.
@@ -78,7 +78,7 @@ def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, An
 
 
 def observation_spaces(env: Any, legal: Callable[[Any], Any] | None) -> dict[Any, gym.Space]:
-    """By agent: the spaces that the suite declares, with the shapes that its observations have.
+    """Observation spaces by agent: the declared spaces, corrected to the shapes that `reset` returns.
 
     Args:
         env: The suite's environment.
@@ -96,7 +96,7 @@ def observation_spaces(env: Any, legal: Callable[[Any], Any] | None) -> dict[Any
 
 
 def gymnasium_space(space: Any, shape: tuple[int, ...] | None = None) -> gym.Space:
-    """The space of one of JaxMARL's; a Box gets the `shape`, if it is given.
+    """Converts a JaxMARL space to a gymnasium space; `shape` replaces the shape of a Box.
 
     Raises:
         TypeError: There is none.

@@ -27,7 +27,7 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 class JumanjiEnv(SuiteEnv):
-    """A registered Jumanji environment; settings are arguments of its class.
+    """Registered Jumanji environment; settings are arguments of its class.
 
     Observations become a Dict of their fields, of which an `action_mask` is set apart:
     ``{"action_mask": ..., "observations": ...}``, where "observations" is the field itself if there is one only. A mask

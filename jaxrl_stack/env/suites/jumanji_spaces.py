@@ -1,4 +1,4 @@
-"""Spaces for Jumanji's specs, and the form in which networks take its actions and masks."""
+"""gymnasium spaces for Jumanji's specs, and conversion of actions and masks to the form that networks use."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
@@ -16,7 +16,7 @@ from jumanji import specs
 
 
 def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
-    """Space of a policy's actions: in one row, with integers as choices.
+    """Action space of a policy: one-dimensional, with integers as choices from 0.
 
     Args:
         spec: Spec of the actions.
@@ -41,7 +41,9 @@ def own_action(spec: Any, action: Any) -> jax.Array:
 
 
 def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
-    """Whether a mask in one row has an entry for each action, component after component; not one over combinations."""
+    """Whether a mask, flattened, has one entry per action of each component. A mask over combinations of components has
+    not.
+    """
     if isinstance(actions, Discrete):
         return math.prod(shape) == int(actions.n)
     if not isinstance(actions, MultiDiscrete) or shape == tuple(actions.nvec):
@@ -51,12 +53,12 @@ def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
 
 
 def children_of(spec: Any) -> dict[str, Any]:
-    """The specs that a nested one consists of, by name; empty for one of arrays."""
+    """Nested specs by name; {} for a spec of an array."""
     return {name: child for name, child in vars(spec).items() if isinstance(child, specs.Spec)}
 
 
 def space_of(spec: Any) -> Space:
-    """Space that a spec describes; a Dict for a nested spec."""
+    """Converts a spec to a space; a nested spec becomes a Dict."""
     match spec:
         case specs.DiscreteArray():
             return Discrete(int(spec.num_values))

@@ -18,7 +18,7 @@ from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, arguments_of
 
 
 class NavixEnv(SuiteEnv):
-    """A registered Navix environment; settings are arguments of its class.
+    """Registered Navix environment; settings are arguments of its class.
 
     `observation_fn` may be the name of a function of ``navix.observations``, such as "rgb". The end of `max_steps`
     (100) truncates.

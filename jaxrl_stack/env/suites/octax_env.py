@@ -21,7 +21,7 @@ _SETTINGS = ("max_num_steps_per_episodes", "instruction_frequency", "fps", "fram
 
 
 class OctaxEnv(SuiteEnv):
-    """Game of Octax; settings are the arguments of Octax's ``OctaxEnv`` that no game fixes.
+    """Octax game; settings are arguments of Octax's ``OctaxEnv`` that the game does not fix.
 
     Observations are the last frames, bool ``[64, 32, frame_skip]`` (Octax has the frames first). The game's own end
     terminates, `max_num_steps_per_episodes` truncate.

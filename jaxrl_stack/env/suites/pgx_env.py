@@ -22,7 +22,7 @@ PLAYER = 0
 
 
 class PgxEnv(SuiteEnv):
-    """Game of pgx; in games of several players, the other players' moves are part of the step.
+    """Game of pgx. With several players, a step includes the moves of the other players.
 
     Observations are ``{"action_mask": ..., "observations": ...}``. An illegal action ends the game with pgx's penalty.
 
@@ -64,7 +64,7 @@ class PgxEnv(SuiteEnv):
         return observed(state), state, rewards[PLAYER], state.terminated, state.truncated, {}
 
     def render(self, state: Any) -> np.ndarray:
-        """The board as the agent sees it, a colour per kind of thing."""
+        """Draws the board as the agent observes it, with one colour per kind of object."""
         return picture(state, self._seen)
 
     def _others_move(self, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
@@ -94,7 +94,7 @@ def observation_box(observation: Any) -> Box:
 
 
 def picture(state: Any, space: Box) -> np.ndarray:
-    """Image of the current player's observation, one colour per kind of object; `space` is `observation_box`."""
+    """Draws the current player's observation, one colour per kind of object; `space` is `observation_box`."""
     return drawings.observation(np.asarray(state.observation), space)
 
 

@@ -1,4 +1,4 @@
-"""The base class of adapters: one environment of a suite, made from its id."""
+"""Base class of adapters: one environment of a suite, created from its id."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SuiteEnv(AutoResetJaxEnv):
     @classmethod
     @abc.abstractmethod
     def ids(cls) -> Sequence[str]:
-        """All ids, from the suite itself."""
+        """Ids of all environments that the suite provides."""
 
     @abc.abstractmethod
     def setup(self, env_id: str, config: dict[str, Any]) -> None:
@@ -89,12 +89,12 @@ class SuiteEnv(AutoResetJaxEnv):
             return name
 
     def refuse_unknown(self, config: Mapping[str, Any], known: Sequence[str]) -> None:
-        """Raises a ValueError for items of `config` that are not among the known ones, with near matches."""
+        """Raises ValueError for unknown items of `config`, with similar names."""
         refuse_unknown(self.name, config, known, f"Its settings: {', '.join(known) or 'none'}.")
 
 
 def arguments_of(function: Callable[..., Any]) -> list[str]:
-    """Names of the arguments that can be given by name."""
+    """Names of the arguments that can be passed by keyword."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds and name != "self"]
 
@@ -110,7 +110,7 @@ def masked_space(observations: Space, mask_shape: tuple[int, ...]) -> Dict:
 
 
 def as_image(array: Any) -> np.ndarray:
-    """uint8 ``[H, W, 3]`` of an image on a device, or of one with floats from 0 to 255."""
+    """Converts an image on the device, or with floats from 0 to 255, to uint8 ``[H, W, 3]``."""
     return np.asarray(array).astype(np.uint8)
 
 

@@ -19,8 +19,8 @@ from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, as_image
 
 
 class XMiniGridEnv(SuiteEnv):
-    """A registered environment of xminigrid. Settings are fields of its ``EnvParams``: `max_steps`, `view_size`,
-    `ruleset` for XLand's.
+    """Registered xminigrid environment. Settings are fields of its ``EnvParams``: `max_steps`, `view_size`, and
+    `ruleset` for XLand.
 
     Observations are tiles and colours in the agent's field of view, uint8 ``[view_size, view_size, 2]``. The goal
     terminates, `max_steps` truncate.

@@ -1,4 +1,4 @@
-"""Helpers that import optional packages of games; and RLlib's import path of the episode buffer."""
+"""Helpers that import optional game packages, and RLlib's import path of the episode buffer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxrl_stack.utils.optional_packages import optional_import
 
 
 def try_import_pyspiel(error: bool = False) -> Any:
-    """OpenSpiel's module of games.
+    """Imports OpenSpiel.
 
     Args:
         error: Raise if there is none.

@@ -1,4 +1,4 @@
-"""Construction of a runner's vector environments, in the kind that a config asks for."""
+"""Creation of a runner's vector environments, in the mode that the config requests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_vector_env(
     seed: int = 0,
     num_envs: int | None = None,
 ) -> HostVectorEnv | SyncHostMultiAgentEnv:
-    """The environments of one runner.
+    """Creates the vector environment of one runner.
 
     ``config.gym_env_vectorize_mode`` says how: "sync" steps one after the other here, "async" each in a process of
     its own (started by a fork server, because processes with a JAX backend must not fork: a script needs its
@@ -108,7 +108,9 @@ def make_vector_env(
 
 
 def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode: gym.VectorizeMode) -> list[Any]:
-    """First environment of a registered creator; empty if all environments are made in other processes."""
+    """Creates the first environment of a registered creator, in a list; [] if other processes create all
+    environments.
+    """
     as_vector, is_async = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT, mode is gym.VectorizeMode.ASYNC
     context = copied(context, **({"num_envs": num_envs} if as_vector else {}))
     if is_async and known_kind(creator, context) == "single":

@@ -1,4 +1,4 @@
-"""Interface between a runner and host environments that are stepped together."""
+"""Interface between a runner and a vector of host environments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 @dataclasses.dataclass(slots=True)
 class VectorStep:
-    """Result of one step of ``B`` environments, in any mode of autoreset.
+    """Result of one step of ``B`` environments, equal for all autoreset modes.
 
     Attributes:
         obs: Pytree ``[B, ...]``, what to act on next: the first observation of an episode where `resets`. The
@@ -57,7 +57,7 @@ Started: TypeAlias = "tuple[Any, Sequence[dict[str, Any]]]"
 
 
 def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
-    """Seeds of ``B`` environments: the given ones, or numbers counted up from a single one."""
+    """Seeds of ``B`` environments: the given ones, or ``seed``, ``seed + 1``, ..."""
     if isinstance(seed, Sequence):
         return [int(own) for own in seed]
     return [int(seed) + i for i in range(num_envs)]
@@ -116,7 +116,7 @@ class HostVectorEnv(abc.ABC):
 
     @abc.abstractmethod
     def step(self, actions: Any, recover: Recover | None = None, holds_ended: bool = False) -> VectorStep:
-        """One step of all environments.
+        """Steps all environments.
 
         Args:
             actions: NumPy pytree ``[B, ...]`` that mirrors `single_action_space`.
@@ -128,10 +128,10 @@ class HostVectorEnv(abc.ABC):
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
-        """Resets the environments that `step` has held back, and completes its result."""
+        """Resets the environments whose reset `step` postponed (`holds_ended`), and completes the step's result."""
 
     def renew(self, index: int | None = None) -> bool:
-        """Replaces one environment by a new one; all of them need a `reset` then.
+        """Replaces one environment by a new one. All environments then need a `reset`.
 
         Args:
             index: Index of the environment; None for the one whose ``reset`` or ``step`` raised.
@@ -145,7 +145,7 @@ class HostVectorEnv(abc.ABC):
         return False
 
     def reset_one(self, index: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Start a new episode in one environment, for a `recover` of `step`.
+        """Starts a new episode in one environment, for the `recover` argument of `step`.
 
         Returns:
             ``(observation, info)``.
@@ -155,7 +155,7 @@ class HostVectorEnv(abc.ABC):
         )
 
     def discard(self) -> None:
-        """Releases environments of which some failed."""
+        """Closes the environments after a failure."""
         self.close()
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""The guard ``if __name__ == "__main__":``, without which processes of environments cannot start."""
+"""Check for ``if __name__ == "__main__":``, which scripts need before they start processes of environments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import CodeType
 
 
 def require_main_guard(what: str) -> None:
-    """Refuse to start processes from a script that would do so again when a process imports it.
+    """Raises if the running script has no main guard: a child process would import it and start processes again.
 
     Processes that do not fork import the main script. Without the guard, each of them would run it from the beginning.
 
@@ -29,7 +29,9 @@ def require_main_guard(what: str) -> None:
 
 
 def _unguarded_line() -> int | None:
-    """First line of the statement of the main script that runs now; None if it is guarded, or nothing imports it."""
+    """Line of the running statement in the main script; None if it is inside a main guard, or no process imports the
+    script.
+    """
     main = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     if spec is not None and spec.name.endswith("__main__"):

@@ -18,7 +18,7 @@ def make_vec(
     vector_kwargs: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> VectorMultiAgentEnv:
-    """Copies of an environment of several agents as one vector.
+    """Creates copies of a multi-agent environment as one vector.
 
     Args:
         id: Of an environment that is registered with gymnasium; its entry point makes a `MultiAgentEnv`.

@@ -110,7 +110,7 @@ class SyncHostMultiAgentEnv:
         self._spaces = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[list[Any], list[Any]]:
-        """Start new episodes everywhere.
+        """Starts new episodes in all environments.
 
         Args:
             seed: One for each environment; a single int counts on: environment i is seeded with ``seed + i``. None:
@@ -200,7 +200,7 @@ class SyncHostMultiAgentEnv:
         return True
 
     def reset_one(self, index: int, seed: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Start a new episode in one environment, for a `recover` of `step`.
+        """Starts a new episode in one environment, for a `recover` of `step`.
 
         Returns:
             ``(observations, infos)`` by agent.

@@ -1,4 +1,4 @@
-"""Environments stepped one after the other in this process, at little more than their own cost."""
+"""Vector of environments stepped one after the other in this process, with little overhead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RLlib's vector of environments of several agents, which resets an ended episode in the step after it."""
+"""RLlib's vector of multi-agent environments, which resets an ended episode in the following step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jaxrl_stack.utils.multi_agent import ALL
 
 
 class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
-    """Environments of several agents, stepped one after the other in this process.
+    """Multi-agent environments stepped one after the other in this process.
 
     The step after the last one of an episode only resets: its actions are ignored, its rewards are 0 and its flags
     False.
@@ -84,12 +84,12 @@ class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
         return tuple(env.render() for env in self.envs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """An attribute of every environment, called if it is a method."""
+        """Returns an attribute of every environment; calls it if it is a method."""
         found = self.get_attr(name)
         return tuple(value(*args, **kwargs) if callable(value) else value for value in found)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of every environment."""
+        """Returns an attribute of every environment."""
         return tuple(getattr(env, name) for env in self.envs)
 
     @property
@@ -99,7 +99,7 @@ class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
 
     @property
     def np_random_seed(self) -> tuple[Any, ...]:
-        """The seed of every environment's random number generator; -1 where it is unknown."""
+        """Seed of each environment's random number generator; -1 if unknown."""
         return self.get_attr("np_random_seed")
 
     def close_extras(self, **kwargs: Any) -> None:

@@ -1,4 +1,6 @@
-"""Environments that step several copies themselves: gymnasium's async vectors, vector entry points, envpool, ALE."""
+"""Adapter for vector environments that step all copies themselves: gymnasium's async vectors, vector entry points,
+envpool, ALE.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,7 @@ class VectorEnvAdapter(HostVectorEnv):
                 _kill(self.env)
 
     def _without_final(self, infos: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """``(infos, final observations, infos of the step)`` of a step that ended episodes and began others."""
+        """Splits the infos of a step with resets: returns ``(infos, final observations, final infos)``."""
         if "final_obs" not in infos:
             raise ValueError(
                 f"environment({self._name!r}): metadata['autoreset_mode'] is SAME_STEP, but infos have only "
@@ -168,7 +170,7 @@ class VectorEnvAdapter(HostVectorEnv):
         return map_parts(lambda part, value: np.asarray(value, part.dtype), self.observation_space, obs)
 
     def _final_obs(self, given: Any, ended: np.ndarray) -> Any:
-        """The final observations as one batch; gymnasium's vectors give an array of objects."""
+        """Converts final observations to one batch; gymnasium's vectors return an array of objects."""
         if not (isinstance(given, np.ndarray) and given.dtype == object):
             return jax.tree.map(np.array, self._cast(given))
         space = self.single_observation_space
@@ -180,7 +182,7 @@ class VectorEnvAdapter(HostVectorEnv):
 
 
 def _kill(env: AsyncVectorEnv) -> None:
-    """Ends the processes of environments that do not answer a call to close."""
+    """Kills the processes of environments that do not answer `close`."""
     for process in env.processes:
         process.kill()
     for process in env.processes:

@@ -10,7 +10,7 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 class VectorMultiAgentEnv(abc.ABC):
-    """``B`` environments of several agents. Everything goes in and out as lists of ``B`` dicts by agent.
+    """``B`` multi-agent environments. Arguments and results are lists of ``B`` dicts by agent.
 
     Attributes:
         envs: The environments.
@@ -38,7 +38,7 @@ class VectorMultiAgentEnv(abc.ABC):
 
     @abc.abstractmethod
     def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start new episodes everywhere.
+        """Starts new episodes in all environments.
 
         Args:
             seed: One for each environment, or one that counts on from environment to environment.
@@ -50,7 +50,7 @@ class VectorMultiAgentEnv(abc.ABC):
 
     @abc.abstractmethod
     def step(self, actions: Sequence[dict[Any, Any]]) -> Any:
-        """One step of all environments.
+        """Steps all environments.
 
         Returns:
             ``(observations, rewards, terminateds, truncateds, infos)``.
@@ -58,7 +58,7 @@ class VectorMultiAgentEnv(abc.ABC):
 
     @abc.abstractmethod
     def render(self) -> Any:
-        """A frame of each environment."""
+        """Returns a frame of each environment."""
 
     def close(self, **kwargs: Any) -> None:
         """Release all environments; a second call does nothing."""

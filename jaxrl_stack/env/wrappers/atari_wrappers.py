@@ -158,14 +158,14 @@ class NormalizedImageEnv(gym.ObservationWrapper):
 
 
 class ClipRewardEnv(gym.RewardWrapper):
-    """The sign of the reward."""
+    """Replaces each reward by its sign."""
 
     def reward(self, reward: Any) -> float:
         return float(np.sign(reward))
 
 
 class NoopResetEnv(gym.Wrapper):
-    """Does nothing for 1 to `noop_max` steps after a reset, so that not every game starts the same.
+    """Repeats the no-op action for 1 to `noop_max` steps after a reset, so that games start in different states.
 
     Args:
         env: Environment whose action 0 is NOOP.
@@ -184,7 +184,8 @@ class NoopResetEnv(gym.Wrapper):
 
 
 class EpisodicLifeEnv(gym.Wrapper):
-    """The loss of a life terminates; only a game that is over, or cut, is really reset (or one that gets a seed).
+    """Terminates an episode when a life is lost. The next `reset` without a seed then continues the game with a no-op
+    step; every other `reset` starts a new game.
 
     Args:
         env: Environment with ``unwrapped.ale.lives()``.
@@ -218,7 +219,7 @@ class EpisodicLifeEnv(gym.Wrapper):
 
 
 class FireResetEnv(gym.Wrapper):
-    """Presses FIRE, then UP, after a reset: some games wait for it, and the agent need not find out.
+    """Presses FIRE, then UP, after a reset, because some games start only then.
 
     Args:
         env: Environment whose actions 1 and 2 are FIRE and UP (in some games another direction).
@@ -232,7 +233,7 @@ class FireResetEnv(gym.Wrapper):
 
 
 def _step_of_reset(env: gym.Env, action: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-    """One step that belongs to a reset; if the episode ends with it, another reset."""
+    """Makes one step as part of a reset; resets again if the step ends the episode."""
     obs, _, terminated, truncated, info = env.step(action)
     return env.reset(options=options) if terminated or truncated else (obs, info)
 

@@ -96,7 +96,7 @@ class DMCEnv(gym.Env):
         return self._observed(self._env.reset()), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Repeat an action.
+        """Steps the environment, repeating the action.
 
         Raises:
             ValueError: The action is not in the action space.
@@ -116,7 +116,7 @@ class DMCEnv(gym.Env):
     def render(
         self, mode: str = "rgb_array", height: int | None = None, width: int | None = None, camera_id: int | None = None
     ) -> np.ndarray:
-        """An image, uint8 ``[height, width, 3]``.
+        """Renders an image, uint8 ``[height, width, 3]``.
 
         Args:
             mode: "rgb_array".
@@ -145,12 +145,12 @@ class DMCEnv(gym.Env):
 
 
 class ActionClip(gym.ActionWrapper):
-    """Clips actions to [-1, 1], and offers that as the action space."""
+    """Clips actions to [-1, 1], and declares this range as the action space."""
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
         self.action_space = Box(-1.0, 1.0, env.action_space.shape, np.float32)
 
     def action(self, action: np.ndarray) -> np.ndarray:
-        """The action of the environment."""
+        """Clips an action."""
         return np.clip(action, -1.0, 1.0)

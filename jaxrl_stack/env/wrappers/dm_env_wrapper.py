@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 
 def space_of(spec: Any) -> gym.Space:
-    """The space of a spec.
+    """Converts a dm_env spec to a space.
 
     Args:
         spec: A `dm_env.specs.Array` (`BoundedArray`, `DiscreteArray`), or a mapping of names to such.
@@ -25,14 +25,16 @@ def space_of(spec: Any) -> gym.Space:
 
 
 def bounds_of(spec: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The lowest and the highest values of an array spec, each of its shape; infinite where it names none."""
+    """Lower and upper bounds of an array spec, broadcast to its shape; infinite if the spec has none."""
     limits = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
     low, high = (np.broadcast_to(limit, spec.shape) for limit in limits)
     return low, high
 
 
 def ends(time_step: Any) -> tuple[bool, bool]:
-    """Whether a time step terminated its episode (the discount is 0), and whether it truncated it."""
+    """Returns ``(terminated, truncated)`` of a time step: a last step with discount 0 terminates, any other last step
+    truncates.
+    """
     last = bool(time_step.last())
     terminated = last and time_step.discount == 0.0
     return terminated, last and not terminated
@@ -56,16 +58,16 @@ class DMEnv(gym.Env):
 
     @property
     def reward_range(self) -> tuple[Any, Any]:
-        """The lowest and the highest reward."""
+        """Lower and upper bound of the reward."""
         low, high = bounds_of(self._env.reward_spec())
         return low[()], high[()]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The first observation, and no infos."""
+        """Resets the environment and returns ``(observation, {})``."""
         super().reset(seed=seed)
         return self._env.reset().observation, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step; a missing reward counts as 0."""
+        """Steps the environment; a missing reward is 0."""
         time_step = self._env.step(action)
         return time_step.observation, float(time_step.reward or 0.0), *ends(time_step), {"discount": time_step.discount}

@@ -16,7 +16,7 @@ ILLEGAL_ACTION_PENALTY = -0.1
 
 
 class OpenSpielEnv(MultiAgentEnv):
-    """A game of OpenSpiel; its players are the agents 0, 1, ...
+    """OpenSpiel game whose players are the agents 0, 1, ...
 
     In games of turns the player observes whose turn it is, in others all do. In place of an illegal action a random
     legal one is played, and the agent gets `ILLEGAL_ACTION_PENALTY`. Every step gives each player what its return has

@@ -35,7 +35,7 @@ class _PettingZoo(MultiAgentEnv):
         self.render_mode = getattr(env, "render_mode", None)
 
     def render(self) -> Any:
-        """PettingZoo's frame; None if its environment was made without a render_mode."""
+        """PettingZoo's frame; None if its environment was created without render_mode."""
         return None if self._suite_env.unwrapped.render_mode is None else self._suite_env.render()
 
     def close(self) -> None:
@@ -48,13 +48,13 @@ class _PettingZoo(MultiAgentEnv):
 
     @staticmethod
     def _with_all(terminateds: dict[Any, Any], truncateds: dict[Any, Any], is_over: bool) -> tuple[Any, Any]:
-        """Flags of a step with the episode's: it is truncated if an agent was truncated in its last step."""
+        """Adds the flags of the episode: terminated if all agents terminated in its last step, else truncated."""
         terminated = is_over and all(map(bool, terminateds.values()))
         return {**terminateds, ALL: terminated}, {**truncateds, ALL: is_over and not terminated}
 
 
 class PettingZooEnv(_PettingZoo):
-    """An environment in which agents act one after the other: PettingZoo's `AECEnv`.
+    """Environment in which agents act one after the other: PettingZoo's `AECEnv`.
 
     The agent whose turn it is observes, and gets the sum of its rewards since its last turn. Agents that have ended get
     their last observation and reward in the step in which their turn would come.
@@ -96,7 +96,7 @@ class PettingZooEnv(_PettingZoo):
 
 
 class ParallelPettingZooEnv(_PettingZoo):
-    """An environment in which all agents act at once: PettingZoo's `ParallelEnv`.
+    """Environment in which all agents act at once: PettingZoo's `ParallelEnv`.
 
     Args:
         env: The environment, such as ``pettingzoo.classic.rps_v2.parallel_env()``.
