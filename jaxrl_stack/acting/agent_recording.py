@@ -1,4 +1,4 @@
-"""Recordings of agents on a host runner that do not act in every step: columns without gaps, by module.
+"""Recordings of agents that do not act in every step, on a host runner: dense columns by module.
 
 A step of an agent is complete with the agent's next observation or its end. The policy's results are stored for all
 rows at once. A row is one agent in one environment; for each row, a list holds the acts that began its complete steps.
@@ -26,7 +26,8 @@ NO_ACT = -1
 
 
 class HeldRows(NamedTuple):
-    """State of the rows between two blocks: steps that are not complete, and whether episodes continue.
+    """State of the rows between two blocks: incomplete steps, and whether episodes continue. A row is one agent in one
+    environment.
 
     Attributes:
         rows: Rows with an incomplete step, ``n`` of them.
@@ -44,7 +45,7 @@ class HeldRows(NamedTuple):
 
 
 class AgentRecording:
-    """Records steps of the ``R`` rows of a module, up to ``T`` steps per row.
+    """Records steps of the ``R`` rows of a module, at most ``T`` steps per row. A row is one agent in one environment.
 
     The state of each row is kept in lists: reading or writing one number takes longer in an array, and there are few
     rows.
@@ -104,7 +105,7 @@ class AgentRecording:
 
     @property
     def keeps_times(self) -> bool:
-        """Whether `times` are recorded."""
+        """Whether the env steps of agent steps (`times`) are recorded."""
         return self._seen is not None
 
     @property
@@ -125,7 +126,7 @@ class AgentRecording:
         )
 
     def _step_of(self, row: int, act: int) -> int:
-        """Returns the vector step of an act; negative if it was before this block."""
+        """Returns the vector step in which an action was taken; negative if it was before this block."""
         return self._held_begins[row] if act == 0 else act - 1
 
     def _starts_next(self, row: int) -> bool:
@@ -163,7 +164,7 @@ class AgentRecording:
             self.held[row] = act
 
     def complete(self, step: int, rows: Sequence[int]) -> list[float]:
-        """Completes the steps of these rows after a vector step; returns their rewards."""
+        """Completes the running steps of the given rows after a vector step; returns their rewards."""
         rewards = []
         if self._seen is not None:
             for row in rows:
@@ -320,7 +321,7 @@ class AgentRecording:
 
 @dataclasses.dataclass(eq=False)
 class AgentRecordings:
-    """Recordings of all modules in ``B`` environments: the `RolloutRecording` of agents that may wait.
+    """Recordings of all modules in ``B`` environments: the `RolloutRecording` for agents that may skip steps.
 
     Attributes:
         of_modules: ``{module_id: AgentRecording}``.

@@ -107,7 +107,7 @@ class StepRecord(NamedTuple):
 
 
 class ShownStep(NamedTuple):
-    """One step of several agents, from which episode objects are built.
+    """One step of several agents in the form from which episode objects are built.
 
     Attributes:
         agents: ``{agent: {column: pytree [B, ...]}}``: columns of the act, `ACTS` and `OBSERVES` of
@@ -290,7 +290,9 @@ class DeviceRollout:
         answers: Answers,
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """Completes a step in which all agents act; see `_held_step`, and `step_envs` for `in_frames`."""
+        """Completes a step in which all agents act; see `_held_step` for agents that wait, and `step_envs` for
+        `in_frames`.
+        """
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
         for mid, step in self.modules.items():
@@ -427,7 +429,7 @@ class DeviceRollout:
         return self._rows(jax.vmap(env.who_acts)(env_state)) if self.held else {}
 
     def _answers(self, after: Any, ended: jax.Array) -> Answers:
-        """Returns the results of an environment step as rows of the modules.
+        """Converts the results of an environment step to rows of the modules.
 
         Args:
             after: The environments' own results.

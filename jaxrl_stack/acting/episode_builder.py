@@ -20,7 +20,7 @@ WEIGHTS_SEQ_NO = "weights_seq_no"
 
 
 class EpisodeBuilder:
-    """Cuts blocks into episodes and keeps the running ones.
+    """Cuts blocks of steps into episodes, and stores the running episodes between blocks.
 
     Args:
         observation_space: Space of the module's inputs.
@@ -121,7 +121,7 @@ def _continued(running: SingleAgentEpisode, chunk: SingleAgentEpisode) -> Single
 
 
 class StepwiseEpisodeBuilder:
-    """Builds episodes of several agents from blocks, step by step, and keeps the running ones.
+    """Builds multi-agent episodes from blocks, step by step, and stores the running episodes between blocks.
 
     Args:
         form: Converts recorded steps to episodes.

@@ -47,7 +47,7 @@ class EpisodeForm(Protocol):
         ...
 
     def restored(self, state: Mapping[str, Any]) -> list[Any]:
-        """Returns the episodes that `stored` converted.
+        """Rebuilds the episodes from the result of `stored`.
 
         Args:
             state: Result of `stored`, with the episodes' ``"lengths"``; other entries are ignored.
@@ -202,7 +202,7 @@ class MultiAgentForm:
 
 
 def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, Any]]) -> EpisodeForm:
-    """Returns the form of episodes for a rollout on the device.
+    """Returns the `EpisodeForm` for a rollout on the device: of one or of several agents.
 
     Args:
         module_map: Mapping from agents to modules.

@@ -40,7 +40,7 @@ class EpisodeReplay:
         self._due: int | None = None
 
     def expect(self, num_env_steps: int) -> None:
-        """Announces sampled environment steps that the next `replay` is to show."""
+        """Sets the number of sampled env steps that the next `replay` shows to callbacks."""
         self._due = num_env_steps
 
     def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:

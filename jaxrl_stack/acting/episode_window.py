@@ -22,7 +22,7 @@ NOBODY: Mapping[Any, Any] = MappingProxyType({})
 
 @struct.dataclass
 class AgentWindow:
-    """Returns and number of steps of one of several agents in the episodes of an `EpisodeWindow`.
+    """Returns and step counts of one agent in the episodes of an `EpisodeWindow`.
 
     Attributes:
         returns: float32 ``[W]``, sums of the agent's rewards.

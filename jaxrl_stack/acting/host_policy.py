@@ -35,7 +35,7 @@ calls. The other fields are made and kept on the host."""
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedColumns:
-    """Form in which the results of a policy call are packed.
+    """Memory layout of a policy call's results.
 
     Attributes:
         width: Number of columns of the matrix.
@@ -165,7 +165,7 @@ class HostPolicy:
 
     @property
     def _fixed(self) -> tuple[Any, ...]:
-        """Arguments that do not vary from step to step."""
+        """Arguments of the program that are equal in all steps: parameters, other state, settings and key."""
         return (self._params, self._rest, self._settings, self._key)
 
     def _fixed_changed(self) -> None:

@@ -75,12 +75,12 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Writes the module's inputs into an episode that is returned; `last` is the input after its last step."""
+        """Replaces the observations of an episode by the module's inputs; `last` is the input after the last step."""
         seen = [*self._seen[index], last]
         episode.observations.data[-len(seen) :] = seen
 
     def append(self, step: Any, columns: dict[str, Any], next_obs: Any, weights_seq_no: int) -> None:
-        """Adds one vector step; ended episodes stay in place until `begin`.
+        """Adds one vector step. Ended episodes remain in `episodes` until `begin`.
 
         Args:
             step: The `VectorStep`.
@@ -107,7 +107,7 @@ class LiveEpisodes:
             )
 
     def report(self, step: Any, final_inputs: Any = None) -> None:
-        """Calls the callbacks for the step that was appended.
+        """Calls the callbacks for the appended step.
 
         Args:
             step: The `VectorStep`.
@@ -158,7 +158,7 @@ class LiveEpisodes:
         return chunks
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
-        """Adds a chunk to the earlier chunks of its episode."""
+        """Appends a chunk to the stored chunks of its episode."""
         # A copy: the chunk itself is returned to the caller.
         chunk = chunk.slice(slice(None), len_lookback_buffer=0)
         if chunks and len(chunks[-1]) + len(chunk) <= JOINED_STEPS:

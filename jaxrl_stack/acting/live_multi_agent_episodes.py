@@ -51,13 +51,13 @@ class LiveMultiAgentEpisodes:
         return episode
 
     def start(self, index: int, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
-        """Adds the first observations to the episode that was created."""
+        """Adds the first observations to a created episode."""
         episode = self.episodes[index]
         episode.add_env_reset(observations=owned(dict(observations)), infos=owned(dict(infos)))
         self._call("on_episode_start", index, episode)
 
     def saw(self, index: int, agent: Any, columns: Mapping[str, Any], at: int, weights_seq_no: int) -> None:
-        """Records that an agent acts.
+        """Stores an agent's observation, action and module outputs until its step is appended.
 
         Args:
             index: Index of the environment.
@@ -99,7 +99,7 @@ class LiveMultiAgentEpisodes:
         )
 
     def report(self, index: int, *, has_ended: bool) -> None:
-        """Calls the callbacks for the step that was appended."""
+        """Calls the callbacks for the appended step."""
         episode = self.episodes[index]
         self._call("on_episode_step", index, episode)
         if has_ended:
@@ -107,7 +107,7 @@ class LiveMultiAgentEpisodes:
             self._finished.append((index, episode))
 
     def forget(self, index: int) -> None:
-        """Discards the acts of an environment that failed before its step was appended."""
+        """Discards the actions of an environment that failed before its step was appended."""
         self._actions[index], self._outputs[index] = {}, {}
 
     def take_finished(self) -> list[tuple[int, MultiAgentEpisode]]:

@@ -81,7 +81,7 @@ def _mean_of_known(numbers: np.ndarray) -> float:
 
 
 def _sum_of_known(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns sums ``[n]`` over the parts that are not NaN; NaN if all parts are."""
+    """Sums parts elementwise, ``[n]``, ignoring NaN; NaN if all parts are NaN."""
     stacked = np.stack(parts)
     return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0, dtype=np.float64))
 
@@ -167,7 +167,7 @@ def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]
 
 
 class Recording:
-    """Records up to ``T`` steps of ``B`` environments in dense arrays: the `RolloutRecording` of one agent.
+    """Records up to ``T`` steps of ``B`` environments in dense arrays: the `RolloutRecording` for one agent.
 
     Args:
         module_id: The module that acts.

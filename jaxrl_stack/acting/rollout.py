@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RolloutRecording(Protocol):
-    """Steps of ``B`` environments, recorded in one call; up to ``T`` steps of each.
+    """Recording of up to ``T`` steps of ``B`` environments, from one `Rollout.record` call.
 
     Attributes:
         num_steps: Vector steps so far.
@@ -78,7 +78,7 @@ class RolloutRecording(Protocol):
 
 
 class Rollout(Protocol):
-    """Environments between two recordings, and the loop that steps them.
+    """Loop that steps host environments and records them; stores their state between recordings.
 
     Attributes:
         live: Running episodes as objects, from the first `reset` on; None where they are not needed.

@@ -11,7 +11,7 @@ from jaxrl_stack.ops.reductions import compensated_add
 
 @struct.dataclass
 class RunningEpisodes:
-    """Sums over the running episode of each environment: ``[B]``, or ``[T, B]`` after each step.
+    """Return and length of each environment's running episode: ``[B]``, or ``[T, B]`` after each step.
 
     Attributes:
         episode_return: float32, sum of the unclipped rewards so far.

@@ -26,7 +26,7 @@ _NOT_RECORDED = {*_AFTER_STEPS.values(), Columns.LOSS_MASK, Columns.RESETS}
 
 @dataclasses.dataclass(frozen=True)
 class _Rows:
-    """Steps of running episodes, in order of environments, and in order of time within each environment.
+    """Stored steps of running episodes, ordered by environment and time.
 
     Attributes:
         columns: ``{column: pytree of [n, ...]}``.
@@ -43,12 +43,13 @@ class _Rows:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(dict(self.columns)))
 
     def only(self, kept: np.ndarray) -> _Rows:
-        """Returns the rows of a mask, bool ``[n]``."""
+        """Selects rows by a mask, bool ``[n]``."""
         return _Rows(jax.tree.map(lambda x: x[kept], dict(self.columns)), self.number[kept], self.t[kept])
 
 
 class StepsBuilder:
-    """Cuts blocks into episodes, and holds the steps of an episode until it ends, so that it is one piece.
+    """Cuts blocks into episodes. Steps are stored until their episode ends, so that each episode is one contiguous
+    piece.
 
     A running episode is cut, and continues as another piece with the same id, if it has at least `max_rows` rows after
     a block. All running episodes are cut if the held steps take more than `MOST_HELD_BYTES`.
@@ -71,7 +72,7 @@ class StepsBuilder:
 
     @property
     def num_held(self) -> int:
-        """Number of held steps."""
+        """Number of stored steps of running episodes."""
         return int(self._num_held.sum())
 
     def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
@@ -126,14 +127,16 @@ class StepsBuilder:
         return self._taken(number[taken], after)
 
     def cut(self) -> Steps | None:
-        """Returns the held steps; each running episode continues as another piece. None without held steps."""
+        """Removes and returns the stored steps; running episodes continue in further pieces. None if no steps are
+        stored.
+        """
         envs = np.flatnonzero(self._num_held)
         after = {name: jax.tree.map(lambda x: x[envs], own) for name, own in self._after.items()}
         self._num_held = np.zeros_like(self._num_held)
         return self._taken(self._number[envs], after)
 
     def restart(self, lengths: np.ndarray | None = None) -> Steps | None:
-        """Returns the held steps, or None without any; the next steps belong to other episodes.
+        """Returns the stored steps, or None without any. Later steps belong to new episodes.
 
         Args:
             lengths: int ``[B]``, steps that the other episodes have had before; None: they are new.
@@ -165,7 +168,7 @@ class StepsBuilder:
         return segments(terminateds, truncateds, mask=mask, starts=self._number == _NO_EPISODE)
 
     def _taken(self, numbers: np.ndarray, after: Mapping[str, Any]) -> Steps | None:
-        """Removes episodes from the held steps and returns them; None if `numbers` is empty.
+        """Removes and returns the stored steps of the episodes `numbers`; None if `numbers` is empty.
 
         Args:
             numbers: int64 ``[E]``, numbers of the episodes; all different.
@@ -211,7 +214,7 @@ class StepsBuilder:
         return Steps(columns, is_final, episode, t, [f"{self._name}-{number}" for number in numbers.tolist()])
 
     def _forget_others(self) -> None:
-        """Frees held steps of episodes that are not running.
+        """Frees stored steps of episodes that do not run any more.
 
         For that, the steps of running episodes are copied. Held rows of a block are kept unchanged if at least half of
         them belong to running episodes.

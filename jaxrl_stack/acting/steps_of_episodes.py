@@ -15,7 +15,7 @@ from jaxrl_stack.utils.nested import batch
 
 
 class ChunkJoiner:
-    """Joins the chunks of an episode that a runner returns one after the other, and holds them until the episode ends.
+    """Joins the successive chunks of an episode that a runner returns, and stores them until the episode ends.
 
     Args:
         max_rows: Number of rows at which an episode is cut; it continues as another piece with the same id.
@@ -29,7 +29,7 @@ class ChunkJoiner:
 
     @property
     def num_held(self) -> int:
-        """Number of held steps."""
+        """Number of stored steps of running episodes."""
         return sum(part.num_steps for parts in self._held.values() for part in parts)
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
@@ -52,7 +52,9 @@ class ChunkJoiner:
         return _together(out)
 
     def cut(self) -> Steps | None:
-        """Returns the held steps; each running episode continues as another piece. None without held steps."""
+        """Removes and returns the stored steps; running episodes continue in further pieces. None if no steps are
+        stored.
+        """
         held, self._held = self._held, {}
         return _together(list(held.values()))
 
@@ -85,7 +87,7 @@ def steps_of(episode: SingleAgentEpisode, *, has_infos: bool = False) -> Steps:
 
 
 def object_array(values: Sequence[Any]) -> np.ndarray:
-    """Returns the values as an array of Python objects ``[n]``, also if they are sequences or arrays."""
+    """Converts values to a 1-D array of Python objects, even if the values are sequences or arrays."""
     out = np.empty(len(values), object)
     for i, value in enumerate(values):
         out[i] = value
@@ -93,12 +95,14 @@ def object_array(values: Sequence[Any]) -> np.ndarray:
 
 
 def _together(episodes: Sequence[Sequence[Steps]]) -> Steps | None:
-    """Returns episodes, each a sequence of successive chunks, with one piece per episode; None without any."""
+    """Joins episodes, each given as a sequence of chunks, to steps with one piece per episode; None without
+    episodes.
+    """
     return Steps.concatenated([_joined(parts) for parts in episodes]) if episodes else None
 
 
 def _joined(parts: Sequence[Steps]) -> Steps:
-    """Returns the chunks of one episode as one piece."""
+    """Joins the chunks of one episode to one piece."""
     steps = Steps.concatenated(parts)
     kept = ~steps.is_final
     kept[-1] = True
