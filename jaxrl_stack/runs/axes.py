@@ -17,7 +17,7 @@ _MIN_POINTS = 20
 
 
 class AxisOptions(TypedDict, total=False):
-    """Options of a figure's axes, keywords of every function that draws curves.
+    """Options of a figure's axes: keyword arguments of all functions that draw curves.
 
     Attributes:
         ylim: Ends of the y axis, ``(low, high)``; None for an end that fits the curves.
@@ -58,7 +58,7 @@ def _check_limits(limits: Any) -> None:
 
 
 class Limits(NamedTuple):
-    """A part of an axis that shows the curves.
+    """Range of an axis that shows the curves, and the values outside of it.
 
     Attributes:
         low, high: Ends of the part.

@@ -47,14 +47,14 @@ _NUM_THRESHOLDS = 101
 
 
 class Estimate(NamedTuple):
-    """A number with the ends of its 95 % interval."""
+    """Estimate with its 95 % confidence interval."""
 
     value: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        """``"486 [470, 500]"``; only the number if one run has no interval."""
+        """``"486 [470, 500]"``, or ``"486"`` for a single run, which has no interval."""
         if math.isnan(self.low):
             return number_text(self.value)
         return f"{number_text(self.value)} [{number_text(self.low)}, {number_text(self.high)}]"
@@ -272,7 +272,7 @@ class Benchmark:
         return text if self._is_complete(cell) else f"{text} ({num_scores} of {len(self.seeds)} runs)"
 
     def _content(self, aggregates: Mapping[str, Mapping[str, Estimate]], notes: Sequence[str]) -> dict[str, Any]:
-        """The table as plain values."""
+        """Table as values for JSON."""
         return {
             "score": SCORES[self.score],
             "seeds": self.seeds,
@@ -302,7 +302,9 @@ class Benchmark:
         return {} if estimate is None else estimate._asdict()
 
     def _note_of_tasks(self) -> str:
-        """Name of the statistic in the rows of tasks."""
+        """Note about the statistic in the rows of tasks (mean or interquartile mean over runs), for the text below the
+        table.
+        """
         numbers = [number for cell in self.cells if (number := len(_known_scores(cell)))] or [len(self.seeds)]
         has_iqm = max(numbers) >= MIN_SEEDS_OF_IQM
         statistic = "interquartile mean" if has_iqm else "mean"
@@ -470,17 +472,19 @@ def _seeds_text(seeds: Sequence[int]) -> str:
 
 
 def _known_scores(cell: Cell) -> np.ndarray:
-    """Scores of the finished runs that have a score."""
+    """Finite scores of the finished runs."""
     return cell.scores[np.isfinite(cell.scores)]
 
 
 def _over_runs(num_runs: int) -> Statistic:
-    """The statistic of the runs of one task, of scores ``[..., runs, 1]``."""
+    """Returns the statistic over one task's runs, a function of scores ``[..., runs, 1]``: the IQM from
+    `MIN_SEEDS_OF_IQM` runs on, else the mean.
+    """
     return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_runs >= MIN_SEEDS_OF_IQM else mean_score
 
 
 def _aggregates(num_runs: int) -> dict[str, Statistic]:
-    """Row of the table -> statistic of normalised scores. For fewer than 4 runs, the IQM is the mean."""
+    """Statistics of normalised scores by table row. The IQM is left out for fewer than `MIN_SEEDS_OF_IQM` runs."""
     own_iqm: dict[str, Statistic] = {"IQM": iqm_score} if num_runs >= MIN_SEEDS_OF_IQM else {}
     found = {"mean": mean_score, "median": median_score, **own_iqm, "optimality gap": optimality_gap}
     return {f"{name}, normalised": statistic for name, statistic in found.items()}

@@ -15,7 +15,7 @@ FOLDER = "best"
 
 
 class Best:
-    """The highest mean return of a run so far, and the path of that state's checkpoint.
+    """Highest mean return of a run, and the path of the checkpoint from that iteration.
 
     Args:
         evaluates: Whether the run is evaluated: the mean return of evaluations then counts, not of training.
@@ -34,7 +34,7 @@ class Best:
         self.path: str | None = None
 
     def is_beaten_by(self, result: Mapping[str, Any]) -> bool:
-        """Records the number of an iteration; returns whether it is higher than all before.
+        """Compares an iteration's return with the highest one; if it is higher, stores it and returns True.
 
         Raises:
             ValueError: The result has no such number.

@@ -21,7 +21,7 @@ _FORMS = f'seconds, "10 min", "2 h", or {{"{STEPS}": 10_000_000}} for the env st
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """Amount of time or of env steps.
+    """Budget of a search, in seconds or env steps.
 
     Attributes:
         amount: The amount.
@@ -33,7 +33,7 @@ class Budget:
 
     @classmethod
     def read(cls, budget: Any, where: str) -> Budget:
-        """The budget of an argument.
+        """Parses an argument such as ``"2h"``.
 
         Args:
             budget: Seconds, text such as ``"10 min"``, or ``{"num_env_steps_sampled_lifetime": n}``.
@@ -63,7 +63,7 @@ class Budget:
 
 
 def end_of_domain(space: Any, value: Any, share: float = 0.05) -> str | None:
-    """The end of a search space close to a value, "lower" or "upper"; None for other values and spaces without ends.
+    """Returns "lower" or "upper" if a value lies close to that bound of its search space, else None.
 
     Args:
         space: Search space with ``lower`` and ``upper``, such as ``tune.loguniform(1e-4, 1e-2)``.

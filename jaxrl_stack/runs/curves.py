@@ -63,7 +63,7 @@ def key_label(key: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A number over the course of one run.
+    """Values of one metric over the course of one run.
 
     Attributes:
         x: ``float64[points]``, ascending.
@@ -123,7 +123,7 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {"iqm": iqm, "mean": np.mean,
 
 
 def statistic_of(name: str) -> Callable[..., np.ndarray]:
-    """The function of a name in `STATISTICS`.
+    """Returns the function in `STATISTICS` with a name.
 
     Raises:
         ValueError: If it is none of them.

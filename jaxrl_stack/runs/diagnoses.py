@@ -43,7 +43,7 @@ class Finding:
 
 
 class Numbers:
-    """Columns of a run, with the queries that rules use.
+    """Metrics of a run by column, with the queries that the rules of diagnoses use.
 
     Args:
         history: History of the run.
@@ -71,7 +71,7 @@ class Numbers:
         return name if name in self.history else f"learners/{self.module}/{name}"
 
     def known(self, name: str) -> np.ndarray:
-        """Finite values of a column, oldest first; empty if there is no column."""
+        """Finite values of a column, oldest first; empty without the column."""
         column = self.column(name)
         values = self.history[column] if column in self.history else np.zeros(0)
         return values[np.isfinite(values)]
@@ -135,7 +135,7 @@ def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
 
 @rule("problem", "The loss is not finite any more")
 def not_finite(numbers: Numbers) -> Said:
-    """The loss was finite and is not any more."""
+    """The loss was finite and has become NaN or infinite."""
     column = numbers.column("total_loss")
     if column not in numbers.history:
         return None
@@ -152,7 +152,7 @@ def not_finite(numbers: Numbers) -> Said:
 
 @rule("problem", "No episode has ended")
 def no_episode(numbers: Numbers) -> Said:
-    """The run has steps, but no return."""
+    """The run has steps, but no episode has ended, so it has no return."""
     if RETURN in numbers.history or len(numbers.history) < _MIN_ITERATIONS:
         return None
     steps = numbers.late("num_env_steps_sampled_lifetime")
@@ -182,7 +182,7 @@ def collapsed(numbers: Numbers) -> Said:
 
 @rule("hint", "The return has not moved")
 def not_learning(numbers: Numbers) -> Said:
-    """The return has not changed, within its noise."""
+    """The return has not changed by more than its noise."""
     returns = numbers.known(RETURN)
     # What was learned and lost has moved.
     if len(returns) < 4 * _MIN_ITERATIONS or collapsed(numbers) is not None:
@@ -276,7 +276,7 @@ def policy_hardly_moves(numbers: Numbers) -> Said:
 
 @rule("problem", "Much of every batch is clipped")
 def much_is_clipped(numbers: Numbers) -> Said:
-    """PPO clips much of the batch."""
+    """PPO clips the ratio of many actions in the batch."""
     clipped = numbers.late("clip_fraction")
     if not clipped > 0.35:
         return None

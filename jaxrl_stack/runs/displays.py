@@ -29,7 +29,7 @@ def make_display(criteria: StopCriteria, *, is_quiet: bool = False, is_plain: bo
 
 
 def is_notebook() -> bool:
-    """Whether output goes to a notebook, which displays HTML."""
+    """Whether output goes to a Jupyter notebook, which displays HTML."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return hasattr(shell, "kernel")

@@ -42,7 +42,7 @@ _curves_in: weakref.WeakKeyDictionary[Any, list[np.ndarray]] = weakref.WeakKeyDi
 
 
 class RunFigure(_figure.Figure):
-    """A matplotlib figure that notebooks display with any settings, and that saves itself."""
+    """Matplotlib figure that notebooks display with any backend, and that has a `save` method."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the figure to a file.
@@ -83,7 +83,7 @@ def _svg_of(figure: Any, *, transparent: bool = False) -> str:
 
 
 def checked_figure_path(path: str | os.PathLike[str]) -> Path:
-    """A path for a figure.
+    """Checks the ending of a figure's path.
 
     Raises:
         ValueError: If its ending is not a figure's.
@@ -107,7 +107,7 @@ def draw(
     height: float = 3.8,
     **options: Unpack[AxisOptions],
 ) -> Any:
-    """Draws bands in a figure, each in its own colour.
+    """Draws bands in a figure, each in a different colour.
 
     Args:
         bands: Bands to draw: the middle as a line, the interval as a shaded area, and the runs as faint lines if there

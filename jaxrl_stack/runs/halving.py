@@ -69,8 +69,8 @@ class Halving:
 
 
 def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:
-    """The runs that continue after a rung: of n groups the best ``1 + floor((n - 1) / reduction_factor)``, and all
-    others with the score of the last of these.
+    """Indices of the runs that continue after a rung: the best ``1 + floor((n - 1) / reduction_factor)`` of n groups,
+    and groups with the same score as the last of these.
 
     Tune keeps the same ones: those at or above the percentile ``100 * (1 - 1 / reduction_factor)``.
 

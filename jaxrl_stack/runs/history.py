@@ -70,7 +70,7 @@ class History:
             self._num_rows += 1
 
     def add_setting(self, name: str, value_at: Callable[[int], float]) -> None:
-        """Adds the column of a setting, with its values in the iterations so far.
+        """Adds a column with a setting's values in the iterations so far.
 
         Args:
             name: The setting.
@@ -364,7 +364,7 @@ class History:
 
 
 def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row: int) -> None:
-    """Adds the changed settings of a row, whose config may have any form, to the changes of settings."""
+    """Compares a row's config with the previous row's; adds the settings that differ to the list of changes."""
     found: dict[str, float] = {}
     if isinstance(config, Mapping):
         _collect(config.items(), SETTINGS, found)
@@ -375,7 +375,7 @@ def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row
 
 
 def _expanded(changes: Sequence[tuple[int, float]], num_rows: int) -> list[float]:
-    """A value for each row, from the values at changes."""
+    """Values of all rows, from the values at changes."""
     rows = [row for row, _ in changes]
     values = [math.nan] * rows[0]
     for (row, value), end in zip(changes, [*rows[1:], num_rows], strict=True):
@@ -389,7 +389,7 @@ def named_settings(settings: Mapping[str, float]) -> dict[str, float]:
 
 
 def numbers_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """Flat numbers of a result.
+    """Flattens a result to ``{"a/b": number}``.
 
     Args:
         result: Result of ``train()``: nested dicts.

@@ -30,7 +30,7 @@ CTRL_C = "Ctrl-C"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """End of a run.
+    """End of a run: last result, statistics and reason.
 
     Attributes:
         result: The last result.

@@ -25,7 +25,7 @@ LINEAGE_FILE = "lineage.jsonl"
 
 @dataclasses.dataclass(frozen=True)
 class Copy:
-    """Replacement of a member by a copy of another one with new settings.
+    """Event of population-based training: a member is replaced by a copy of another member, with new settings.
 
     Attributes:
         iteration: Last iteration before the copy.
@@ -50,7 +50,7 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
-    """All copies of a population; ``print(lineage)`` shows them as a table.
+    """All copies in the training of a population; ``print(lineage)`` shows a table.
 
     Attributes:
         first: Settings of each member before the first copy.
@@ -61,7 +61,7 @@ class Lineage:
     copies: tuple[Copy, ...] = ()
 
     def until(self, iteration: int) -> Lineage:
-        """The lineage up to an iteration."""
+        """Returns the lineage up to an iteration."""
         return dataclasses.replace(self, copies=tuple(one for one in self.copies if one.iteration <= iteration))
 
     @property
@@ -182,7 +182,7 @@ class Lineage:
 
 
 def _scores(line: Mapping[str, Any]) -> dict[str, float]:
-    """Scores of a line of JSON, in which null stands for NaN."""
+    """Scores in a line of JSON, which writes NaN as null."""
     names = ("source_score", "target_score")
     return {name: math.nan if line[name] is None else line[name] for name in names}
 

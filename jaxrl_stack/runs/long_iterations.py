@@ -1,4 +1,4 @@
-"""A line in the terminal about a slow iteration of ``train()``: that it compiles, or runs."""
+"""One line in the terminal about a slow iteration of ``train()``, which compiles or runs."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _is_heard() -> bool:
 
 
 def _is_compiling(thread: int) -> bool:
-    """Whether a thread compiles a program, judged by its stack."""
+    """Whether a thread is compiling a program, according to its stack."""
     frame = sys._current_frames().get(thread)
     while frame is not None:
         if frame.f_code.co_filename.replace("\\", "/").endswith(_WHERE_JAX_COMPILES):

@@ -67,7 +67,7 @@ class MemberHistory:
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """Leaves out iterations in which members were frozen, before these train again."""
+        """Sets values of the given members to NaN in iterations after they stopped, before they train again."""
         for member in members:
             for column in self._cells.values():
                 for row in range(self.num_iterations[member], self._num_rows):
@@ -131,7 +131,7 @@ class MemberHistory:
         return table
 
     def of_member(self, member: int, num_iterations: int | None = None) -> History:
-        """History of one member, equal to a single run's; with `num_iterations`, of its first iterations."""
+        """History of one member, equal to a single run's, up to `num_iterations` (default: all)."""
         length = int(self.num_iterations[member]) if num_iterations is None else num_iterations
         return _history_of({name: self._filled(name)[:length, member] for name in self.columns}, length)
 
@@ -145,7 +145,7 @@ class MemberHistory:
 
     @property
     def last(self) -> dict[str, np.ndarray]:
-        """The last known value of every number, ``float64[M]``, in each member's last iteration."""
+        """Value of every column in each member's last iteration, ``{name: float64[M]}``."""
         if not self._num_rows:
             return {}
         rows = np.maximum(self.num_iterations - 1, 0)
@@ -154,7 +154,9 @@ class MemberHistory:
     # ------------------------------------------------------------------------------------------------- in long form
 
     def _long(self) -> tuple[list[str], list[np.ndarray]]:
-        """``(names, columns)`` with a row for each member and iteration: member, settings, then all numbers."""
+        """Returns ``(names, columns)`` in long form: one row for each member and iteration, with member, settings and
+        all metrics.
+        """
         counts = np.arange(self._num_rows)[:, None] < self.num_iterations
         member = np.broadcast_to(np.arange(self.num_members), counts.shape)
         # All of a member's rows together.

@@ -1,4 +1,4 @@
-"""Results of a population's members in an iteration, each in the form of a single run's result."""
+"""Results of a population's members in an iteration. Each has the form of a single run's result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from jaxrl_stack.utils.results import get_nested
 
 
 class MemberResults(Sequence[Result]):
-    """A sequence of results, each created at its access, because most numbers are only read for all members together.
+    """Sequence of the members' results. A result is created when it is accessed, because most metrics are read for all
+    members together (`column`).
 
     Args:
         numbers: Nested dicts of values that members share, and of arrays ``[M]``.
@@ -56,7 +57,7 @@ class MemberResults(Sequence[Result]):
         return f"<results of {len(self)} members; [0] is the first one's>"
 
     def only(self, paths: Iterable[str]) -> MemberResults:
-        """The same results with only the numbers at these paths, if present."""
+        """Returns results that contain only the metrics at these paths, if present."""
         numbers: dict[str, Any] = {}
         for path in paths:
             *parents, name = path.split("/")
@@ -71,7 +72,7 @@ class MemberResults(Sequence[Result]):
         return MemberResults(numbers, len(self))
 
     def column(self, path: str) -> np.ndarray:
-        """A number of all members.
+        """Values of one metric for all members.
 
         Returns:
             ``float64[M]``.
@@ -93,7 +94,7 @@ def _scalar(value: Any, index: int) -> Any:
 
 
 def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = RETURN) -> dict[str, Any]:
-    """Numbers of all members together.
+    """Statistics over all members: median, IQM, best and worst return.
 
     Args:
         members: Results of the members.

@@ -27,7 +27,7 @@ _COLORS = ("#2a78d6", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6
 
 
 class NotebookDisplay(Silence):
-    """HTML that is replaced at most four times a second; needs no server and no network.
+    """Live display in a notebook: HTML that is updated at most four times a second. Needs no server and no network.
 
     Args:
         criteria: Stop criteria, for the progress bar and the ETA.
@@ -82,7 +82,7 @@ class NotebookDisplay(Silence):
 
 
 def curve_svg(x: np.ndarray, y: np.ndarray, *, label: str, parts: Mapping[str, np.ndarray] | None = None) -> str:
-    """A curve as SVG with the ends of its axes; empty for fewer than two points.
+    """Draws a curve as SVG, with labels at the ends of the axes; empty for fewer than two points.
 
     Args:
         x: ``float64[n]``, ascending.

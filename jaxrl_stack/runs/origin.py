@@ -34,7 +34,7 @@ def write_origin(
 
 
 def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads the dict that `write_origin` has written; an empty dict if nothing is readable."""
+    """Reads the dict that `write_origin` wrote; {} if the file is missing or damaged."""
     try:
         found = json.loads(Path(directory, ORIGIN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def how_it_ended(reason: StopReason | None) -> dict[str, Any]:
-    """Facts that `run_origin` does not know at the start: ``stopped`` with the reason, and whether it is the goal."""
+    """Entry ``stopped`` for ``run.json``: the reason, and whether the run reached its goal. {} while it runs."""
     return {} if reason is None else {"stopped": {"reason": str(reason), "is_goal": reason.is_goal}}
 
 
@@ -54,7 +54,7 @@ def write_end(directory: str | os.PathLike[str], reason: StopReason) -> None:
 
 
 def run_origin(command: Sequence[str] | None = None, *, algorithm: str | None = None) -> dict[str, Any]:
-    """Facts that allow to repeat a run that starts now, as JSON.
+    """Facts for repeating a run that starts now (command, versions, git commit), as JSON.
 
     Args:
         command: Words of the command; None for this process's command.

@@ -68,7 +68,7 @@ class RunOutput:
             _LOGGER.addHandler(self._log)
 
     def write(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
-        """Adds the result of an iteration, and values of settings that were changed during the run."""
+        """Writes an iteration's result, and the values of settings that changed during the run."""
         if self._writer is None and self._asked_for is not None:
             with deferred_interrupt():
                 self._open(self._asked_for)
@@ -102,12 +102,12 @@ class RunOutput:
         return self._trackers
 
     def log(self, text: str) -> None:
-        """Adds a text to the log file only; before the first result there is no log file."""
+        """Writes a text only to the log file, which exists after the first result."""
         if self._log is not None and self.directory is not None:
             self._log.handle(logging.LogRecord("jaxrl_stack", logging.INFO, "", 0, text, None, None))
 
     def note_end(self, reason: StopReason, text: str) -> None:
-        """Writes the end of a run: the reason into ``run.json``, a text about it into the log file."""
+        """Writes why a run ended: the reason to ``run.json`` and a text to the log file."""
         if self.directory is not None:
             write_end(self.directory, reason)
         self.log(text)

@@ -44,7 +44,7 @@ class PBT:
     custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def is_due(self, time: float, last: float) -> bool:
-        """Whether members are perturbed.
+        """Whether members are perturbed now.
 
         Args:
             time: Present time.
@@ -82,7 +82,7 @@ def quantiles(scores: np.ndarray, fraction: float, diverged: Sequence[int] = ())
 
 
 class Explored(NamedTuple):
-    """New settings of a member.
+    """New settings of a member, and the operations that changed them.
 
     Attributes:
         settings: Name -> value.
@@ -156,6 +156,6 @@ def _as_type(old: Any, new: Any) -> Any:
 
 
 def _nearest(space: Any, old: Any, new: Any) -> Any:
-    """The end of a search space that is nearest to a refused value; the old value if the space has no ends."""
+    """Clips a refused value to the bounds of its search space; returns the old value if the space has no bounds."""
     ends = finite_ends(space)
     return min(max(new, ends[0]), ends[1]) if len(ends) == 2 else old

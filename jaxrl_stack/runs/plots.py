@@ -68,8 +68,8 @@ def bands_of(
 def bands_by_agent(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
-    """The bands of `bands_of`; for a single group, a band for the return of each of several agents, and a thin one for
-    their sum.
+    """Bands as in `bands_of`. A single group of multi-agent runs gets one band for each agent's return, and a thin one
+    for the sum.
 
     Args:
         runs, key, x, aggregate, band: See `bands_of`, also for errors. Keys other than a mean return have one band for
@@ -86,7 +86,7 @@ def bands_by_agent(
 
 
 def _curves(runs: Sequence[Run], key: str, x: str) -> list[Curve]:
-    """Curve of each run; diverged runs keep their last value while others continue.
+    """Curve of each run. The curve of a diverged run is extended with its last value to the end of the longest run.
 
     Raises:
         KeyError: If a run has no such number, unless it diverged before it had one.
@@ -113,7 +113,7 @@ def plot_runs(
     title: str | None = None,
     **options: Unpack[AxisOptions],
 ) -> Any:
-    """Draws runs: a line for each run, or for each group of seeds with a band.
+    """Draws one line for each run, or one line with a band for each group of seeds.
 
     The mean return of a single group with several agents has a line for each agent, or for each policy if there are
     more than 8 agents, and a thin line for the sum.
@@ -224,7 +224,7 @@ def compare(
 
 
 def comparison_text(rows: Sequence[Comparison], x: str = STEPS, format: str = "text") -> str:
-    """The result of `compare` as a table.
+    """Formats the result of `compare` as a table.
 
     Args:
         rows: Result of `compare`.

@@ -105,7 +105,8 @@ def seconds_between_lines(elapsed: float) -> float:
 
 
 class LiveDisplay(Silence):
-    """Lines that are redrawn a few times a second: progress bar and ETA, the numbers, and the curve of the return.
+    """Lines in the terminal that are redrawn a few times a second: progress bar with ETA, metrics, and the curve of the
+    return.
 
     Args:
         console: A terminal.
@@ -163,7 +164,7 @@ class LiveDisplay(Silence):
 
 
 def _sparklines(history: History) -> list[Text]:
-    """The curve of the return; for several agents one for each, and a dim one of the sum."""
+    """Curve of the return in characters; with several agents, one for each and a dim one for the sum."""
     parts = columns_of_agents(history.columns)
     if not parts:
         return [Text(f"  {history.sparkline(width=_SPARKS)}")]

@@ -94,7 +94,7 @@ def report_html(
     x: str = STEPS,
     aggregate: str = "iqm",
 ) -> str:
-    """The text of a report; see `write_report`."""
+    """Builds the HTML text of a report; see `write_report`."""
     if not runs:
         raise ValueError("A report needs at least one run. Pass folders of runs.")
     first = runs[0]
@@ -148,7 +148,9 @@ def _summary(runs: Sequence[Run], x: str, aggregate: str) -> str:
 
 
 def _form(runs: Sequence[Run]) -> str:
-    """Sentence about the form of training, as members of populations or separately; empty for a single separate run."""
+    """Sentence that says whether the runs were members of populations or trained separately; empty for a single
+    separate run.
+    """
     together = [run for run in runs if run.origin.get("num_members")]
     if len(runs) == 1:
         return f"one of {runs[0].origin['num_members']} members of one program" if together else ""
@@ -245,7 +247,7 @@ def _findings(runs: Sequence[Run]) -> str:
 
 
 def _video(folder: Path | None) -> str:
-    """The newest video of a run's folder."""
+    """HTML of the newest video in a run's folder; empty without one."""
     if folder is None:
         return ""
     found = [path for path in folder.rglob("*") if path.suffix.lower() in _VIDEOS and path.is_file()]

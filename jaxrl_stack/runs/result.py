@@ -19,7 +19,7 @@ _NOT_SHOWN = frozenset(MODULE) | {"num_module_steps_trained_lifetime_throughput"
 
 
 class ResultPart(dict[str, Any]):
-    """The part of a result below one of its keys: a dict with helpful errors for missing keys.
+    """Nested dict of a result, whose KeyErrors name similar keys.
 
     JAX treats it as a pytree like any dict; ``jax.tree.map`` returns a plain dict.
 
@@ -128,7 +128,7 @@ class Result(dict[str, Any]):
                 yield from self._line(f"learners/{module_id}/{name}")
 
     def _own(self) -> Iterator[_Line]:
-        """Lines of values that callbacks or training steps have logged at the top level."""
+        """Lines of metrics that callbacks or training steps have logged at the top level."""
         for name in self:
             if name not in ROOT:
                 yield from self._line(name)

@@ -88,13 +88,13 @@ class Run:
 
     @property
     def has_reached_goal(self) -> bool:
-        """Whether it ended because it reached its goal, such as a return."""
+        """Whether the run ended because it reached its goal, such as a return."""
         stopped = self.origin.get("stopped")
         return isinstance(stopped, Mapping) and stopped.get("is_goal") is True
 
     @property
     def has_diverged(self) -> bool:
-        """Whether it ended because its numbers were not finite."""
+        """Whether the run ended because of NaN or infinite numbers."""
         stopped = self.origin.get("stopped")
         return isinstance(stopped, Mapping) and str(stopped.get("reason")).startswith(DIVERGED)
 
@@ -186,15 +186,15 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """Words that labels of `grouped` leave out: algorithm and environment, if equal for all runs; None for a single
-    group, whose label has them.
+    """Algorithm and environment if equal for all runs: the title of a figure whose labels omit them. None for a single
+    group, whose label contains them.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
 
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups of runs with equal settings, except settings that are not compared."""
+    """Groups runs with equal settings, ignoring seeds and paths."""
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
         compared = {name: value for name, value in run.settings.items() if name not in _NOT_COMPARED}
@@ -204,7 +204,9 @@ def _alike(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
-    """Title -> its difference from the other titles; empty if several groups share one title."""
+    """Maps each title to its shortest distinct form: the algorithm if all environments are equal, the environment if
+    all algorithms are, else the title. A title that several groups share gets "".
+    """
     titles = dict.fromkeys(run.title for run in firsts)
     if len(titles) == 1:
         return dict.fromkeys(titles, "" if len(firsts) > 1 else firsts[0].title)
@@ -229,7 +231,7 @@ def _entries(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_of(paths: Sequence[str]) -> dict[str, str]:
-    """Path of an entry -> its last part if that is unique."""
+    """Shortens paths of entries to their last part, where it is unique."""
     last = [path.rpartition(".")[2] for path in paths]
     return {path: name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)}
 

@@ -37,7 +37,9 @@ EXPLOIT_STREAM = "population-based training"
 
 
 def default_metric(config: AlgorithmConfig) -> str:
-    """Path of the score of runs if the scheduler has none: the mean return, of evaluations if there are any."""
+    """Metric for a scheduler that names none: the mean return of evaluations if the config has any, else of
+    training.
+    """
     return EVALUATED_RETURN if config.evaluation_interval else RETURN
 
 
@@ -78,11 +80,11 @@ class Scores:
 
     @property
     def is_complete(self) -> bool:
-        """Whether members were scored in the last iteration: always, or if it has an evaluation."""
+        """Whether the last iteration has a score for every member; False if it had no evaluation."""
         return self._population.iteration % self._interval == 0
 
     def times(self) -> list[tuple[float, bool]]:
-        """Time after each iteration so far, and whether members were scored in it."""
+        """``(time, has scores)`` of each iteration so far."""
         history = self._population.history
         if not len(history):
             return []
@@ -112,7 +114,7 @@ class Scores:
         return values if self._schedule.mode == "max" else -values
 
     def as_reported(self, score: float) -> float:
-        """A score with the sign that results have."""
+        """Score with the sign of the reported metric (scores are negated if ``mode="min"``)."""
         return score if self._schedule.mode == "max" else -score
 
     def _last(self, path: str) -> np.ndarray:
@@ -134,7 +136,7 @@ def check_scheduled(
     one_program: bool,
     where: str,
 ) -> None:
-    """Refuses runs and schedules that one population cannot train.
+    """Raises ValueError for runs and schedules that one population cannot train.
 
     Args:
         trials: The runs.
@@ -303,7 +305,7 @@ def train_scheduled(
 
 
 def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], None]:
-    """Function for ``learn(after_iteration=)``: the scheduler decides, and the population is saved if that is due."""
+    """Returns a function for ``learn(after_iteration=)``: applies the scheduler and saves checkpoints when due."""
 
     def after_iteration(reason: str) -> None:
         # Decisions at the end would change settings, or end runs, that nothing trains afterwards.
@@ -315,7 +317,7 @@ def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], 
 
 
 def _written(run: Run, asked_for: Path) -> Run:
-    """The run after its files are written into a free folder."""
+    """Writes a run's files into a free folder and returns the run with that folder."""
     path = free_directory(asked_for)
     write_run(run, path)
     return dataclasses.replace(run, folder=path)
@@ -427,7 +429,7 @@ class Exploiter:
         self._write()
 
     def _note(self, time: float, *, is_complete: bool) -> bool:
-        """Notes the time of a perturbation; returns whether it is due."""
+        """Returns whether a perturbation is due at `time`; if so, stores the time."""
         is_due = is_complete and self._pbt.is_due(time, self._last)
         if is_due:
             self._last = time

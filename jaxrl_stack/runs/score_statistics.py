@@ -59,7 +59,7 @@ def iqm_score(scores: np.ndarray) -> np.ndarray:
 
 
 def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
-    """Mean amount by which runs stay below a target. Scores above the target count as the target.
+    """Mean distance of the scores below a target; scores above the target have distance 0.
 
     Args:
         scores: ``float64[..., runs, tasks]``, normalised.
@@ -72,7 +72,7 @@ def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
 
 
 def score_distribution(scores: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Share of runs above each threshold, P(score > τ): the performance profile.
+    """Performance profile: fraction of runs with a score above each threshold, P(score > τ).
 
     Args:
         scores: ``float64[..., runs, tasks]``, normalised.

@@ -16,7 +16,7 @@ _ASK_FOR = "a list of values, tune.grid_search([...]), or something to sample fr
 
 
 def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list[dict[str, Any]]:
-    """The combinations of a space.
+    """Lists the combinations of a search space.
 
     Args:
         space: Name of a setting -> a list of values, ``tune.grid_search([...])``, or something to sample from.
@@ -53,7 +53,7 @@ def combinations(space: Mapping[str, Any], num_samples: int, where: str) -> list
 
 
 def check_num_samples(num_samples: Any, where: str) -> None:
-    """Refuses what is no number of samples.
+    """Raises ValueError unless `num_samples` is an int of at least 1.
 
     Raises:
         ValueError: If it is no integer of at least 1.
@@ -68,7 +68,7 @@ def is_sampled(values: Any) -> bool:
 
 
 def _grid(name: str, values: Any, where: str) -> list[Any]:
-    """Values of a setting.
+    """Lists the values of a setting in a grid.
 
     Raises:
         ValueError: If there are no values, or one occurs twice.
@@ -106,14 +106,14 @@ def check_space(name: str, space: Any, where: str) -> None:
 
 
 def finite_ends(space: Any) -> list[Any]:
-    """The finite ends of a search space, the lower one first; [] for other objects."""
+    """Finite bounds of a search space, lower one first; [] for other objects."""
     given = getattr(space, "lower", None), getattr(space, "upper", None)
     return [end for end in given if isinstance(end, int | float) and math.isfinite(end)]
 
 
 def example_values(space: Any) -> list[Any]:
-    """Values of a search space that show whether a setting takes all of them: its choices, or values next to its finite
-    ends; [] if it has neither.
+    """Values that test whether a setting accepts its whole search space: the choices, or values next to the finite
+    bounds; [] without either.
     """
     categories = getattr(space, "categories", None)
     if categories is not None:
@@ -130,7 +130,7 @@ def example_values(space: Any) -> list[Any]:
 
 
 def sample(space: Any, rng: np.random.Generator) -> Any:
-    """A value of a search space.
+    """Draws a value from a search space.
 
     Args:
         space: An object for which `is_sampled` holds.

@@ -1,4 +1,6 @@
-"""Training of a sweep in waves: a searcher suggests settings; a budget ends the search and confirms its winners."""
+"""Sweep with a searcher that suggests settings in waves. A budget ends the search; the best settings are then trained
+with more seeds.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ SEARCH_FILE = "search.json"
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Arguments of a searched sweep.
+    """Arguments of a sweep with a searcher.
 
     Attributes:
         config: Config of all runs.
@@ -73,7 +75,7 @@ class Search:
 
 
 class Trained(NamedTuple):
-    """Runs of some combinations.
+    """Runs of some combinations of settings.
 
     Attributes:
         series: The runs.
@@ -86,7 +88,7 @@ class Trained(NamedTuple):
     members: list[tuple[int, int]]
 
     def runs_of(self, place: int) -> list[Run]:
-        """Runs of a combination."""
+        """Runs of one combination of settings."""
         return [run for run, (own, _) in zip(self.series.runs, self.members, strict=True) if own == place]
 
 
@@ -103,7 +105,8 @@ class Searched(NamedTuple):
 
 
 def default_halving(until: Until, objective: Objective) -> Halving | None:
-    """Successive halving by 4 at a sixteenth and a quarter of a goal in iterations or env steps; None for others.
+    """Default schedule for a goal in iterations or env steps: halving by 4 at 1/16 and 1/4 of the goal. None for other
+    goals.
 
     The first rung is iteration 2 or later: in iteration 1, combinations with the same seed act alike.
     """
@@ -181,7 +184,7 @@ def _trained(
 
 
 def _joined(waves: Sequence[Trained]) -> Trained:
-    """All waves as one."""
+    """Joins the runs of several waves."""
     runs = tuple(run for wave in waves for run in wave.series.runs)
     if not runs:
         raise KeyboardInterrupt
@@ -209,7 +212,7 @@ def _has_score(run: Run, search: Search) -> bool:
 
 
 def _require_scores(trained: Trained, search: Search) -> None:
-    """Refuses runs of which none has the metric, unless all have diverged.
+    """Raises if no run reported the metric; does nothing if all runs diverged.
 
     Raises:
         ValueError: Names the metric.
@@ -278,7 +281,7 @@ class Trainer:
         return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
 
     def expected_steps(self) -> float:
-        """Env steps of a run that reaches the goal; 0 if the goal or the config does not say it."""
+        """Number of env steps of a run that reaches the goal; 0 if unknown."""
         search = self._search
         if callable(search.until):
             return 0.0
@@ -298,7 +301,7 @@ class Trainer:
         return StopCriteria(until) if halving is None else halving.with_end(until)
 
     def train(self, trials: Sequence[Trial], *, is_search: bool = True) -> tuple[dict[int, Run], bool]:
-        """Trains runs, except those that the folder contains.
+        """Trains the runs that are not finished in the folder.
 
         Args:
             trials: The runs.
@@ -340,7 +343,7 @@ class Trainer:
         check_scheduled(trials, halving, search.space, goal, one_program=search.one_program, where=search.where)
 
     def _check(self, trials: Sequence[Trial], halving: Halving | None) -> None:
-        """Refuses runs that one program cannot serve."""
+        """Raises ValueError for runs that need different programs."""
         search = self._search
         if halving is not None:
             self._check_halving(trials, halving)
@@ -362,7 +365,9 @@ class Trainer:
         folder: SeriesFolder,
         runs: dict[int, Run],
     ) -> bool:
-        """Trains runs at some indices, at most as many as fit, as members; False after Ctrl-C."""
+        """Trains the runs at `places` as members of a population, as many as fit into memory; returns False after
+        Ctrl-C.
+        """
         search, directory = self._search, trials[0].base.results_dir
         own = [trials[place].without_folder() for place in places]
         population = self._started(own)
@@ -394,7 +399,7 @@ class Trainer:
         return True
 
     def _started(self, trials: Sequence[Trial]) -> Population:
-        """The population with these runs as members, or with the first ones if not all fit into memory.
+        """Builds or restarts the population with these runs as members, as many as fit into memory.
 
         It is built for the largest wave so far, also if that wave was trained by an earlier call: the arrays of a
         program have the same shapes then, and sums the same order.
@@ -434,7 +439,7 @@ class Trainer:
 
 
 class Record:
-    """Suggestions, results and costs of the waves of a sweep; in a folder, a killed sweep continues from them.
+    """Suggestions, results and costs of a sweep's waves. If stored in a folder, a killed sweep continues from them.
 
     The searcher is saved after the suggestions of each wave, before it trains. A call that continues restores the last
     of these states, trains the rest of that wave, and reports its results.
@@ -517,7 +522,7 @@ class Record:
         return list(suggested.values())
 
     def _suggested(self, size: int, expected_steps: Callable[[], float]) -> dict[str, Mapping[str, Any]]:
-        """Valid settings of the next wave by trial id, at most as many as fit; {} if the search has ended."""
+        """Asks the searcher for the next wave's settings, ``{trial id: settings}``; {} if the search has ended."""
         search = self._search
         size = min(size, self._room_in_samples(), self._room_in_budget(expected_steps))
         suggested: dict[str, Mapping[str, Any]] = {}
@@ -540,7 +545,7 @@ class Record:
         return suggested
 
     def finish_wave(self, number: int, trained: Trained, seconds: float) -> None:
-        """Records the cost of a wave, and reports the results to the searcher unless it knows them."""
+        """Stores the cost of a wave, and reports its results to the searcher once."""
         wave, search = self._waves[number], self._search
         if wave["seconds"] is None:
             steps = [float(run.history[STEPS][-1]) for run in trained.series.runs if len(run.history)]
@@ -567,7 +572,7 @@ class Record:
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
 
     def _room_in_budget(self, expected_steps: Callable[[], float]) -> int:
-        """Combinations of the next wave that fit into the budget together with the confirmation."""
+        """Number of combinations for the next wave, so that wave and confirmation fit into the budget."""
         budget, search = self._search.budget, self._search
         if budget is None:
             return WAVE_WITH_HALVING
@@ -597,7 +602,7 @@ class Record:
 
     @property
     def _spent_seconds(self) -> float:
-        """Seconds of this call and of earlier ones, with compiling and everything else between the waves."""
+        """Seconds spent in this and earlier calls, including compilation."""
         return self._earlier_seconds + time.perf_counter() - self._started
 
     def _spent_text(self) -> str:
@@ -629,7 +634,7 @@ class Record:
 
 
 def _num_full_runs(number: int, halving: Halving | None) -> float:
-    """Length of all combinations of a wave together, in lengths of one that reaches the goal."""
+    """Training steps of a wave in units of one complete run: stopped runs count as fractions."""
     if halving is None:
         return number
     ends, total = [0.0, *halving.rungs, halving.max_t], 0.0

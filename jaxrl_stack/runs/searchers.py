@@ -1,4 +1,4 @@
-"""Searchers, which suggest settings of a sweep: Ray Tune's interface, and random search."""
+"""Searchers that suggest settings of a sweep: the interface of Ray Tune, and random search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINISHED = "FINISHED"
 
 
 class Searcher(Protocol):
-    """Part of Ray Tune's ``Searcher`` that sweeps call."""
+    """Methods of Ray Tune's ``Searcher`` that sweeps call."""
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any]) -> bool: ...
     def suggest(self, trial_id: str) -> Any: ...
@@ -27,7 +27,7 @@ class Searcher(Protocol):
 
 
 class Objective(NamedTuple):
-    """Number that a searcher optimizes.
+    """Metric that a searcher optimizes, and its direction.
 
     Attributes:
         metric: Path of the number in results.
@@ -64,7 +64,7 @@ class RandomSearch:
         return True
 
     def suggest(self, trial_id: str) -> Any:
-        """The next combination; `FINISHED` after the last one if no value is sampled."""
+        """Returns the next combination; `FINISHED` after the last one of a grid without sampled values."""
         if not self._sampled and self._position == len(self._grid):
             return FINISHED
         one = self._grid[self._position % len(self._grid)]
@@ -80,14 +80,14 @@ class RandomSearch:
         Path(checkpoint_path).write_text(json.dumps([self._position, self._rng.bit_generator.state]), encoding="utf-8")
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restores what `save` wrote."""
+        """Restores the position and generator that `save` wrote."""
         self._position, self._rng.bit_generator.state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
 
 
 def prepared(
     searcher: Any, space: Mapping[str, Any], default: str, where: str, other: Objective | None = None
 ) -> Objective:
-    """Gives a searcher its space, and returns its objective.
+    """Passes the search space to a searcher, and returns its objective.
 
     Args:
         searcher: Object with Ray Tune's `Searcher` interface.

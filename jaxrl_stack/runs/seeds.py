@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SeedRuns(Series):
-    """Runs of one config with different seeds; ``print(seeds)`` shows a table of the end of each seed."""
+    """Runs of one config with different seeds; ``print(seeds)`` shows a table with the final return of each seed."""
 
     def band(self, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95) -> Band:
         """Aggregate of the seeds, with the arguments of `plot`."""
         return bands_of(self.runs, key, x, aggregate=aggregate, band=band)[0]
 
     def table(self, key: str = RETURN, x: str = STEPS) -> str:
-        """A table for terminals: a row for each seed, and a last one for the interquartile mean of the seeds.
+        """Table for terminals: one row for each seed, and a last row with the interquartile mean of the seeds.
 
         A seed without such a number, for example because no episode has ended, has dashes and does not count.
 

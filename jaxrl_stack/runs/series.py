@@ -1,4 +1,4 @@
-"""Training of several configs to the same goal, as members of populations or one after the other."""
+"""Training of a series: several runs with the same goal, as members of populations or one after the other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Runs that were trained to the same goal.
+    """Several runs, trained to the same goal.
 
     Attributes:
         runs: Runs in the requested order; after Ctrl-C the finished ones.
@@ -91,7 +91,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A planned run.
+    """Planned run: config, seed and settings.
 
     Attributes:
         base: Common config of all runs of the series; each run has a folder below its ``results_dir``.
@@ -114,12 +114,14 @@ class Trial:
         return None if self.base.results_dir is None else folder_of(self.name, self.base.results_dir)
 
     def config(self) -> AlgorithmConfig:
-        """An open copy of the run's config."""
+        """Unfrozen copy of the run's config."""
         own = self.base.with_settings(self.settings).debugging(seed=self.seed)
         return own if self.folder is None else own.reporting(results_dir=self.folder)
 
     def member_config(self) -> AlgorithmConfig:
-        """An open copy of the run's config as a member of a population, which writes all folders."""
+        """Unfrozen copy of the run's config without its own results folder: the population writes the folders of all
+        members.
+        """
         return self.base.with_settings(self.settings).debugging(seed=self.seed)
 
     @property
@@ -128,7 +130,7 @@ class Trial:
         return {"seed": self.seed, "settings": self.settings}
 
     def without_folder(self) -> Trial:
-        """The same run without files."""
+        """Returns the run with ``results_dir=None``, so that it writes no files."""
         return dataclasses.replace(self, base=self.base.copy(copy_frozen=False).reporting(results_dir=None))
 
 
@@ -174,7 +176,7 @@ def kept_in_folder(
     schedule: Any = None,
     where: str,
 ) -> SeriesFolder:
-    """The folder of a series that continues after a kill; see `SeriesFolder`.
+    """Creates the folder from which a killed series continues; see `SeriesFolder`.
 
     Args:
         trials: Trials of the series, with one ``results_dir``.
@@ -282,7 +284,7 @@ def _as_population(
     *,
     progress: bool,
 ) -> tuple[bool, Mapping[str, Any]]:
-    """Trains a group of trials as one population, or in waves of one program if not all fit into memory.
+    """Trains a group of trials as one population; if memory is short, in several waves with the same program.
 
     If the folder has a checkpoint of some trials, only these are trained.
 
@@ -379,14 +381,14 @@ def train_one_by_one(
 
 
 def known_defaults(trial: Trial) -> Mapping[str, Any]:
-    """`Series.defaults` without an algorithm, as far as known."""
+    """Default settings of the trial's algorithm, from a new config: `Series.defaults` when no algorithm was built."""
     return as_json(type(trial.base)().to_dict())
 
 
 def _interrupted(
     trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
 ) -> Series:
-    """The finished runs after Ctrl-C.
+    """Returns the runs that were finished before Ctrl-C.
 
     Raises:
         KeyboardInterrupt: If none was finished.
@@ -400,7 +402,7 @@ def _interrupted(
 def series_of(
     trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
 ) -> Series:
-    """The series of some trials' runs, with the names of the trials.
+    """Builds a `Series` from finished runs, named as their trials.
 
     Args:
         trials: All trials.
@@ -412,7 +414,7 @@ def series_of(
 
 
 def _groups(configs: Sequence[Any], are_alike: Callable[[Any, Any], bool]) -> list[list[int]]:
-    """Indices of configs, grouped by configs that are alike."""
+    """Groups the indices of configs for which `are_alike` is True."""
     groups: list[list[int]] = []
     for place, config in enumerate(configs):
         group = next((group for group in groups if are_alike(config, configs[group[0]])), None)

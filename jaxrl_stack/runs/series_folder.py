@@ -1,4 +1,6 @@
-"""Folder of a series that continues after a kill: finished runs, and checkpoints of the others."""
+"""Folder of a series (several runs with one goal) that continues after a kill: finished runs, and checkpoints of the
+others.
+"""
 
 from __future__ import annotations
 
@@ -110,16 +112,18 @@ class SeriesFolder:
             )
 
     def run_folder(self, place: int) -> Path:
-        """The folder of a run's files."""
+        """Folder with the files of one run."""
         assert self.path is not None
         return folder_of(self._names[place], self.path)
 
     def finished(self) -> dict[int, Run]:
-        """Finished runs, by index."""
+        """Finished runs, by index in the series."""
         return {} if self.path is None else {place: run for place, (run, _) in finished_runs(self.path).items()}
 
     def begun(self, places: Sequence[int]) -> list[int]:
-        """Indices of the first unfinished wave with a checkpoint among these runs; empty if there is none."""
+        """Indices of the first unfinished wave (runs trained together) that has a checkpoint and contains only
+        `places`; [] without one.
+        """
         return next((wave["places"] for wave in self._saved_waves() if set(wave["places"]) <= set(places)), [])
 
     def _saved_waves(self) -> list[dict[str, Any]]:
@@ -130,7 +134,8 @@ class SeriesFolder:
         return [wave for wave in unfinished if _checkpoint(self.path, wave["places"][0]).exists()]
 
     def check_kind(self, where: str, *, is_one_program: bool) -> None:
-        """Refuses to continue members of a population one after the other, or the reverse.
+        """Raises ValueError if the folder's checkpoints are of a population and the runs are now trained one by one, or
+        the reverse.
 
         Raises:
             ValueError: Names the former value of ``one_program``.
@@ -144,7 +149,7 @@ class SeriesFolder:
                 )
 
     def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
-        """Begins or continues the runs at some indices, which `trained` trains together.
+        """Begins or continues the runs at `places`, which `trained` trains together.
 
         If the folder has a checkpoint of these runs, `trained` restores it.
         """
@@ -182,7 +187,7 @@ class Wave:
         self.is_restored = self.is_trained = False
 
     def begin(self) -> None:
-        """Records the wave in the folder, and continues from its checkpoint if there is one."""
+        """Writes the wave to the folder; if it has a checkpoint, restores it."""
         if self._folder.path is None:
             return
         self._folder.write_content()
@@ -207,7 +212,7 @@ class Wave:
             self._saved_at = time.perf_counter()
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
-        """Writes the files of the runs and scores them; they then count as finished.
+        """Writes the files and scores of the runs, and marks the wave as finished.
 
         A checkpoint is saved first, so a kill during scoring loses only the scores.
 
@@ -261,13 +266,13 @@ class Wave:
 
 
 def schedule_text(schedule: Any) -> str:
-    """Text of a dataclass of arguments, in which search spaces have their ends."""
+    """Text of a dataclass's arguments, with the bounds of search spaces."""
     given = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
     return f"{type(schedule).__name__}({', '.join(f'{name}={argument_text(one)}' for name, one in given.items())})"
 
 
 def argument_text(value: Any) -> str:
-    """Text of a value, or of a search space of Ray Tune with its distribution, ends and quantum."""
+    """Text of a value, or of a Ray Tune search space with distribution, bounds and quantum."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name}: {argument_text(one)}' for name, one in value.items())}}}"
     ends = getattr(value, "domain_str", None)
@@ -279,7 +284,9 @@ def argument_text(value: Any) -> str:
 
 
 def without_addresses(content: Any) -> Any:
-    """JSON content without the addresses in the texts of objects, which differ between processes."""
+    """Removes memory addresses from texts such as ``<object at 0x7f...>`` in JSON content; they differ between
+    processes.
+    """
     return json.loads(_ADDRESS.sub("", json.dumps(content)))
 
 
@@ -324,7 +331,7 @@ def _read_wave(file: Path) -> dict[str, Any]:
 
 
 def _read_json(file: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
-    """A JSON object with these keys.
+    """Reads a JSON object and checks that it has the given keys.
 
     Raises:
         ValueError: The file is damaged; names it and the remedy.
@@ -340,7 +347,7 @@ def _read_json(file: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
 
 
 def _read_run(path: Path, name: str, place: int) -> Run:
-    """A trained run of the series in a folder.
+    """Reads the files of a finished run.
 
     Raises:
         ValueError: Its files are missing or damaged; names the remedy.

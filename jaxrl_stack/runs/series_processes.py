@@ -80,7 +80,8 @@ def _train_one(
 
 
 def run_call(path: str, parent: str) -> None:
-    """Runs a call of `_written`. If the parent process ends, for example by ``kill -9``, it acts as after Ctrl-C.
+    """Runs a function call that `_written` stored. If the parent process ends, for example by ``kill -9``, the run
+    stops as after Ctrl-C.
 
     Args:
         path: File of the call.
@@ -99,7 +100,7 @@ def _interrupt_without(parent: int) -> None:
 
 
 def _written(call: Callable[[], None], path: Path) -> Path:
-    """Writes a call to a file that another process can load."""
+    """Writes a function call to a file that another process can load."""
     # Configs may hold functions of notebooks and scripts.
     path.write_bytes(importlib.import_module("ray.cloudpickle").dumps(call))
     return path

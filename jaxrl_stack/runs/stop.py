@@ -23,7 +23,7 @@ _MANY_ITERATIONS = 10_000
 
 
 class StopError(ValueError):
-    """Error about an invalid stop criterion. The message names it and the remedy."""
+    """Invalid stop criterion. The message names the criterion and how to correct it."""
 
 
 class StopReason(str):
@@ -75,7 +75,7 @@ class Plateau:
 
     @classmethod
     def of(cls, value: Any) -> Plateau | None:
-        """A plateau from a `Plateau` or a dict of its arguments; None for None.
+        """Converts a dict of arguments to a `Plateau`; returns a `Plateau` or None unchanged.
 
         Raises:
             StopError: If it is neither, or an argument is unknown or missing.
@@ -101,7 +101,7 @@ def _is_number(value: Any) -> bool:
 
 
 class StopCriteria:
-    """Stop criteria of a run; the first one that is reached ends it.
+    """Stop criteria of a run. The run ends when the first one is reached.
 
     Args:
         until: A dict such as ``{"env_runners/episode_return_mean": 475}``, whose paths can also be nested dicts and
@@ -156,7 +156,7 @@ class StopCriteria:
             self.targets[path] = value
 
     def add(self, path: str, target: float) -> None:
-        """Adds a criterion; of two with the same path, the first reached one ends the run."""
+        """Adds a criterion. If `path` already has a target, the lower one ends the run."""
         self.targets[path] = min(target, self.targets.get(path, target))
 
     def check_evaluation(
@@ -190,7 +190,7 @@ class StopCriteria:
             self._check(known, {path: math.inf for path in self._paths_of_plateau() if not path.startswith(later)})
 
     def reached(self, result: Mapping[str, Any]) -> StopReason | None:
-        """The reached criterion in words; None if none is reached. Call it with each result in sequence.
+        """Returns a sentence about the reached criterion, or None. Call it with every result, in order.
 
         Raises:
             StopError: If the result has no value at a path. Results have all keys from the start, so the first one
@@ -210,7 +210,7 @@ class StopCriteria:
 
     @property
     def paths(self) -> list[str] | None:
-        """Paths of all values that `reached` reads; None if a function may read any."""
+        """Paths of all metrics that `reached` reads; None if a criterion is a function, which may read any."""
         return None if self.function is not None else [*self.targets, *self._paths_of_plateau()]
 
     def _paths_of_plateau(self) -> list[str]:
@@ -234,7 +234,7 @@ class StopCriteria:
         return StopReason(f"{plateau}, since {self._best[0]:g}", is_goal=False)
 
     def _check(self, result: Mapping[str, Any], targets: Mapping[str, Any]) -> StopReason | None:
-        """The first reached one of these criteria, in words; all must be numbers of the result."""
+        """Returns a sentence about the first reached target, or None; raises if a metric is not a number."""
         reached = None
         for path, target in targets.items():
             try:
@@ -251,7 +251,7 @@ class StopCriteria:
     def eta(
         self, result: Mapping[str, Any], before: Mapping[str, float], steady_seconds: float
     ) -> tuple[float | None, bool]:
-        """Estimated remaining time of the run, by criteria that grow steadily, such as steps.
+        """Estimates the remaining seconds of the run from criteria that grow steadily, such as steps.
 
         Args:
             result: The last result.
@@ -283,7 +283,7 @@ class StopCriteria:
         return min(1.0, max(done)) if done else None
 
     def _foreseeable(self, result: Mapping[str, Any]) -> dict[str, float]:
-        """Present values of the criteria that grow steadily."""
+        """Current values of the criteria that grow steadily, such as steps."""
         steady = [path for path in self.targets if is_steady(path)]
         values = flatten_result(result) if steady else {}
         return {path: float(values[path]) for path in steady if path in values}

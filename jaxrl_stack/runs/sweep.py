@@ -1,4 +1,4 @@
-"""Sweeps: training of a config with every combination of some settings, with several seeds each."""
+"""Sweeps: train a config with every combination of some settings, with several seeds each."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Sweep(Series):
         return list(self.combinations[0])
 
     def _ranking(self, key: str | None, mode: Mode | None) -> tuple[str, Mode]:
-        """The number to compare, and which end of it is best."""
+        """Metric to compare, and whether its maximum or minimum is best."""
         number = self.metric if key is None else key
         which = (self.mode if number == self.metric else "max") if mode is None else mode
         if which not in ("max", "min"):
@@ -95,7 +95,7 @@ class Sweep(Series):
         return number, which
 
     def rows(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> list[SweepRow]:
-        """A row for each combination with a finished seed, best first; rows of `confirmation` come before all others,
+        """One row for each combination with a finished seed, best first. Rows of `confirmation` (new seeds) come first,
         because the best of many searched returns is too high by luck.
 
         Seeds without the number do not count. A combination without it has NaN and comes last.
@@ -136,7 +136,7 @@ class Sweep(Series):
         return [*(dataclasses.replace(row, is_confirmed=True) for row in confirmed), *ordered]
 
     def best(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> SweepRow:
-        """The first of `rows`.
+        """First of `rows`: the best combination.
 
         Raises:
             ValueError: If no run has the number, for example because no episode has ended.
@@ -158,8 +158,8 @@ class Sweep(Series):
         return self.config.with_settings(self.best(key, x, mode=mode).settings)
 
     def table(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> str:
-        """`rows` as a table for terminals; a line follows for each setting whose best value is near an end of its
-        domain, and for a number other than the mean return.
+        """`rows` as a table for terminals. Lines below it name settings whose best value is near a bound of the search
+        space, and the metric if it is not the mean return.
         """
         rows = self.rows(key, x, mode=mode)
         length = ["iterations"] if self.has_rungs else []
@@ -180,7 +180,7 @@ class Sweep(Series):
         return "\n".join([table, *([] if (number, which) == (RETURN, "max") else [ranked]), *ends])
 
     def _lines_of_ends(self, best: Mapping[str, Any]) -> list[str]:
-        """A line for each setting whose best value is near an end of its domain."""
+        """Lines about settings whose best value is near a bound of the search space."""
         lines = []
         for name, values in self.space.items():
             end = end_of_domain(values, best.get(name))
@@ -222,7 +222,7 @@ class Sweep(Series):
         *,
         title: str | None = None,
     ) -> Any:
-        """Draws `SweepRow.last` for each pair of values of two settings.
+        """Draws the final performance (`SweepRow.last`) for each pair of values of two settings.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
@@ -507,7 +507,7 @@ def _needs_a_number(until: Until) -> str:
 
 
 def _trial(config: AlgorithmConfig, settings: Mapping[str, Any], seed: int) -> Trial:
-    """A run with these settings, if they are valid together.
+    """Creates the run with these settings, after checking that they are valid together.
 
     Raises:
         ValueError: If they are not valid.

@@ -28,7 +28,7 @@ def check_format(name: str) -> None:
 def formatted_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], format: str, notes: Sequence[str] = ()
 ) -> str:
-    """A table, with notes below it.
+    """Formats a table, with notes below.
 
     Args:
         header: Names of the columns.

@@ -16,7 +16,7 @@ PROJECT = "jaxrl"
 
 
 class Tracker(NamedTuple):
-    """A run in a tracker.
+    """One run in an experiment tracker.
 
     Attributes:
         log: Function of the finite numbers of an iteration, by path, and the env steps sampled so far.
@@ -53,8 +53,8 @@ def _trackio(options: Mapping[str, Any], info: RunInfo) -> Tracker:
 
 
 def _mlflow(options: Mapping[str, Any], info: RunInfo) -> Tracker:
-    """Tracker with a separate MLflow client, so that several runs of a process do not share MLflow's stack of active
-    runs.
+    """Creates a tracker with a separate MLflow client, so that several runs of a process do not share MLflow's stack of
+    active runs.
     """
     mlflow = _package("mlflow")
     given = {"experiment_name": PROJECT, "run_name": info.name, **options}
@@ -86,7 +86,7 @@ def _package(name: str) -> Any:
 
 
 def check_installed(loggers: Mapping[str, Any]) -> None:
-    """Raises an ImportError for the first tracker whose package is not installed, before anything is built."""
+    """Raises ImportError for the first tracker whose package is not installed. Called before training is built."""
     for name in loggers:
         if importlib.util.find_spec(name) is None:
             _package(name)

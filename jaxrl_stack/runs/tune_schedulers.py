@@ -21,7 +21,7 @@ _ASHA = "ray.tune.schedulers.async_hyperband.AsyncHyperBandScheduler"
 
 
 def read_scheduler(scheduler: Any, where: str) -> Schedule:
-    """The schedule of a scheduler.
+    """Converts a Ray Tune scheduler to the package's schedule.
 
     Args:
         scheduler: A ``PopulationBasedTraining`` or ``ASHAScheduler`` of Ray Tune, or a schedule, which is returned.

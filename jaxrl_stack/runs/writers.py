@@ -126,7 +126,7 @@ class ResultWriter:
 
 
 class _EventFile:
-    """File of TensorBoard events, which are in the file as soon as they are written.
+    """TensorBoard event file that writes every event immediately.
 
     tensorboardX's SummaryWriter passes every scalar through a queue to a thread. Its `flush` may therefore run before
     the scalar is written, and then waits for the disk (3 ms). This class writes one record per step directly.
@@ -161,7 +161,7 @@ class _EventFile:
 
 
 def as_json(value: Any) -> Any:
-    """A value of plain JSON types: NaN and infinities become null, other values become text."""
+    """Converts a value to plain JSON types: NaN and infinities become null, unknown objects become text."""
     if type(value) is float:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (bool, int, str)):
@@ -183,7 +183,7 @@ def as_json(value: Any) -> Any:
 
 
 def _without(paths: Set[str], tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dicts without the values at `paths`, and without dicts that become empty."""
+    """Copies nested dicts without the values at `paths` and without dicts that become empty."""
     kept = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
