@@ -25,7 +25,7 @@ _GIF_FPS = 50
 
 
 def checked_path(path: str | os.PathLike[str]) -> pathlib.Path:
-    """The path of a video, whose folder need not exist.
+    """Checks the ending of a video's path; its folder need not exist.
 
     Raises:
         ValueError: It does not end in .mp4, .webm or .gif.
@@ -37,7 +37,7 @@ def checked_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps: float = 30.0) -> pathlib.Path:
-    """Writes a video, one frame at a time; folders are made.
+    """Writes a video one frame at a time; creates missing folders.
 
     Args:
         frames: uint8 ``[H, W, 3]``, all of one size, both sides even.
@@ -96,7 +96,7 @@ def _encode(av: Any, frames: Iterator[np.ndarray], path: pathlib.Path, fps: floa
 
 
 def _write_gif(frames: Iterator[np.ndarray], path: pathlib.Path, fps: float) -> None:
-    """A gif with the colours of each frame; of more than 50 frames per second some are left out."""
+    """Writes a GIF with a colour palette for each frame. Above 50 frames per second, frames are skipped."""
     image = pillow().Image
     every = max(1, -(-int(fps) // _GIF_FPS))
     pictures = (image.fromarray(frame).quantize(dither=0) for frame in itertools.islice(frames, 0, None, every))

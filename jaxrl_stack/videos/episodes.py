@@ -25,7 +25,7 @@ _HOLD_S = 0.5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordedEpisode:
-    """One episode to be shown.
+    """Recorded episode for a video.
 
     Attributes:
         frames: uint8 ``[H, W, 3]`` each: of the first state, then after every step. May be drawn while it is iterated.
@@ -55,7 +55,7 @@ class PackedFrames:
             self.append(frame)
 
     def append(self, frame: object) -> None:
-        """One more."""
+        """Compresses and appends a frame."""
         array = checked_frame(frame)
         self._packed.append((array.shape, zlib.compress(array.tobytes(), 1)))
 
@@ -114,18 +114,18 @@ def action_text(action: Any) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """The text, or its beginning if it is wider than this number of pixels."""
+    """Shortens a text to a width in pixels."""
     most = max(1, (width - 8) // _CHARACTER)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _so_far(rewards: np.ndarray) -> np.ndarray:
-    """float64 ``[T + 1]``, the return before each step and at the end."""
+    """Return before each step and at the end, float64 ``[T + 1]``."""
     return np.concatenate([[0.0], np.cumsum(rewards, dtype=np.float64)])
 
 
 def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
-    """The returns of agents by name, in lines that fit; as many lines for all returns of these agents."""
+    """Returns of the agents as lines of text that fit the width; [] for too many agents."""
     if len(returns) > _MOST_AGENTS:
         return []
     cell = max(map(len, returns), default=0) + len(": -1.23457e-08   ")
@@ -135,7 +135,7 @@ def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
 
 
 def check_num_episodes(episodes: object) -> None:
-    """Raise a ValueError unless it is a number of episodes to record."""
+    """Raises ValueError unless the number of episodes is an int of at least 1."""
     if isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
         raise ValueError(f"record(episodes={episodes!r}): give an integer of at least 1.")
 
@@ -167,7 +167,7 @@ def _fitted(frame: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _with_text(frame: np.ndarray, lines: Sequence[str]) -> np.ndarray:
-    """The frame with lines below it, both sides even, as video codecs want them."""
+    """Draws lines of text below a frame. Width and height become even, as video codecs require."""
     pil = pillow()
     height, width = frame.shape[:2]
     picture = pil.Image.new("RGB", (width + width % 2, height + height % 2 + _LINE * len(lines) + 4), "white")

@@ -20,7 +20,7 @@ _MOST_BYTES = 30_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """A video of episodes. Shown by a notebook, it is a player that holds the file and needs no server.
+    """Video of episodes. In a notebook it appears as a player that contains the file and needs no server.
 
     Attributes:
         path: The file.
@@ -48,7 +48,7 @@ class Video:
         return f"{self.path}: {len(self.returns)} episode(s), return {shown}"
 
     def _repr_html_(self) -> str:
-        """The player, with the file inside."""
+        """HTML player that contains the file."""
         size, text = self.path.stat().st_size, html.escape(str(self))
         if size > _MOST_BYTES:
             return f"<p>{text} ({size / 1e6:.0f} MB, too large for a notebook)</p>"
@@ -56,7 +56,7 @@ class Video:
 
 
 def player(path: pathlib.Path, text: str) -> str:
-    """HTML that holds a video's file and plays it.
+    """Returns HTML that contains a video's file and plays it.
 
     Args:
         path: The file, .mp4, .webm or .gif.
@@ -71,7 +71,7 @@ def player(path: pathlib.Path, text: str) -> str:
 
 
 def make_video(episodes: Sequence[RecordedEpisode], path: str | os.PathLike[str], fps: float = 30.0) -> Video:
-    """Writes episodes, one after the other, to one file.
+    """Writes several episodes to one file, one after the other.
 
     Args:
         episodes: At least one.
