@@ -81,7 +81,7 @@ def sampling_numbers(
     module_map: ModuleMap,
     means: Mapping[str, Mapping[str, float]] = ONE_AGENT,
 ) -> dict[str, Any]:
-    """Numbers below ``env_runners`` in an iteration's result.
+    """Metrics under the key ``env_runners`` of an iteration's result: counts, rates and returns of the sampled steps.
 
     Args:
         now: Counters after the iteration.

@@ -645,7 +645,7 @@ def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> Non
 
 
 def _algorithms(prefix: str, **kwargs: Any) -> list[str]:
-    """Names that begin with `prefix`, for shells, as the following functions."""
+    """Names of all algorithms, and ``file``, for shell completion; `argcomplete` filters them by `prefix`."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
     return [*ALGORITHMS, "file"]

@@ -61,7 +61,9 @@ class Layout:
         return {name: own for name, own in columns.items() if not others.get(name, False)}
 
     def with_states_of_all_steps(self) -> Layout:
-        """Returns the layout with chunks of one step, which store the state before every step."""
+        """Returns the layout with ``chunk_length=1``: each step has the recurrent state before it. A layout without
+        recurrent states is returned unchanged.
+        """
         return self if self.chunk_length is None else dataclasses.replace(self, chunk_length=1)
 
     def without_states(self) -> Layout:

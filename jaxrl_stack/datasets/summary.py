@@ -258,7 +258,7 @@ def _discrete_values(space: gym.Space) -> Any:
 
 
 def _components(actions: Any) -> dict[str, np.ndarray]:
-    """Numbers of actions ``{name: [n]}``."""
+    """Splits action columns ``[N, ...]`` into scalar components, ``{name: array [N]}``."""
     out: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(actions):
         name = "actions" + jax.tree_util.keystr(path)

@@ -54,7 +54,7 @@ def _is_of_torch(full: str) -> bool:
 
 
 def _methods_of_modules(source: SourceCode) -> None:
-    """Adds tasks for methods of PyTorch modules that NNX modules do not have."""
+    """Adds a to-do comment to each call of a PyTorch module method that NNX modules lack."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_MODULES:
             source.to_do(node, f"`{node.func.attr}()` is PyTorch's: {_OF_MODULES[node.func.attr]}", _LAYERS)

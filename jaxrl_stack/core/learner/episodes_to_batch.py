@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EpisodesAsBlocks(NamedTuple):
-    """Episodes as columns of blocks.
+    """Result of `episodes_to_batch`: the episodes of each module as one padded block, split over devices.
 
     Attributes:
         blocks: Blocks by module, split over devices, ``[D, T, B / D, ...]``. Their columns are obs, actions, rewards,
