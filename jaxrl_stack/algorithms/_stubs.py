@@ -67,12 +67,12 @@ def __setattr__(self, name: Never, value: Never) -> None: ...  # type: ignore"""
 
 
 def path_of(module: ModuleType) -> pathlib.Path:
-    """Path of a module's stub."""
+    """Path of a module's stub file (.pyi)."""
     return pathlib.Path(inspect.getsourcefile(module) or "").with_suffix(".pyi")
 
 
 def render(module: ModuleType) -> str:
-    """The text of a module's stub."""
+    """Renders the text of a module's stub."""
     blocks = [HEADER + IMPORTS]
     for node in _flat(ast.parse(inspect.getsource(module)).body):
         blocks.append(_class(node, getattr(module, node.name)) if isinstance(node, ast.ClassDef) else _member(node))
@@ -80,7 +80,7 @@ def render(module: ModuleType) -> str:
 
 
 def _flat(nodes: list[ast.stmt]) -> list[ast.stmt]:
-    """The nodes, including those inside of ``if TYPE_CHECKING:``."""
+    """Statements, with those inside ``if TYPE_CHECKING:`` in place of it."""
     flat: list[ast.stmt] = []
     for node in nodes:
         is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
@@ -135,7 +135,7 @@ def _class(node: ast.ClassDef, cls: type) -> str:
 
 
 def _defaults(own: Mapping[str, Any]) -> list[str]:
-    """Methods of the base class that return what a class names as its default, with narrower types."""
+    """Stub lines that narrow the return types of inherited methods to the class's own default classes."""
     members = []
     if own.get("_default_module_class") is not None:
         members.append("def get_default_rl_module_spec(self) -> RLModuleSpec: ...")

@@ -1,4 +1,4 @@
-"""Action masks of a config: which modules honour them, and whether connectors keep them."""
+"""Action masks of a config: which modules use them, and whether connectors preserve them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def honoured_mask_key(
     config: Any, module_id: str, module_class: type[RLModule] | None, observation_space: Any, action_space: Any
 ) -> str | None:
-    """The key of the mask in observations for a module that honours it; None if there is no such mask.
+    """Key of the action mask in the observations of a module that masks its actions; None if there is no mask or the
+    module ignores it.
 
     Args:
         config: The AlgorithmConfig.
@@ -43,7 +44,7 @@ def honoured_mask_key(
 
 
 def any_module_honours_masks(config: Any, specs: Mapping[str, RLModuleSpec]) -> bool:
-    """Whether one of a config's modules honours masks.
+    """Whether a module of the config masks its actions.
 
     Args:
         config: The AlgorithmConfig.
@@ -67,7 +68,7 @@ def _default_module_honours_masks(config: Any, module_id: str) -> bool:
 
 
 def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
-    """Refuse an env-to-module pipeline after which a module would not find the action mask.
+    """Raises ValueError if the env-to-module pipeline removes the action mask from observations.
 
     Args:
         pipeline: The whole pipeline, with known spaces.

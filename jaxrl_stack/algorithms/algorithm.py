@@ -241,7 +241,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             return make_driver(resolved, self, config, step, self.callbacks)
 
     def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:
-        """Resets everything that counts or collects over iterations."""
+        """Resets all counters and metrics that accumulate over iterations."""
         self._reported_config = config.to_dict()
         self.callbacks = callbacks
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
@@ -313,11 +313,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @property
     def offline_data(self) -> Any:
-        """The `OfflineData` that training reads; None where it samples."""
+        """The `OfflineData` that training reads; None if training samples an environment."""
         return getattr(self.driver.step, "data", None)
 
     def memory_estimate(self) -> dict[str, Any]:
-        """Memory that sampling and learning need, estimated before allocation from the spaces and the recurrent state.
+        """Estimates the memory of sampling and learning from spaces and recurrent states, before allocation.
 
         Returns:
             ``{"rollout": ..., "train_batch": ..., "available_bytes": ...}``: the rollout that one EnvRunner records at
@@ -330,7 +330,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # --------------------------------------------------------------------------------------------------- training
 
     def training_step(self) -> None:
-        """One training step: samples a train batch and updates from it. Override it to change this sequence.
+        """Samples a train batch and updates the modules on it. Override it to change this sequence.
 
         An override logs into ``self.metrics`` and returns None.
         """
@@ -391,14 +391,16 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return jax.disable_jit(bool(self.config.disable_jit))
 
     def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
-        """Context that prints a line if the iteration takes long; disabled inside `learn`, which has a display."""
+        """Context manager that prints a line if the iteration takes long; does nothing inside `learn`, which has a
+        display.
+        """
         if self.stop_criteria is not None:
             return contextlib.nullcontext()
         return self._long_iterations.around(iteration)
 
     def _env_steps_counted(self) -> tuple[int, float]:
-        """``(counted by the driver, in aggregated results)``. A training step may sample without the driver; aggregated
-        results then have RLlib's count of these steps.
+        """Returns ``(env steps counted by the driver, env steps in aggregated RLlib results)``. The second counts steps
+        that a user's training step sampled without the driver.
         """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
 
@@ -406,7 +408,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.metrics.peek(key) if key in self.metrics else 0.0
 
     def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
-        """Checks the return value of `training_step`, and counts steps sampled without the driver since `before`."""
+        """Checks the return value of `training_step`, and adds the env steps it sampled without the driver since
+        `before`.
+        """
         if returned is not None:
             raise ValueError(
                 f"{type(self).__name__}.training_step() returned {type(returned).__name__}; it must return None and "
@@ -440,7 +444,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
     def _results_of_evaluations(self) -> dict[str, Any]:
-        """Runs the evaluations that are due after training; returns the results of all evaluations of the iteration."""
+        """Runs the evaluations due after training; returns the results of all evaluations in this iteration."""
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
         if not in_envs.end_concurrent() and in_envs.is_due(self.iteration):
             with self._told_if_long(self.iteration):
@@ -450,7 +454,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return {**in_envs.results, **on_data.results}
 
     def _add_logged(self, result: Result, iteration: Iteration) -> None:
-        """Writes values logged by callbacks and training steps into a result, and the times of its parts."""
+        """Adds to a result what callbacks and training steps have logged, and the times of its parts."""
         merge_nested(result["env_runners"], self.driver.episode_metrics.compile())
         result["timers"]["training_step"] = iteration.seconds / iteration.num_training_steps
         if self._env_evaluations.seconds is not None and self.config.evaluation_interval:
@@ -481,11 +485,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             self.best.path = self.save_to_path(folder)
 
     def log_result(self, result: dict[str, Any]) -> None:
-        """Called with the result of every iteration before it is returned; calls ``on_train_result``."""
+        """Called with every iteration's result before `train` returns it; calls ``on_train_result``."""
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
     def _reported(self) -> dict[str, Any]:
-        """The last result with the present counters: values that `metrics.peek` finds besides logged ones."""
+        """Last result, updated with the current counters: the values that `metrics.peek` finds in addition to logged
+        ones.
+        """
         last, counts = (
             self._last_result,
             lifetime_counts(self._iterations.progress(self.driver), self.driver.module_map),
@@ -611,7 +617,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._offline_evaluations.group
 
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
-        """Adds actors that Ray has restarted back to a group, and sends them weights and connector states.
+        """Returns restarted actors to a group, after sending them weights and connector states.
 
         Sampling does this in every iteration.
 
@@ -621,7 +627,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return env_runner_group.probe_unhealthy_env_runners()
 
     def restore_offline_eval_runners(self, runner_group: OfflineEvaluationRunnerGroup) -> list[int]:
-        """Adds actors that Ray has restarted back to the group. Every evaluation does this.
+        """Returns restarted actors to the group. Every evaluation calls it.
 
         Returns:
             Their ids.
@@ -776,8 +782,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return (actions, after, outputs) if full_fetch or state is not None else actions
 
     def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> Policy:
-        """Returns everything that acts as one object: both connector pipelines and the module, with their current
-        states.
+        """Returns the acting part of a trained algorithm as one object: both connector pipelines and the module, with
+        their current states.
 
         It is a snapshot: further training does not change it. `evaluate` takes the same greedy actions.
 
@@ -851,7 +857,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.learner_group.get_weights(policies)
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Replaces weights by values that `get_weights` returned; modules that `weights` leaves out keep theirs."""
+        """Replaces the weights of the modules in `weights`, the result of `get_weights`. Other modules do not
+        change.
+        """
         self.driver.set_weights(weights)
 
     def add_module(
@@ -866,7 +874,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         add_to_env_runners: bool = True,
         add_to_eval_env_runners: bool = True,
     ) -> MultiRLModuleSpec:
-        """Adds a policy that acts and learns, between two iterations.
+        """Adds a policy that acts and learns. Call it between two iterations.
 
         All other modules keep their weights, optimizer states, connector statistics and random streams bit for bit, and
         counters and metrics continue. The next `train` compiles programs again. If agents get other policies, and
@@ -922,7 +930,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         remove_from_env_runners: bool = True,
         remove_from_eval_env_runners: bool = True,
     ) -> MultiRLModuleSpec:
-        """Removes a policy, between two iterations. The other modules keep their state, as in `add_module`.
+        """Removes a policy. Call it between two iterations. The state of other modules does not change, as in
+        `add_module`.
 
         Args:
             module_id: Id of the module to remove.
@@ -953,7 +962,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         )
 
     def _change_modules(self, change: ModuleChange) -> MultiRLModuleSpec:
-        """Changes the modules: a new driver takes over the whole state.
+        """Changes the modules: builds a new driver and moves the whole state to it.
 
         After a failure, the algorithm has a driver of its former modules again.
         """
@@ -975,7 +984,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return spec
 
     def _build_with(self, config: AlgorithmConfig, state: dict[str, Any], module_map: ModuleMap) -> None:
-        """Continues with another config and a driver built from it.
+        """Replaces the config and the driver, and restores a state in the new driver.
 
         Args:
             config: May have other modules.
@@ -999,7 +1008,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # --------------------------------------------------------------------------------------------- other settings
 
     def change_settings(self, **settings: Any) -> None:
-        """Trains with other values of traced settings from the next iteration on; compiles nothing.
+        """Changes values of traced settings from the next iteration on, without recompiling.
 
         ::
 
@@ -1030,7 +1039,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 self.history.add_setting(path, lambda num_env_steps, value=value: number_at(value, num_env_steps))
 
     def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
-        """Passes other values of traced settings to all parts; returns their paths in the config."""
+        """Changes values of traced settings in all parts; returns the paths of the changed settings."""
         changed = changed_config(self.config, settings, call)
         self._wait_for_evaluations()
         with self._eager_if_asked():
@@ -1041,7 +1050,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return changed.paths
 
     def reset(self, config: AlgorithmConfig) -> bool:
-        """Starts from the beginning with another config, and keeps the compiled programs.
+        """Starts training again with another config, without recompiling.
 
         Args:
             config: Config that may differ in traced settings (lr, gamma, clip_param, ...), in `seed` and in
@@ -1127,7 +1136,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         allow: Iterable[Any] = (),
         **settings: Any,
     ) -> Self:
-        """Builds the algorithm of a checkpoint and restores its state.
+        """Builds an algorithm from a checkpoint and restores its state.
 
         Args:
             path: A folder written by `save_to_path`.
@@ -1203,7 +1212,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return wanted
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned; parts that it leaves out do not change.
+        """Restores a state from `get_state`. Parts that are missing in `state` do not change.
 
         Raises:
             ValueError: If the state is of other modules, another environment or other connectors.
@@ -1237,11 +1246,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return {**state, COMPONENT_REPLAY_BUFFER: held}
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """The config."""
+        """Constructor arguments for checkpoints: the config."""
         return (), {"config": config_to_store(self.config, self.driver.module_map)}
 
     def get_metadata(self) -> dict[str, Any]:
-        """Facts about a run that are readable without loading it."""
+        """Facts about a run for the checkpoint's metadata file, which is readable without loading the checkpoint."""
         return {
             "algorithm": type(self).__name__,
             "training_iteration": self.iteration,
@@ -1250,7 +1259,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """``"learner_group"`` and ``"env_runner"``."""
+        """Components of a checkpoint: ``"learner_group"`` and ``"env_runner"``."""
         return self.driver.components()
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:

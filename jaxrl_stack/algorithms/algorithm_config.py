@@ -134,7 +134,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def _declare(cls) -> None:
-        """Reads this class's declarations and makes the methods of the sections that it adds to."""
+        """Reads the settings that this class declares, and creates or extends the config methods (sections) for
+        them.
+        """
         own = vars(cls)
         parent = next((b._declarations for b in cls.__mro__[1:] if "_declarations" in vars(b)), None)
         sections = own.get("_sections", ())
@@ -153,7 +155,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def tuned(cls, env: str) -> Self:
-        """A config with settings that are known to learn in an environment, as ``jaxrl train`` uses by default.
+        """Returns a config with settings that are tested in an environment, as ``jaxrl train`` uses by default.
 
         Args:
             env: An id, such as ``"gymnax/CartPole-v1"``.
@@ -172,7 +174,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config.environment(env).update_from_dict(known[env])
 
     def _tuned_settings(self) -> dict[str, dict[str, Any]]:
-        """``{environment: settings}`` of the algorithm; {} for one that has none."""
+        """Tuned settings of the algorithm by environment; {} if the algorithm has none."""
         classes = self.algo_class.__mro__ if isinstance(self.algo_class, type) else ()
         base = next((one for one in classes if one.__name__ in ALGORITHMS), None)
         return {} if base is None else tuned_settings(base.__name__)
@@ -200,19 +202,19 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._settings.suggestion(name)
 
     def stored_value(self, name: str) -> Any:
-        """The value of a setting as the user gave it; the attribute of that name may resolve it further."""
+        """Value of a setting as the user gave it. The config attribute of that name may have been resolved further."""
         return vars(self)[self._settings.attribute_of(name)]
 
     def stored_settings(self) -> list[tuple[Setting, Any]]:
-        """Every setting with its value as the user gave it."""
+        """All settings with the values that the user gave or the defaults."""
         return [(setting, vars(self)[setting.attribute]) for setting in self._declarations.by_name.values()]
 
     def setting(self, name: str) -> Setting | None:
-        """The declared setting of a keyword, an attribute or a key of `to_dict`; None if there is none."""
+        """Finds a setting by keyword, attribute or key of `to_dict`; None if there is none."""
         return self._settings.find(name)
 
     def setting_name(self, name: str) -> str:
-        """The name under which a setting is declared; other names are returned as they are."""
+        """Declared name of a setting; unknown names are returned unchanged."""
         found = self.setting(name)
         return name if found is None else found.name
 
@@ -255,7 +257,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def from_dict(cls, config_dict: Mapping[str, Any]) -> Self:
-        """A config with the settings of a dict, such as the one that `to_dict` returns."""
+        """Creates a config with the settings of a dict, such as a result of `to_dict`."""
         config = cls()
         changed = {}
         for key, value in config_dict.items():
@@ -266,7 +268,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config.update_from_dict(changed)
 
     def get_state(self) -> dict[str, Any]:
-        """State for `from_state`: `to_dict`, the class, and which settings were set."""
+        """State for `from_state`: the result of `to_dict`, the class, and the names of the settings that were set."""
         return {
             **self.to_dict(),
             "class": type(self),
@@ -276,7 +278,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> AlgorithmConfig:
-        """The config of a state that `get_state` returned, of the class that the state names."""
+        """Creates a config, of the class in the state, from a result of `get_state`."""
         state = dict(state)
         config_class: type[AlgorithmConfig] = state.pop("class", cls)
         explicitly_set = state.pop("_explicitly_set", ())
@@ -285,7 +287,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return restored
 
     def to_plain(self) -> dict[str, Any]:
-        """Settings that were set, for checkpoints, without settings of this machine."""
+        """Settings that were set, for checkpoints; omits settings specific to this machine."""
         data = {name: self.stored_value(name) for name in sorted(self.explicitly_set - NOT_IN_CHECKPOINTS)}
         if self.in_evaluation:
             data["in_evaluation"] = True
@@ -295,7 +297,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Self:
-        """The inverse of `to_plain`.
+        """Creates a config from a result of `to_plain`.
 
         Raises:
             ValueError: If this class does not know a setting, or a setting would import code or read executables that
@@ -305,7 +307,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return cls().update_from_dict(data)
 
     def serialize(self) -> dict[str, Any]:
-        """`to_dict` with text in place of values that JSON cannot express: for files that people read."""
+        """`to_dict` with values that JSON cannot express converted to text, for files that people read."""
         return {key: _plain(value) for key, value in self.to_dict().items()}
 
     @classmethod
@@ -363,7 +365,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ------------------------------------------------------------------------------------------------ copies, freezing
 
     def copy(self, copy_frozen: bool | None = None) -> Self:
-        """A copy whose changes do not affect this config.
+        """Copies the config. Changes of the copy do not affect this config.
 
         Args:
             copy_frozen: Whether the copy is frozen; None copies the state of this config.
@@ -404,7 +406,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether changes raise."""
+        """Whether the config is frozen: changes then raise an error."""
         return self._settings.is_frozen
 
     @property
@@ -423,7 +425,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def is_multi_agent(self) -> bool:
-        """Whether the config has several policies, or one that is not called "default_policy"."""
+        """Whether the config has several policies, or one with a name other than "default_policy"."""
         return set(self._policy_ids()) != {DEFAULT_POLICY_ID}
 
     @property
@@ -458,7 +460,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def samples_on_device(self) -> bool:
-        """Whether the environment is a JAX one, stepped inside the compiled program."""
+        """Whether the environment is a JAX environment, which the compiled program steps."""
         if self.env is None or is_search_space(self.env):
             return False
         # Resolving calls registered creators: once per environment is enough.
@@ -470,11 +472,11 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Shares the resolved environments of another config, so that each environment is resolved once."""
+        """Shares another config's cache of resolved environments, so that each environment is resolved once."""
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
     def _resolve_env(self) -> ResolvedEnv:
-        """The environment that `env` names, resolved with the `EnvContext` of this process's first environment."""
+        """Resolves the setting `env`, with the `EnvContext` of this process's first environment."""
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
         makes_all = self.gym_env_vectorize_mode == "vector_entry_point"
@@ -503,7 +505,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def num_prefilled_steps(self) -> int:
-        """Minimum of env steps in a run's first iteration; updates begin with the last of these steps."""
+        """Minimum number of env steps in the first iteration; updates begin after them."""
         return 0
 
     @property
@@ -515,7 +517,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def total_train_batch_size(self) -> int:
-        """Env steps per update over all learners."""
+        """Number of env steps in one update, summed over all learners."""
         return self.train_batch_size_per_learner * (self.num_learners or 1)
 
     @property
@@ -561,13 +563,16 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def rounds_per_deal(self) -> int:
-        """Sampling rounds whose fragments, one per environment and round, divide evenly between the learners."""
+        """Smallest number of sampling rounds whose fragments (one per environment and round) divide evenly between the
+        learners.
+        """
         num_fragments = max(self.num_sampling_actors, 1) * self.num_envs_per_env_runner
         num_learners = max(self.num_learners, 1)
         return num_learners // math.gcd(num_fragments, num_learners)
 
     def train_batch_blocks(self, counted_per_env_step: int = 1) -> tuple[int, int]:
-        """``(number, T)`` of the ``[T, B]`` blocks of an on-policy train batch, with B environments in each.
+        """Returns ``(number of blocks, T)`` of an on-policy train batch, whose blocks ``[T, B]`` have B environments
+        each.
 
         Every runner contributes the same number of blocks: the smallest number that covers the batch and divides evenly
         between the learners. With fewer environments than learners, it is several short blocks in sequence.
@@ -655,7 +660,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return not is_off and setting.name not in self._static_settings
 
     def _what_programs_are_made_of(self) -> list[Any]:
-        """Values that programs are compiled for: static settings, switches of traced settings, lengths of schedules."""
+        """Values that compiled programs depend on: static settings, on/off states of traced settings, and lengths of
+        schedules.
+        """
         parts = [
             type(self),
             self.algo_class,
@@ -677,15 +684,15 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return [*parts, {mid: self.get_config_for_module(mid)._what_programs_are_made_of() for mid in modules}]
 
     def shares_programs_with(self, other: AlgorithmConfig) -> bool:
-        """Whether one compiled program serves both configs."""
+        """Whether both configs can use the same compiled programs."""
         return same(self._what_programs_are_made_of(), other._what_programs_are_made_of(), in_programs=True)
 
     def is_same(self, other: AlgorithmConfig, *names: str) -> bool:
-        """Whether the other config has equal values of these attributes."""
+        """Whether both configs have equal values of the attributes `names`."""
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
-        """Whether everything that was built from the other config, programs included, also serves this config.
+        """Whether this config can use everything built from the other config, including compiled programs.
 
         Args:
             other: A config of the same algorithm.
@@ -723,7 +730,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def settings_without_effect_on_device(self) -> list[str]:
-        """Settings for actors that were set here, to something else than "no actors", and have no effect."""
+        """Settings for actors that the user has set and that have no effect without actors; values that mean "no
+        actors" are not listed.
+        """
         return [
             s.name
             for s in self._declarations.by_name.values()
@@ -760,7 +769,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return host_runner_class(is_multi_agent=self.is_multi_agent, records=bool(self.output))
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """The connectors after the user's env-to-module connectors. Algorithms override it.
+        """The default env-to-module connectors, which run after the user's. Algorithms override it.
 
         Args:
             observation_space: Space of the observations that the user's connectors return.
@@ -782,14 +791,16 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return [FlattenObservations() if is_vector(connector.observation_space) else DefaultObservations(**arguments)]
 
     def _default_module_to_env_connectors(self) -> list[ConnectorV2]:
-        """The module-to-env connectors; the user's run before the last one. Algorithms override it."""
+        """The default module-to-env connectors; the user's connectors run before the last of them. Algorithms override
+        it.
+        """
         return [
             GetActions(),
             NormalizeAndClipActions(normalize_actions=self.normalize_actions, clip_actions=self.clip_actions),
         ]
 
     def _default_learner_connectors(self) -> list[ConnectorV2]:
-        """The connectors after the user's learner connectors. Algorithms override it."""
+        """The default learner connectors, which run after the user's. Algorithms override it."""
         return []
 
     # ------------------------------------------------------------------------------------------------------ validation
@@ -810,7 +821,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         config_validation.validate_for_device(self)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
-        """Refuses action noise that does not fit these settings. Algorithms that cannot learn from it override it."""
+        """Raises for action noise that contradicts other settings. Algorithms that cannot learn from noisy actions
+        override it.
+        """
         clips_for = connector.normalize_actions
         if clips_for != self.normalize_actions:
             raise ValueError(
@@ -820,7 +833,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             )
 
     def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
-        """Checks that whole sampling rounds come close to the train batch size.
+        """Checks that a whole number of sampling rounds comes close to the train batch size.
 
         Raises:
             ValueError: If they overshoot it by more than 10 %.
@@ -849,7 +862,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def module_map(self) -> ModuleMap:
-        """Maps agents to the modules that act for them."""
+        """Map from agents to the modules that act for them."""
         return single_agent(self._policy_ids(), "multi_agent(policies=...) with one policy")
 
     def get_multi_agent_setup(
@@ -860,7 +873,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         spaces: SpacesById | None = None,
         default_policy_class: Any = None,
     ) -> tuple[dict[str, PolicySpec], Callable[..., bool]]:
-        """The policies with complete spaces, and the function that selects policies to train.
+        """Returns the policies with complete spaces, and the function that selects the policies to train.
 
         Args:
             policies: Overrides `policies` of this config.
@@ -943,7 +956,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def action_mask_key_of(self, module_id: str | None, observation_space: Any, action_space: Any) -> str | None:
-        """The key of the action mask in an environment's observations, if the module honours it; else None.
+        """Key of the action mask in an environment's observations; None if there is none or the module ignores masks.
 
         Args:
             module_id: Id of the module; None for the only one.
@@ -1014,7 +1027,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_building.build_learner_connector(self, input_observation_space, input_action_space)
 
     def agent_preprocessors(self, env: Any, spaces: SpacesById) -> list[MultiAgentObservationPreprocessor]:
-        """The user's env-to-module connectors that take the observations of all agents together.
+        """The user's env-to-module connectors that process the observations of all agents jointly.
 
         Args:
             env: Argument of the user's function.
@@ -1053,7 +1066,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_building.build_algo(self, env, use_copy)
 
     def build(self, env: Any = None, use_copy: bool = True) -> Algorithm:
-        """Old name of `build_algo`; warns."""
+        """Deprecated name of `build_algo`."""
         warn_deprecated("config.build() is now config.build_algo().")
         return self.build_algo(env, use_copy)
 
@@ -1092,7 +1105,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # ---------------------------------------------------------------------------------------------------- populations
 
     def with_settings(self, settings: Mapping[str, Any]) -> AlgorithmConfig:
-        """An open copy with other values of some settings.
+        """Returns an unfrozen copy with new values of some settings.
 
         Args:
             settings: By name; ``"env_config/gravity"`` is an entry of ``env_config``.
@@ -1103,13 +1116,13 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config
 
     def why_no_population(self) -> str | None:
-        """Reason why one program cannot train several members of this config, without a full stop; None if it can."""
+        """Reason why this config cannot train as a population, without a full stop; None if it can."""
         from jaxrl_stack.algorithms import members  # which needs what trains
 
         return members.why_not_together(self)
 
     def _known_result(self) -> dict[str, Any] | None:
-        """A result with every number that results of this config have; None if user code may report others."""
+        """Template of this config's results with all metrics; None if user code may report further metrics."""
         return known_result(self)
 
     def can_be_members(self, other: AlgorithmConfig) -> bool:
@@ -1119,7 +1132,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return members.are_alike(self, other)
 
     def settings_between_populations(self, other: AlgorithmConfig) -> list[str]:
-        """Names of the settings that keep this config and another one from being members of one population."""
+        """Settings whose difference prevents this config and another one from being members of one population."""
         from jaxrl_stack.algorithms import members  # which needs what trains
 
         return members.differing_settings(self, other)
@@ -1189,7 +1202,7 @@ AlgorithmConfig._declare()
 
 
 def _plain(value: Any) -> Any:
-    """A JSON value; other objects become text."""
+    """Converts a value to JSON; other objects become text."""
     if isinstance(value, AlgorithmConfig):
         return value.serialize()
     if isinstance(value, Mapping):

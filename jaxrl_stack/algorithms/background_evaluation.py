@@ -45,5 +45,5 @@ class BackgroundEvaluation:
             self._thread.join()
 
     def outcome(self) -> Any:
-        """The results of the evaluation; raises its error if it failed."""
+        """Returns the evaluation's results, or raises its exception."""
         return self._outcome.result()

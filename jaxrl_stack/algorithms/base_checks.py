@@ -1,4 +1,4 @@
-"""Checks of settings that every algorithm has and the common checks do not cover."""
+"""Checks of settings that all algorithms have."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def randomized_params(value: Any) -> str | None:
 
 
 def stored_randomized_params(value: Any) -> Any:
-    """Form in which configs keep `randomized_params`."""
+    """Converts `randomized_params` to its form in configs."""
     return {name: stored_form(own) for name, own in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -158,7 +158,7 @@ _SPEC_CHECKS = {
 
 
 def _problem_with_spec(spec: RLModuleSpec) -> str | None:
-    """Description of a valid spec, if this one is invalid; None if it is valid."""
+    """Message that describes valid module specs if `spec` is invalid; None if it is valid."""
     cls = spec.module_class
     if cls is not None:
         if subclass_of(RLModule, "")(cls) is not None:

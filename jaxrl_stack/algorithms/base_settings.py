@@ -1,4 +1,4 @@
-"""The settings that every algorithm has: RLlib's names, defaults and order of sections."""
+"""Settings of all algorithms, with RLlib's names, defaults and order of sections."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def run_benchmark(
     jobs: int = 1,
     progress: bool = True,
 ) -> Benchmark:
-    """Train algorithms on the same tasks, each with the same seeds, and compare their scores.
+    """Trains algorithms on the same tasks with the same seeds, and compares their scores.
 
     On a JAX environment, the seeds of an algorithm are the members of a `Population`, one compiled program. On other
     environments, seeds train one after the other, or in several processes. The same call continues after a kill.
@@ -135,7 +135,7 @@ class _Plan:
 
 
 def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
-    """Refuses labels that cannot be folder names, and labels without a config that name no algorithm.
+    """Raises for labels that cannot be folder names, and for labels without a config that are no algorithm's name.
 
     Raises:
         ValueError: Names the label.
@@ -160,7 +160,7 @@ def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
 
 
 def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], score: str) -> None:
-    """Refuses a folder whose runs have other seeds, another goal or another score.
+    """Raises if the folder's earlier runs have other seeds, another goal or another score.
 
     Raises:
         ValueError: Names what differs.
@@ -177,7 +177,7 @@ def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], sco
 
 
 def _plan(path: Path, label: str, given: AlgorithmConfig | None, task: str, score: str) -> _Plan:
-    """The config of an algorithm on a task, or the reason why it cannot act there."""
+    """Config of an algorithm on a task, or the reason why the algorithm does not support the task."""
     folder = f"{_slug(label)}/{_slug(task)}"
     if given is not None:
         config, settings = given.copy(copy_frozen=False).environment(task), "a config"
@@ -204,7 +204,7 @@ def _slug(text: str) -> str:
 
 
 def _why_not(config: AlgorithmConfig) -> str | None:
-    """The reason why an algorithm cannot act in its environment; None if it can."""
+    """Reason why an algorithm does not support its environment; None if it does."""
     in_this_process = config.copy(copy_frozen=False).env_runners(num_env_runners=0).learners(num_learners=0)
     try:
         in_this_process.reporting(results_dir=None, keep_best=False).build_algo().stop()
@@ -214,7 +214,7 @@ def _why_not(config: AlgorithmConfig) -> str | None:
 
 
 def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
-    """Refuses tasks that no algorithm can act in.
+    """Raises for tasks that no algorithm supports.
 
     Raises:
         ValueError: Names the task and the first reason.
@@ -228,7 +228,7 @@ def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
 
 
 def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
-    """Refuses labels or tasks that share a folder, with each other or with earlier calls.
+    """Raises if two labels or tasks would share a folder.
 
     Raises:
         ValueError: Names both.
@@ -264,7 +264,8 @@ def _train(
     jobs: int,
     progress: bool,
 ) -> None:
-    """Trains all unfinished runs: first in this process, then in others.
+    """Trains all unfinished runs: populations in this process first, then single runs in child processes if ``jobs >
+    1``.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C.
@@ -292,7 +293,7 @@ def _train(
 
 
 def final_scores(trained: Algorithm | Population) -> list[float]:
-    """Mean return of at least 100 evaluation episodes of the present policy of each run.
+    """Mean return of each run's current policy, over at least 100 evaluation episodes.
 
     The score of a run is NaN if 100 evaluations in sequence end none of its episodes.
 

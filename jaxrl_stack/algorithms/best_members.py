@@ -1,4 +1,4 @@
-"""The best state of each member of a population, for ``reporting(keep_best=True)``."""
+"""Best state of each member of a population, for ``reporting(keep_best=True)``."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class KeptMember(NamedTuple):
 
 
 class BestMembers:
-    """Keeps the state of each member at its highest mean return, in host memory.
+    """Stores each member's state at its highest mean return, in host memory.
 
     Args:
         num_members: Number of members.
@@ -52,7 +52,7 @@ class BestMembers:
         self._unsaved: set[int] = set()
 
     def update(self, results: MemberResults, is_live: np.ndarray, driver: PopulationDriver, seconds: float) -> None:
-        """Keeps members that are better than ever before, after an iteration.
+        """Stores the states of members whose return is higher than in all earlier iterations.
 
         Args:
             results: Results of all members.
@@ -68,7 +68,7 @@ class BestMembers:
             self._unsaved.update(better)
 
     def knows(self, member: int) -> bool:
-        """Whether the member had a mean return."""
+        """Whether a state of the member is stored."""
         return member in self._kept
 
     def hand_over(self, member: int, algo: Algorithm, history: MemberHistory) -> None:
@@ -85,7 +85,7 @@ class BestMembers:
         set_past(algo, history.of_member(member, self.best[member].iteration), kept.seconds)
 
     def save(self, paths: Sequence[Path], configs: Sequence[AlgorithmConfig], history: MemberHistory) -> None:
-        """Writes the best state of each member as a normal checkpoint, unless it was written before.
+        """Writes each member's best state as an ordinary checkpoint, once.
 
         Args:
             paths: Path of each member's checkpoint.
@@ -114,7 +114,7 @@ class BestMembers:
 def set_past(
     algo: Algorithm, history: History, seconds: float, changed_settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Sets the counters of an algorithm that has a member's state to the end of this history."""
+    """Sets an algorithm's counters and metrics to the end of a history."""
     so_far = {"training_iteration": len(history), "time_total_s": seconds, "evaluation": {}}
     past = {"history": history.get_state(), "changed_settings": changed_settings or {}}
     algo.set_state({**so_far, "num_actions_computed": 0, **past})

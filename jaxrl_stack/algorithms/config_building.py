@@ -57,7 +57,7 @@ def get_multi_agent_setup(
     spaces: SpacesById | None,
     default_policy_class: Any,
 ) -> tuple[dict[str, PolicySpec], Callable[..., bool]]:
-    """PolicySpecs with complete spaces, and the function that selects policies to train."""
+    """Returns PolicySpecs with complete spaces, and the function that selects the policies to train."""
     if default_policy_class is not None:
         raise ValueError(
             f"default_policy_class={default_policy_class!r} is from the old API stack. Leave it out, and use "
@@ -73,7 +73,7 @@ def get_multi_agent_setup(
 
 
 def _policy_specs(config: AlgorithmConfig, policies: Mapping[str, Any] | None = None) -> dict[str, PolicySpec]:
-    """New PolicySpecs of the policies, whatever form the user gave."""
+    """Converts the policies, in any form that a user may give, to new PolicySpecs."""
     given = config.policies if policies is None else policies
     given = given if isinstance(given, Mapping) else dict.fromkeys(given)
     return {
@@ -90,7 +90,7 @@ def _module_spaces(
     env: Any,
     spaces: SpacesById | None,
 ) -> tuple[gym.Space, gym.Space]:
-    """Spaces of one module: the given ones, those in `spaces`, or the env's spaces after the pipeline."""
+    """Spaces of one module: the given ones, else those in `spaces`, else the environment's after the pipeline."""
     if spaces and module_id in spaces:
         known = spaces[module_id]
     elif observation_space is not None and action_space is not None:
@@ -145,7 +145,7 @@ def _env_spaces(
 
 
 def _check_given_spaces(config: AlgorithmConfig, env: Any) -> None:
-    """Refuses spaces that differ from the environment's in more than bounds."""
+    """Raises if spaces in the config differ from the environment's in more than bounds."""
     prefix = "single_" if isinstance(env, gym.vector.VectorEnv) else ""
     for name in ("observation_space", "action_space"):
         given = vars(config)[name]
@@ -234,7 +234,7 @@ def build_env_to_module_connector(
     agents: Collection[Any] | None,
     known_agents: Collection[Any],
 ) -> EnvToModulePipeline:
-    """The user's env-to-module connectors, then the default ones."""
+    """Builds the env-to-module pipeline: the user's connectors, then the default ones."""
     observation_space, action_space = _env_spaces(config, env, spaces)
     if observation_space is None:
         observation_space, action_space = _spaces_of_policy(config, spaces) or (None, action_space)
@@ -275,7 +275,7 @@ def build_env_to_module_connector(
 
 
 def build_module_to_env_connector(config: AlgorithmConfig, env: Any, spaces: SpacesById | None) -> ModuleToEnvPipeline:
-    """The default module-to-env connectors; the user's run before the last one."""
+    """Builds the module-to-env pipeline: the default connectors, with the user's before the last one."""
     observation_space, action_space = _env_spaces(config, env, spaces)
     add_defaults = config.add_default_connectors_to_module_to_env_pipeline
     defaults = config._default_module_to_env_connectors() if add_defaults else []
@@ -321,7 +321,9 @@ def build_learner_connector(
 
 
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
-    """Refuses learner connectors that need steps in sampled order, if the algorithm does not provide these."""
+    """Raises for learner connectors that need steps in sampled order if the algorithm draws steps from replay or
+    data.
+    """
     algo_class = config.algo_class if names else None
     if isinstance(algo_class, str):
         algo_class = get_algorithm_class(algo_class)
@@ -339,7 +341,7 @@ def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
 
 
 def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ...]) -> list[ConnectorV2]:
-    """The connectors that the user's connector function returns."""
+    """Calls the user's connector function and returns its connectors as a list."""
     setting = config._declarations.by_name[name]
     function = vars(config)[setting.attribute]
     if function is None:
@@ -357,7 +359,7 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """The config with built connectors in place of connector functions without importable names."""
+    """Replaces connector functions that cannot be imported by name by the connectors they have built."""
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:
         attribute = config._declarations.by_name[pipeline.setting].attribute
@@ -399,7 +401,7 @@ def build_algo(config: AlgorithmConfig, env: Any, use_copy: bool) -> Algorithm:
 
 
 def build_learner(config: AlgorithmConfig, *, env: Any, spaces: SpacesById | None) -> Learner:
-    """A built Learner."""
+    """Creates and builds a Learner."""
     learner = config.learner_class(config=config, module_spec=config.get_multi_rl_module_spec(env=env, spaces=spaces))
     learner.build()
     return learner

@@ -47,7 +47,7 @@ checkpoint does not say where others write."""
 
 
 class Settings:
-    """Settings of one config: their values, and which of them were set.
+    """Values of one config's settings, and the names of the settings that were set.
 
     Args:
         config_class: Class of the config, which declares the settings.
@@ -82,7 +82,7 @@ class Settings:
     # -------------------------------------------------------------------------------------------------- setting values
 
     def set_in_section(self, section: str, values: Mapping[str, Any]) -> None:
-        """Sets the arguments of a section's method: all of them, or none if one is invalid.
+        """Sets the arguments of a config method (section). If one is invalid, sets none of them.
 
         Args:
             section: Name of the method.
@@ -142,7 +142,7 @@ class Settings:
             raise ValueError(f"{self.owner} has no setting {key!r}.{self.suggestion(name)}")
 
     def check_not_frozen(self, what: str, names: Iterable[str]) -> None:
-        """Checks that changes are allowed.
+        """Raises if the config is frozen.
 
         Args:
             what: Description of the change, for the message.
@@ -162,7 +162,7 @@ class Settings:
         )
 
     def _mapped(self, old: OldName, value: Any, where: str, is_key: bool) -> Setting | None:
-        """The setting that an old name stands for, after a warning; None if the value needs no setting.
+        """Setting that replaces an old name, after a deprecation warning; None if the old value has no effect.
 
         Raises:
             ValueError: If the old name stands for no setting.
@@ -178,7 +178,7 @@ class Settings:
         return self.declarations.by_name[old.maps_to]
 
     def _checked(self, setting: Setting, value: Any) -> Any:
-        """The value to store.
+        """Checks a value and returns it in the form to store.
 
         Raises:
             ValueError: If it cannot be right.
@@ -203,7 +203,7 @@ class Settings:
             notice_once(f"{self.declarations.call(setting, short(value))} has no effect: {setting.instead}")
 
     def _take(self, name: str, value: Any, where: str, is_key: bool) -> bool:
-        """Sets the setting of this name, a key of a dict or an attribute; False if there is none."""
+        """Sets a setting by attribute or dict key; returns False if there is none of this name."""
         setting = self.declarations.find(name)
         if setting is None and (name in INTERNAL_DEFAULTS or name in self.own_names):
             self.values[name] = value
@@ -220,7 +220,7 @@ class Settings:
     # -------------------------------------------------------------------------------------------------- reading values
 
     def read(self, name: str) -> Any:
-        """Value of a setting that the config stores under another attribute than its name.
+        """Reads a setting that is stored under an attribute of another name.
 
         Raises:
             AttributeError: If there is none (with a suggestion), or the name is old.
@@ -234,7 +234,7 @@ class Settings:
         raise AttributeError(f"{self.owner} has no setting {name!r}.{self.declarations.suggestion(name)}")
 
     def read_key(self, key: str) -> Any:
-        """Value of a key of a config dict, as it was given.
+        """Reads a key of a config dict, with the value that the user gave.
 
         Raises:
             KeyError: If there is no such setting.
@@ -252,7 +252,7 @@ class Settings:
         return self.declarations.by_name[old.maps_to] if old is not None and old.maps_to else found
 
     def known_attribute(self, key: str) -> str | None:
-        """Attribute of a keyword, an attribute or a key of `to_dict`; None if there is none."""
+        """Attribute that stores a setting, by keyword, attribute or key of `to_dict`; None if there is none."""
         name = KEY_TRANSLATIONS.get(key, key)
         setting = self.declarations.find(name)
         if setting is not None:
@@ -283,13 +283,13 @@ class Settings:
     # -------------------------------------------------------------------------------------------------- copies, pickles
 
     def copy_into(self, copy: Settings) -> None:
-        """Copies values, and which of them were set, to the settings of another config of this class."""
+        """Copies the values, and the names of set settings, to another config of the same class."""
         copy.values.update({name: copy_value(value) for name, value in self.values.items()})
         copy.explicitly_set, copy.own_names = set(self.explicitly_set), set(self.own_names)
         copy.is_constructed, copy.is_frozen = self.is_constructed, self.is_frozen
 
     def get_state(self) -> dict[str, Any]:
-        """State for pickles: the values, and which of them were set."""
+        """State for pickling: values, and names of the settings that were set."""
         return {
             **self.values,
             "_is_constructed": self.is_constructed,
@@ -299,7 +299,7 @@ class Settings:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over what `get_state` returned."""
+        """Restores a state from `get_state`."""
         values = dict(state)
         self.is_constructed, self.is_frozen = values.pop("_is_constructed"), values.pop("_is_frozen")
         self.explicitly_set, self.own_names = set(values.pop("_explicitly_set")), set(values.pop("_own_names"))
@@ -314,7 +314,7 @@ def _searchable(value: Any) -> Any:
 
 
 def warn_deprecated(message: str) -> None:
-    """Issues a DeprecationWarning that points at the caller outside of this package's configs."""
+    """Issues a DeprecationWarning that points to the first caller outside of this package's configs."""
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("jaxrl_stack.algorithms"):
         frame, level = frame.f_back, level + 1
@@ -327,7 +327,7 @@ _Config = TypeVar("_Config")
 
 
 class _ConfigMeta(type):
-    """Refuses new names on a config after its whole constructor, with those of subclasses, has run."""
+    """Metaclass that refuses new attributes of a config once all constructors, including subclasses', have run."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
@@ -358,7 +358,7 @@ class _ConfigMeta(type):
 
 
 def check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
-    """Refuses settings of a checkpoint that would import code from outside."""
+    """Raises if settings in a checkpoint would import code that the caller has not allowed."""
     for setting in _all_names(values):
         if setting in NOT_IN_CHECKPOINTS:
             raise ValueError(
@@ -373,7 +373,7 @@ def check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
 
 
 def _dicts_in(value: Any) -> Iterator[Mapping[Any, Any]]:
-    """All dicts and dataclasses that a value contains, as dicts."""
+    """Yields all dicts and dataclasses nested in a value, as dicts."""
     if isinstance(value, list | tuple):
         for item in value:
             yield from _dicts_in(item)
@@ -391,7 +391,7 @@ def _all_names(value: Any) -> Iterator[Any]:
 
 
 def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
-    """``(kind, text, setting)`` of texts in settings, or in their JSON, that name something to import."""
+    """Yields ``(kind, text, setting)`` for strings in settings that name something to import."""
     for items in _dicts_in(value):
         for name, item in items.items():
             # "env_id" is what gymnasium's wrappers for environments of older APIs call it.

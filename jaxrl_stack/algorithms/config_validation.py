@@ -103,7 +103,7 @@ def validate(config: AlgorithmConfig) -> None:
 
 
 def _check_values(config: AlgorithmConfig) -> None:
-    """Checks each setting on its own."""
+    """Checks each setting separately."""
     declarations, values = config._declarations, vars(config)
     for setting in declarations.by_name.values():
         value = values[setting.attribute]
@@ -121,7 +121,7 @@ def _check_values(config: AlgorithmConfig) -> None:
 
 
 def _validate_normalization(config: AlgorithmConfig) -> None:
-    """Refuses normalization settings of recorded data for algorithms that sample."""
+    """Raises for normalization settings of recorded data in algorithms that sample."""
     asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)]
     if asked and config.is_online:
         config._value_error(
@@ -132,7 +132,7 @@ def _validate_normalization(config: AlgorithmConfig) -> None:
 
 
 def _validate_output(config: AlgorithmConfig) -> None:
-    """Checks that the runners can record what they sample."""
+    """Checks that runners can write recorded steps to `output`."""
     if not config.output:
         return
     called = f"offline_data(output={short(config.output)})"
@@ -225,7 +225,7 @@ def _validate_modules(config: AlgorithmConfig) -> None:
 
 
 def _validate_several_agents(config: AlgorithmConfig) -> None:
-    """Refuses several agents where they are not supported."""
+    """Raises if the config has several agents and does not support them."""
     called = f"multi_agent(policies={sorted(config._policy_ids())})"
     algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
     step_class = getattr(algo_class, "training_step_class", None)
@@ -254,7 +254,7 @@ def _problem_with_override(config: AlgorithmConfig, key: str, value: Any) -> str
 
 
 def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Checks that the policies' specs can be trained and can act."""
+    """Checks that the modules of all policies can act, and learn if they are trained."""
     specs = config._given_specs()
     if specs and not ids & specs.keys():
         config._value_error(
@@ -272,7 +272,7 @@ def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> N
 
 
 def _note_specs_without_policy(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Gives a notice of specs without a policy, unless other code may use their modules."""
+    """Prints a notice about module specs without a policy, unless other code may use these modules."""
     multi = config._rl_module_spec
     has_own_code = getattr(multi, "multi_rl_module_class", None) not in (None, MultiRLModule) or config._learner_class
     for module_id, spec in config._given_specs().items():
@@ -304,7 +304,9 @@ def _validate_model_config(config: AlgorithmConfig) -> None:
 
 
 def _validate_randomized_params(config: AlgorithmConfig) -> None:
-    """Refuses random parameters of host environments and of several agents, and privileged ones without ranges."""
+    """Raises for randomized parameters in host or multi-agent environments, and for privileged parameters without a
+    range.
+    """
     given = config.randomized_params
     if given is None and not config.privileged_params:
         return
@@ -418,7 +420,7 @@ def _validate_evaluation(config: AlgorithmConfig) -> None:
 
 
 def _validate_evaluated_params(config: AlgorithmConfig, evaluation: AlgorithmConfig) -> None:
-    """Refuses evaluations whose observations have privileged parameters and training's have none, or vice versa."""
+    """Raises if only one of training and evaluation has privileged parameters in its observations."""
     own, trained = evaluation.privileged_params, config.privileged_params
     # Another environment may have the privileged parameters in its observations.
     if own == trained or (trained and not evaluation.is_same(config, "env")):
@@ -433,12 +435,12 @@ def _validate_evaluated_params(config: AlgorithmConfig, evaluation: AlgorithmCon
 
 
 def _evaluation_source(config: AlgorithmConfig) -> AlgorithmConfig:
-    """The config of the environment that evaluation steps: evaluation's, or this one if it changes nothing."""
+    """Config of the evaluation environment: the evaluation config, or this config if there are no overrides."""
     return (config.get_evaluation_config_object() if config.evaluation_config else None) or config
 
 
 def _validate_evaluation_overrides(config: AlgorithmConfig, evaluation: AlgorithmConfig) -> None:
-    """Refuses overrides for evaluation that its runners do not read."""
+    """Raises for settings in `evaluation_config` that evaluation does not use."""
     for name in _OF_THE_ALGORITHM:
         value = getattr(evaluation, name)
         if not same(value, getattr(config, name)):
@@ -455,7 +457,7 @@ def _validate_evaluation_overrides(config: AlgorithmConfig, evaluation: Algorith
 
 
 def _validate_for_joined_processes(config: AlgorithmConfig) -> None:
-    """Refuses settings that processes joined by `distributed.initialize` cannot run."""
+    """Raises for settings that do not work in processes joined by `distributed.initialize`."""
     if config.num_learners:
         config._value_error(
             f"learners(num_learners={config.num_learners}) with distributed.initialize(): the joined processes are the "
@@ -492,7 +494,7 @@ def validate_for_device(config: AlgorithmConfig) -> None:
 
 
 def _note_settings_without_effect(config: AlgorithmConfig) -> None:
-    """Gives notices of settings that have no effect, because the actors or sampling they configure do not exist."""
+    """Prints notices about settings without effect, because the config has no such actors or no sampling."""
     evaluation = _evaluation_source(config)
     if not config.is_online:
         _note_without_effect(config, (*_OF_TRAINING_ACTORS, *_OF_SAMPLING), "training reads data, and samples nothing")
@@ -512,7 +514,7 @@ def _note_settings_without_effect(config: AlgorithmConfig) -> None:
 
 
 def _note_without_effect(config: AlgorithmConfig, names: Iterable[str], reason: str) -> None:
-    """Gives a notice of each named setting that differs from its default."""
+    """Prints a notice about each named setting that differs from its default."""
     for name in names:
         setting = config._declarations.by_name[name]
         if config._was_changed(setting):
@@ -521,7 +523,7 @@ def _note_without_effect(config: AlgorithmConfig, names: Iterable[str], reason: 
 
 
 def _validate_for_device_of_actors(config: AlgorithmConfig) -> None:
-    """Refuses settings that need environments in this process, if learner actors step them."""
+    """Raises for settings that need environments in this process, if learner actors step them."""
     where = f"with learners(num_learners={config.num_learners}), whose actors step {short(config.env)}"
     if config.disable_jit:
         config._value_error(
@@ -536,7 +538,7 @@ def _validate_for_device_of_actors(config: AlgorithmConfig) -> None:
 
 
 def validate_train_batch_size_vs_rollout_fragment_length(config: AlgorithmConfig) -> None:
-    """Checks that whole sampling rounds come close to the train batch size.
+    """Checks that a whole number of sampling rounds comes close to the train batch size.
 
     Raises:
         ValueError: If they overshoot it by more than 10 %.

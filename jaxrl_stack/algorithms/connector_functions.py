@@ -11,7 +11,7 @@ from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiA
 
 
 def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], call: str) -> int:
-    """Number of arguments (env, spaces, device) that a user's connector function takes by position.
+    """Number of positional arguments, of (env, spaces, device), that a user's connector function accepts.
 
     A parameter with a default and another name belongs to the user (``n=n`` in a loop) and keeps its default.
     """
@@ -45,7 +45,7 @@ def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any,
 def connectors_for_agents(
     connectors: Sequence[ConnectorV2], agents: Collection[Any] | None, known: Collection[Any]
 ) -> list[ConnectorV2]:
-    """The env-to-module connectors of one module's pipeline.
+    """Selects the env-to-module connectors for one module's pipeline.
 
     Args:
         connectors: All connectors that the user's function returned.

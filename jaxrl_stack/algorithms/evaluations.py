@@ -35,22 +35,22 @@ class EvaluationCounts:
         self.set_state({})
 
     def add(self, found: dict[str, Any]) -> None:
-        """Counts an evaluation, and writes the sums into its results."""
+        """Adds an evaluation's counts, and writes the sums into its results."""
         add_lifetime_counts(found, self._sums)
 
     def get_state(self) -> dict[str, int]:
-        """The sums by name."""
+        """Lifetime sums by name."""
         return {**self._sums, "num_calls_since_iteration": self.num_calls}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the state of `get_state`; sums that it leaves out start at 0."""
+        """Restores a state from `get_state`; missing sums start at 0."""
         sums = {name: 0 for name in LIFETIME_COUNTS} | {name: int(number) for name, number in state.items()}
         self.num_calls = sums.pop("num_calls_since_iteration", 0)
         self._sums: dict[str, int] = sums
 
 
 class Evaluations(abc.ABC):
-    """Evaluations of one kind.
+    """Schedule of one kind of evaluation.
 
     Args:
         algorithm: Algorithm with the weights and the callbacks.
@@ -71,7 +71,7 @@ class Evaluations(abc.ABC):
     @property
     @abc.abstractmethod
     def interval(self) -> int | None:
-        """Iterations from one evaluation to the next, by the config; None or 0 for none."""
+        """Number of iterations between two evaluations; None or 0 without evaluations."""
 
     @property
     @abc.abstractmethod
@@ -80,11 +80,11 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Counts an evaluation that begins, and calls callbacks."""
+        """Counts an evaluation, and calls the callbacks for its start."""
 
     @abc.abstractmethod
     def _hand_over(self) -> None:
-        """Passes the present weights to the runners, before concurrent training changes them."""
+        """Sends the current weights to the runners, before concurrent training changes them."""
 
     @abc.abstractmethod
     def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _end(self, found: dict[str, Any]) -> Result:
-        """Keeps the results of an evaluation as `last`, and calls callbacks."""
+        """Stores an evaluation's results as `last`, and calls the callbacks for its end."""
 
     def run(self, is_training: Callable[[], bool] | None = None) -> Result:
         """Evaluates the present weights.
@@ -108,12 +108,12 @@ class Evaluations(abc.ABC):
         return self._end(self._evaluate(is_training))
 
     def is_due(self, iteration: int) -> bool:
-        """Whether the config asks for an evaluation in this iteration, counted from 1."""
+        """Whether this iteration, counted from 1, has an evaluation."""
         interval = self.interval
         return iteration % interval == 0 if interval else False
 
     def concurrent_with(self, iteration: int) -> contextlib.AbstractContextManager[None]:
-        """Context for the training of an iteration, in which the concurrent evaluation runs if it is due."""
+        """Context manager around an iteration's training; a due concurrent evaluation runs inside."""
         self._concurrent = None
         if not (self.is_due(iteration) and self.runs_concurrently):
             return contextlib.nullcontext()
@@ -134,18 +134,18 @@ class Evaluations(abc.ABC):
         return True
 
     def wait(self) -> None:
-        """Waits for the runners, which may still run if a concurrent training step has failed."""
+        """Waits for runners that still evaluate because the concurrent training step failed."""
         if self._concurrent is not None:
             self._concurrent.join()
 
     @property
     def results(self) -> dict[str, Any]:
-        """Results of the last evaluation for an iteration's result; {} without one or without an interval."""
+        """Last evaluation's results for an iteration's result; {} without one."""
         return (self.last or {}) if self.interval else {}
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluations in environments, and of the loss on rows that the training step holds out.
+    """Evaluations in environments, and on the training step's held-out rows.
 
     Attributes:
         seconds: Duration of the last evaluation; None before the first one of this run.
@@ -229,11 +229,11 @@ class OfflineEvaluations(Evaluations):
 
     @property
     def group(self) -> OfflineEvaluationRunnerGroup:
-        """The runners."""
+        """Group of the runners that evaluate."""
         return self._runs.group
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Continues with another config that differs in traced settings only."""
+        """Sets a config that differs in traced settings only."""
         self._runs.use_config(config)
 
     def stop(self) -> None:

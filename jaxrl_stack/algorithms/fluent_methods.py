@@ -12,7 +12,7 @@ from jaxrl_stack.utils.from_config import NotProvided
 
 
 def fluent_method(owner: type, declarations: Declarations, section: str, own: Iterable[str]) -> Callable[..., Any]:
-    """The method of one section.
+    """Creates the config method of one section.
 
     Args:
         owner: Class that gets the method.

@@ -1,4 +1,4 @@
-"""Numbers of an iteration's result about sampling, for one run and for members of a population."""
+"""Metrics about sampling in an iteration's result, for one run and for members of a population."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ONE_AGENT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 class Progress(NamedTuple):
-    """Counters of a run, from which the numbers of an iteration and "since restore" are computed.
+    """Counters of a run. Differences of two give the metrics of an iteration and those "since restore".
 
     In a population, `num_episodes` is int64 ``[M]``, by member; other counters are equal for all members.
     `num_agent_steps` has the completed steps of each of several agents, ``{agent id: number}``; None for one agent.
@@ -45,7 +45,7 @@ class Progress(NamedTuple):
         return sum(self.num_agent_steps.values())
 
     def agent_steps(self, module_map: ModuleMap) -> Mapping[Any, int]:
-        """Steps of all agents; a single agent acts in every step of its environments."""
+        """Number of steps of each agent. A single agent acts in every env step."""
         if self.num_agent_steps is None:
             return dict.fromkeys(module_map.module_of, self.num_env_steps)
         return self.num_agent_steps
@@ -63,7 +63,7 @@ def is_prefilled(num_prefilled_steps: int, now: Progress, before: Progress) -> b
 
 
 def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
-    """Numbers of episodes and env steps so far."""
+    """Lifetime numbers of episodes and env steps."""
     return {
         "num_episodes_lifetime": now.num_episodes,
         NUM_ENV_STEPS_SAMPLED_LIFETIME: now.num_env_steps,
@@ -118,7 +118,8 @@ class TrainedRates:
         self._since_restore: dict[tuple[str, str], float] = {}
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
-        """Counts an iteration, and adds the rates to its result unless the result has them.
+        """Counts the trained steps of an iteration, and adds the rates to its result unless the result already has
+        them.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.
@@ -142,7 +143,7 @@ class TrainedRates:
 
 
 def _fill(numbers: Any, name: str, value: float) -> None:
-    """Sets a number of a result if it is NaN."""
+    """Replaces an entry of a result if it is NaN."""
     if math.isnan(numbers.get(name, 0.0)):
         numbers[name] = value
 

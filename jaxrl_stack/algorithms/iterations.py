@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Counting(Protocol):
-    """The part of a driver that iterations read: of a `Driver`, or of a `PopulationDriver` with episodes by member."""
+    """Counters of a `Driver` or `PopulationDriver` that iterations read."""
 
     @property
     def num_env_steps(self) -> int: ...
@@ -63,7 +63,7 @@ class Counting(Protocol):
 
 
 class Iterations:
-    """Counts the iterations of a run, and their times.
+    """Counts a run's iterations and their durations.
 
     Attributes:
         done: Number of iterations so far.
@@ -77,12 +77,12 @@ class Iterations:
         self.restored_at, self.rates = Progress(), TrainedRates()
 
     def progress(self, driver: Counting) -> Progress:
-        """Present counters of the run."""
+        """Current counters of the run."""
         counts = (driver.num_env_steps, driver.num_env_steps_trained, driver.num_updates, driver.num_episodes)
         return Progress(self.done, self.seconds, *counts, driver.num_agent_steps)
 
     def go_on(self, done: int, seconds: float, driver: Counting) -> None:
-        """Continues from a checkpoint whose state the driver has.
+        """Continues the counts after the driver has restored a checkpoint.
 
         Args:
             done, seconds: Stored values.
@@ -92,12 +92,12 @@ class Iterations:
         self.restored_at, self.rates = self.progress(driver), TrainedRates()
 
     def begin(self) -> Iteration:
-        """Begins the next iteration, which counts once its training has ended."""
+        """Begins the next iteration, which is counted when its training ends."""
         return Iteration(self)
 
 
 class Iteration:
-    """A running iteration.
+    """Iteration in progress.
 
     Args:
         iterations: Iterations of the run.
@@ -149,7 +149,9 @@ class Iteration:
         )
 
     def _has_lasted(self, seconds: float) -> bool:
-        """Whether the iteration has lasted that long, by the clock of the first joined process, so that all agree."""
+        """Whether `seconds` have passed since the start. Joined processes use the clock of the first one, so that all
+        agree.
+        """
         if not seconds:
             return True
         return of_first_process(lambda: "yes" * (time.perf_counter() - self._started >= seconds)) == "yes"
@@ -162,11 +164,11 @@ class Iteration:
 
     @property
     def num_env_steps(self) -> int:
-        """Env steps sampled in the iteration."""
+        """Number of env steps sampled in the iteration."""
         return self.now.num_env_steps - self.before.num_env_steps
 
     def seconds_per_env_step(self, num_envs: int) -> float:
-        """Wall time of one step of one environment.
+        """Wall time per step of one environment.
 
         Args:
             num_envs: Environments that an EnvRunner steps together.
@@ -195,7 +197,7 @@ class Iteration:
         result |= root_numbers(now, before, calls=self.num_training_steps, seconds=seconds)
 
     def add_times(self, result: dict[str, Any], driver: Counting) -> None:
-        """Writes the durations of the finished iteration, evaluations included, into its result.
+        """Adds the durations of the finished iteration, including evaluations, to its result.
 
         Args:
             result: Changed in place.

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ended(NamedTuple):
-    """Iteration and reason at which a member ended.
+    """Last iteration of a member, and the reason for its end.
 
     Attributes:
         iteration: The last iteration.
@@ -43,7 +43,7 @@ class Ended(NamedTuple):
 def note_diverged(
     ill: Sequence[int], members: Sequence[Member], diverged: dict[int, Ended], iteration: int, *, raises: bool
 ) -> None:
-    """Records members that have diverged in an iteration.
+    """Records the members that diverged in an iteration.
 
     Args:
         ill: Indices of the diverged members.
@@ -118,7 +118,7 @@ def reason_to_stop(
 def closing_lines(
     reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
 ) -> list[str]:
-    """Lines to print at the end of `Population.learn`, whose statistics count the steps of each member."""
+    """Lines that `Population.learn` prints at its end; `statistics` counts the steps of one member."""
     speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
     return [
         f"Stopped:    {reason or 'Ctrl-C'}",
@@ -137,7 +137,7 @@ def runs_of(
     ends: Sequence[Ended | None],
     folders: Sequence[Path] | None = None,
 ) -> list[Run]:
-    """The run of each member.
+    """Creates the `Run` of each member.
 
     Args:
         members: The members.
@@ -158,19 +158,19 @@ def runs_of(
 
 
 def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
-    """Folder of each member below the population's, named after the member; none contains another run's files."""
+    """Free folder for each member, named after the member, inside the population's folder."""
     return [free_directory(folder_of(name, directory)) for name in distinct_names([str(member) for member in members])]
 
 
 def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> AlgorithmConfig:
-    """Open copy of a member's config for a separate algorithm, which writes to `results_dir` and uses no trackers."""
+    """Unfrozen copy of a member's config for a single algorithm, which writes to `results_dir` and uses no trackers."""
     return config.copy(copy_frozen=False).reporting(
         results_dir=results_dir, keep_best=False if results_dir is None else config.keep_best
     )
 
 
 def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> list[Run]:
-    """The runs with only this setting in their labels, so that figures distinguish them by it.
+    """Reduces the settings of runs to `hue`, so that labels in figures show only this setting.
 
     Raises:
         ValueError: If members do not differ in it.
@@ -187,7 +187,7 @@ def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> l
 def sweep_of(
     runs: Sequence[Run], members: Sequence[Member], config: AlgorithmConfig, defaults: Mapping[str, Any]
 ) -> Sweep:
-    """The members as a `Sweep`, as `run_sweep` returns it."""
+    """Converts the members to a `Sweep`, as returned by `run_sweep`."""
     combinations = [dict(member.settings) for member in members]
     tried = [one for place, one in enumerate(combinations) if one not in combinations[:place]]
     return Sweep(

@@ -1,4 +1,4 @@
-"""The present settings of a population's members, which may change while it trains."""
+"""Current settings of a population's members, which may change during training."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class MemberSettings:
         return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> list[str]:
-        """Gives members the settings of others, but not their seeds; returns settings that changed a first time."""
+        """Copies settings, but not seeds, between members; returns the settings that changed for the first time."""
         new = self._track(dict.fromkeys(name for own in self._settings for name in own))
         before, configs = [dict(own) for own in self._settings], list(self.configs)
         for source, target in zip(sources, targets, strict=True):
@@ -63,7 +63,7 @@ class MemberSettings:
         return new
 
     def changed(self, member: int, settings: Mapping[str, Any], call: str) -> AlgorithmConfig:
-        """The config of a member with other settings, without applying it.
+        """Returns a member's config with new settings, without applying them.
 
         Raises:
             ValueError: See `changed_config`; or there is no such number in ``env_config``.
@@ -86,7 +86,7 @@ class MemberSettings:
         return config
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
-        """Applies settings and the configs that `changed` returned; returns settings that changed a first time."""
+        """Applies settings with the configs from `changed`; returns the settings that changed for the first time."""
         named = {
             member: {_name(config, name): value for name, value in settings.items()}
             for member, (settings, config) in changes.items()
@@ -102,7 +102,7 @@ class MemberSettings:
         return new
 
     def numbers(self, num_env_steps: int) -> dict[str, np.ndarray]:
-        """float64 ``[M]`` for each changed setting; for schedules the values after `num_env_steps`."""
+        """Values of each changed setting, float64 ``[M]``; of schedules the values after `num_env_steps`."""
         members = range(len(self.configs))
         return {name: _numbers([self.value(i, name) for i in members], num_env_steps) for name in self.first}
 
@@ -116,11 +116,11 @@ class MemberSettings:
         return {name: [self.first[name][member], self.value(member, name)] for name in names}
 
     def get_state(self) -> dict[str, Any]:
-        """The present settings of each member, and first values, for checkpoints."""
+        """Current and first settings of each member, for checkpoints."""
         return {"present": {str(i): dict(own) for i, own in enumerate(self._settings)}, "first": dict(self.first)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the state that `get_state` returned."""
+        """Restores a state from `get_state`."""
         for text, settings in state["present"].items():
             if self._settings[int(text)] != settings:
                 self._set(int(text), settings, self._config_of(int(text), settings))
@@ -135,7 +135,7 @@ class _Reported(Sequence[Mapping[str, Any]]):
         self._made: dict[int, Mapping[str, Any]] = {}
 
     def forget(self, member: int) -> None:
-        """Creates the dict of a member again at its next access."""
+        """Deletes a member's cached dict; the next access creates it again."""
         self._made.pop(member, None)
 
     def __len__(self) -> int:

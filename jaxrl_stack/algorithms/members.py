@@ -1,4 +1,4 @@
-"""Members of a population: seeds and settings, and the check that one compiled program can serve them."""
+"""Members of a population (seeds with settings), and the checks that one compiled program can train them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OWN_TO_EACH = ("seed",)
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One run of a population.
+    """One run of a population: a seed with settings.
 
     Attributes:
         seed: Its random seed.
@@ -60,7 +60,7 @@ class Member:
 
 
 def with_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> AlgorithmConfig:
-    """An open copy of a config with some settings; names that begin with `ENV_CONFIG` are entries of ``env_config``."""
+    """Unfrozen copy of a config with new settings. Names that begin with `ENV_CONFIG` are entries of ``env_config``."""
     own = config.copy(copy_frozen=False)
     of_env = {name.removeprefix(ENV_CONFIG): value for name, value in settings.items() if name.startswith(ENV_CONFIG)}
     own.update_from_dict({name: value for name, value in settings.items() if not name.startswith(ENV_CONFIG)})
@@ -68,8 +68,9 @@ def with_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> Algor
 
 
 def search_space(config: AlgorithmConfig) -> dict[str, Any]:
-    """The settings of a config that are search spaces, ``tune.grid_search([...])`` and the like; those in
-    ``env_config`` by a name that begins with `ENV_CONFIG`."""
+    """Settings of a config whose values are search spaces, such as ``tune.grid_search([...])``. Names of entries in
+    ``env_config`` begin with `ENV_CONFIG`.
+    """
     found = {s.name: value for s, value in config.stored_settings() if s.name != "env" and is_search_space(value)}
     of_env = {f"{ENV_CONFIG}{name}": value for name, value in config.env_config.items() if is_search_space(value)}
     return {**found, **of_env}
@@ -114,7 +115,7 @@ def _overrides_host_hooks(learner_class: type[Learner]) -> bool:
 
 
 def differing_settings(config: AlgorithmConfig, other: AlgorithmConfig) -> list[str]:
-    """Names of the settings that one program cannot serve with both values."""
+    """Settings whose values in both configs need different programs."""
     if _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
         return []
     return [
@@ -131,7 +132,7 @@ def differing_settings(config: AlgorithmConfig, other: AlgorithmConfig) -> list[
 
 
 def are_alike(config: AlgorithmConfig, other: AlgorithmConfig) -> bool:
-    """Whether one compiled program serves both as members, apart from the effect of ``env_config``."""
+    """Whether one compiled program can train both configs as members, ignoring effects of ``env_config``."""
     own, others = config.env_config, other.env_config
     if not _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
         return False
@@ -143,7 +144,7 @@ def _both_numbers(a: Any, b: Any) -> bool:
 
 
 def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmConfig:
-    """The config with the other one's ``env_config``."""
+    """Returns the config with the other config's ``env_config``."""
     if same(config.env_config, other.env_config):
         return config
     return config.copy(copy_frozen=False).environment(env_config=dict(other.env_config))
@@ -193,7 +194,9 @@ def member_starts(
 
 
 def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig) -> Any:
-    """``env.params`` of a member's environment, after a check that only these differ from the first member's."""
+    """Returns ``env.params`` of a member's environment; raises if it differs from the first member's in anything
+    else.
+    """
     if same(first.env_config, config.env_config):
         return env.params
     changed = [name for name, value in config.env_config.items() if not same(value, first.env_config[name])]
@@ -227,7 +230,8 @@ def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig
 def listed_members(
     config: AlgorithmConfig, seeds: int | Iterable[int] | None, num_samples: int
 ) -> tuple[AlgorithmConfig, list[Member]]:
-    """``(config without search spaces, a member for each combination of their values and each seed)``.
+    """Returns ``(config without search spaces, members)``, with one member for each combination of values and each
+    seed.
 
     Raises:
         ValueError: If there are no seeds, or a search space is invalid.
@@ -263,7 +267,7 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
 
 
 def of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
-    """The validated, frozen config of a member on one device."""
+    """Validated, frozen config of a member on one device."""
     own = config.learners(num_cpus_per_learner=1)
     if own.num_gpus_per_learner > 1:
         own.learners(num_gpus_per_learner=1)
@@ -273,7 +277,7 @@ def of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
 
 
 def check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -> None:
-    """Refuses members that one program cannot serve.
+    """Raises ValueError for members that need different programs.
 
     Args:
         configs: Configs of the members.

@@ -77,12 +77,12 @@ _CHECKS: dict[str, Callable[[Any], str | None]] = {
 
 
 def given_settings(model_config: Any) -> dict[str, Any]:
-    """The settings that a user's model config overrides: the entries of a dict, all fields of a DefaultModelConfig."""
+    """Settings in a user's model config: the entries of a dict, or all fields of a DefaultModelConfig."""
     return as_dict(model_config or {})
 
 
 def settings_of_module(config: Any, module_id: str, spec: Any) -> dict[str, Any]:
-    """Model config of a module: the settings of an AlgorithmConfig with the module's overrides, then of its spec."""
+    """Model config of a module: the config's settings, overridden by the module's settings, then by its spec."""
     return config.get_config_for_module(module_id).model_config | given_settings(spec.model_config)
 
 

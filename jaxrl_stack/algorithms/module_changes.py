@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ModuleChange(NamedTuple):
-    """A checked addition or removal of a module that was not applied yet.
+    """Checked addition or removal of a module, not yet applied.
 
     Attributes:
         config: Frozen config of the algorithm after the change.
@@ -48,7 +48,7 @@ class ModuleChange(NamedTuple):
 
 
 def check_may_change(driver: Driver, called: str, module_id: str, everywhere: Mapping[str, bool]) -> None:
-    """Refuses a change of the modules that is impossible now or in this run.
+    """Raises if modules cannot be changed now, or not in this run.
 
     Args:
         driver: Driver of the algorithm.
@@ -90,7 +90,7 @@ def added_module(
     mapping: Callable[..., str] | None,
     should_update: Any,
 ) -> ModuleChange:
-    """The change that adds a module.
+    """Prepares the addition of a module.
 
     Args:
         driver: Driver of the algorithm.
@@ -138,7 +138,7 @@ def added_module(
 def removed_module(
     driver: Driver, config: AlgorithmConfig, module_id: str, *, mapping: Callable[..., str] | None, should_update: Any
 ) -> ModuleChange:
-    """The change that removes a module.
+    """Prepares the removal of a module.
 
     Args:
         driver: Driver of the algorithm.
@@ -170,7 +170,7 @@ def removed_module(
 
 
 def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., str] | None, should_update: Any) -> None:
-    """Sets the functions of a config with changed modules, checks it as far as possible, and freezes it."""
+    """Sets the mapping functions of a config with changed modules, validates the config and freezes it."""
     if mapping is not None:
         config.multi_agent(policy_mapping_fn=mapping)
     if should_update is not None:
@@ -182,7 +182,7 @@ def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., st
 
 @contextlib.contextmanager
 def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None, filesystem: Any) -> Iterator[None]:
-    """Adds the additional policies of a checkpoint; removes them again if the block fails.
+    """Context manager that adds a checkpoint's additional policies, and removes them if the block raises.
 
     Args:
         algorithm: Algorithm that gets the policies.
@@ -201,7 +201,7 @@ def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None,
 
 
 def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
-    """Adds the policies that a checkpoint of the run has and this run lacks.
+    """Adds the policies that a checkpoint has in addition to this algorithm's.
 
     Args:
         algorithm: Algorithm of this run.
@@ -245,7 +245,7 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
 def match_modules(
     group: LearnerGroup, present: Collection[str], modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> None:
-    """Adds and removes the learners' modules to match a checkpoint, whose run may have changed them.
+    """Adds and removes modules of the learners to match a checkpoint whose run has changed them.
 
     Args:
         group: Learners of a new algorithm.
@@ -264,7 +264,7 @@ def match_modules(
 
 @contextlib.contextmanager
 def ray_kept(driver: Driver) -> Iterator[None]:
-    """Keeps a Ray instance that a driver has started alive until the next driver exists."""
+    """Context manager that prevents Ray's shutdown while an old driver is replaced by a new one."""
     lease = start_ray_if_needed(driver.config) if driver.placement_group is not None else None
     try:
         yield
@@ -274,7 +274,7 @@ def ray_kept(driver: Driver) -> Iterator[None]:
 
 
 def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> RLModuleSpec:
-    """A spec with the spaces of the acting policies, if these are equal and the spec has none."""
+    """Adds the acting policies' spaces to a spec without spaces, if all policies have equal spaces."""
     for i, name in enumerate(("observation_space", "action_space")):
         own = [pair[i] for pair in spaces.values()]
         if getattr(spec, name) is None:
@@ -293,7 +293,7 @@ def _specs_with(
     added: Mapping[str, RLModuleSpec],
     without: str | None = None,
 ) -> MultiRLModuleSpec:
-    """The config's specs by module, with added ones.
+    """Specs of the config by module, with the added ones.
 
     Args:
         config: A config with the policies after the change.

@@ -37,7 +37,7 @@ def check_observation_key_settings(config: Any) -> None:
 
 
 def kept_observation_keys(config: Any, module_id: str | None, space: gym.Space) -> list[str] | None:
-    """Keys of the environment's observations that one of a module's networks sees; None if no setting selects keys.
+    """Observation keys that at least one of a module's networks reads; None if no setting selects keys.
 
     Args:
         config: The AlgorithmConfig.
@@ -67,7 +67,7 @@ def _selects_keys(settings: Mapping[str, Any]) -> bool:
 
 
 def _supported(config: Any, spec: RLModuleSpec) -> Collection[str]:
-    """Settings of keys that a module's networks read; both for a class of the user's."""
+    """Names of the observation key settings that a module class supports; both for a user's class."""
     if spec.module_class is not None:
         return getattr(spec.catalog_class, "observation_key_settings", OBSERVATION_KEYS)
     default = config.get_default_rl_module_spec()

@@ -113,7 +113,7 @@ def replay_buffer_config_problem(value: Any) -> str | None:
 
 
 def _keys_of(buffer_class: type[Any]) -> tuple[str, ...] | None:
-    """Names of a buffer's settings; None if it takes any name."""
+    """Setting names that a buffer class accepts; None if it accepts any."""
     if buffer_class in _KEYS:
         return _KEYS[buffer_class]
     parameters = inspect.signature(buffer_class).parameters.values()
@@ -137,7 +137,7 @@ def _imported(path: str) -> Any:
 
 
 class OffPolicyConfig(AlgorithmConfig):
-    """Settings of algorithms that learn from replay; base of their configs."""
+    """Base class of configs of algorithms that learn from replay."""
 
     # fmt: off
     _sections = (
@@ -191,7 +191,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def max_n_step(self) -> int:
-        """The largest number of steps in a return."""
+        """Largest n of n-step returns."""
         return self.n_step[1] - 1 if isinstance(self.n_step, tuple) else self.n_step
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
@@ -212,7 +212,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def rounds_per_training_step(self) -> tuple[int, int]:
-        """(rounds of sampling, updates) of one training step.
+        """Returns ``(sampling rounds, updates)`` of one training step.
 
         It is one each without `training_intensity`. With it, trained rows per sampled step come as close to it as whole
         rounds allow; a round counts the steps of all EnvRunner actors and, as in RLlib, of one more runner.
@@ -227,7 +227,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def replay_buffer_class(self) -> type[Any]:
-        """The class of the replay buffer. For several agents, the default class means its multi-agent version.
+        """Class of the replay buffer. With several agents, the default class is replaced by its multi-agent version.
 
         Raises:
             ValueError: If the import path names no replay buffer, or one for the wrong kind of environment (one or
@@ -253,7 +253,7 @@ class OffPolicyConfig(AlgorithmConfig):
         return self._of_other_agents(kind, found)
 
     def _of_other_agents(self, kind: Any, found: type[Any]) -> type[Any]:
-        """The multi-agent version of the default class; refuses any other class of the wrong kind.
+        """Multi-agent version of the default class; raises for any other class that does not fit the number of agents.
 
         Raises:
             ValueError: Names the class to use instead.
@@ -287,7 +287,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def uses_priorities(self) -> bool:
-        """Whether the replay buffer is prioritised."""
+        """Whether the replay buffer samples by priority."""
         return issubclass(self.replay_buffer_class, _WITH_PRIORITIES)
 
     @property
@@ -297,7 +297,7 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def replay_alpha(self) -> float:
-        """Exponent of the priorities; 0 without them."""
+        """Exponent of priorities; 0 without priorities."""
         return float(self._replay_value("alpha")) if self.uses_priorities else 0.0
 
     @property
@@ -341,7 +341,9 @@ class OffPolicyConfig(AlgorithmConfig):
             )
 
     def _validate_updates(self) -> None:
-        """Refuses settings that divide an on-policy batch: an update from replay is one gradient step on all rows."""
+        """Raises for settings of on-policy batches (epochs, minibatches): an update from replay is one gradient step on
+        all rows.
+        """
         for name, without in (("num_epochs", 1), ("minibatch_size", None), ("shuffle_batch_per_epoch", False)):
             value = vars(self)[name]
             if value != without:
@@ -367,6 +369,6 @@ class OffPolicyConfig(AlgorithmConfig):
 
 
 class OffPolicyAlgorithm(Algorithm):
-    """An algorithm that learns from replay."""
+    """Base class of algorithms that learn from replay."""
 
     training_step_class = OffPolicyStep

@@ -32,7 +32,7 @@ def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> Spaces
 def spaces_without_agent(
     config: Any, policy_id: str, given: tuple[gym.Space | None, gym.Space | None], spaces: SpacesById
 ) -> tuple[gym.Space, gym.Space]:
-    """Spaces of a policy without agents: the given ones, completed by spaces of the other policies.
+    """Spaces of a policy without agents: the given ones, completed from the other policies.
 
     Args:
         config: The config.

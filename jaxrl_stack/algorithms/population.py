@@ -141,7 +141,7 @@ class Population(Checkpointable):
         self._written: tuple[Path, list[Path]] | None = None
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:
-        """Trains other members from the beginning with the same program; compiles nothing.
+        """Replaces the members and trains from the beginning with the same program, without recompiling.
 
         Args:
             members: Members that fit the program, at most as many as the population has room for.
@@ -177,7 +177,7 @@ class Population(Checkpointable):
 
     @property
     def num_env_steps_sampled_lifetime(self) -> int:
-        """Env steps that each member has sampled so far."""
+        """Number of env steps that each member has sampled."""
         return self.driver.num_env_steps
 
     def __len__(self) -> int:
@@ -185,7 +185,7 @@ class Population(Checkpointable):
         return len(self.members)
 
     def train(self) -> Result:
-        """Runs one iteration of every member.
+        """Runs one iteration for all members.
 
         Returns:
             ``{"members": [result of each member, see `Algorithm.train`], "population": {...}, ...}``. "population" has
@@ -220,7 +220,7 @@ class Population(Checkpointable):
         return result
 
     def _numbers(self, iteration: Iteration) -> dict[str, Any]:
-        """Numbers of an iteration: nested dicts of values that members share and of arrays ``[M]``."""
+        """Metrics of an iteration: nested dicts with arrays ``[M]``, and numbers that are equal for all members."""
         driver, numbers = self.driver, {}
         merge_nested(numbers, self._empty)
         merge_nested(numbers, driver.results())
@@ -230,7 +230,7 @@ class Population(Checkpointable):
         return numbers
 
     def _result(self, numbers: dict[str, Any], iteration: Iteration) -> Result:
-        """The result of an iteration, which is also added to `middle`."""
+        """Builds the result of an iteration, and adds it to `middle`."""
         members = MemberResults(numbers, len(self), self._settings.reported)
         together = population_numbers(members, self.driver.is_live)
         sampled = iteration.num_env_steps * self.driver.num_running
@@ -247,7 +247,7 @@ class Population(Checkpointable):
         return result
 
     def evaluate(self) -> MemberResults:
-        """Evaluates the current weights of all members, each on the episodes of its single run.
+        """Evaluates the current weights of all members, each on the same episodes as in a single run.
 
         Training states do not change.
 
@@ -369,13 +369,13 @@ class Population(Checkpointable):
 
     @property
     def best(self) -> list[Best] | None:
-        """For each member the highest mean return, its iteration, and the path of the checkpoint that `write_runs` has
-        written; None without ``reporting(keep_best=True)``.
+        """Highest mean return of each member, with its iteration and the path of the checkpoint from `write_runs`; None
+        without ``reporting(keep_best=True)``.
         """
         return None if self._best is None else self._best.best
 
     def member(self, which: int | Literal["best"], *, at_best: bool = False) -> Algorithm:
-        """A member as an `Algorithm` on one device: to continue training, save, evaluate and serve.
+        """Returns a member as an `Algorithm` on one device, for further training, saving, evaluation and serving.
 
         Args:
             which: Index of the member; "best" stands for `best_member`.
@@ -412,16 +412,17 @@ class Population(Checkpointable):
         return algo
 
     def runs(self) -> list[Run]:
-        """The recorded run of each member, for figures and reports; runs of stopped members end at their stop."""
+        """Recorded run of each member, for figures and reports. The run of a stopped member ends when it was
+        stopped.
+        """
         origin = {**self._origin, "num_members": len(self)}
         ends = [self.reached.get(i) or self.diverged.get(i) or self.stopped.get(i) for i in range(len(self))]
         folders = None if self._written is None else self._written[1]
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
-        """Writes results, settings and origin of each member, for `jaxrl plot` and `jaxrl report`, and with
-        ``reporting(keep_best=True)`` its best state. With ``reporting(results_dir=...)``, `learn` calls this at its
-        end.
+        """Writes results, settings and origin of each member for `jaxrl plot` and `jaxrl report`, and its best state
+        with ``reporting(keep_best=True)``. `learn` calls it at the end if ``reporting(results_dir=...)`` is set.
 
         Args:
             directory: Folder in which each member gets a folder, with a number if another run has that name. Files that
@@ -446,7 +447,7 @@ class Population(Checkpointable):
         title: str | None = None,
         **options: Unpack[AxisOptions],
     ) -> Any:
-        """Draws the members: for each combination of settings the interquartile mean of its seeds with a band.
+        """Draws one line with a band for each combination of settings: the interquartile mean over its seeds.
 
         Args:
             path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
@@ -476,7 +477,7 @@ class Population(Checkpointable):
         return sweep_of(self.runs(), self.members, self.config, defaults)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Copies members over others: weights, optimizers, values of settings, environments, replayed steps.
+        """Copies members over other members: weights, optimizers, settings, environments and replay buffers.
 
         Each member keeps its random streams. Only rows of these members are moved, on their devices; the first call
         compiles the programs for that. A diverged target trains again after the copy, and one that had reached its goal
@@ -504,7 +505,7 @@ class Population(Checkpointable):
         self._note_settings(self._settings.copy(sources, targets))
 
     def change_settings(self, settings: Mapping[int, Mapping[str, Any]] | None = None, **of_all: Any) -> None:
-        """Trains members with other values of settings from the next iteration on; compiles nothing.
+        """Changes the members' traced settings from the next iteration on, without recompiling.
 
         ::
 
@@ -535,7 +536,7 @@ class Population(Checkpointable):
         self._note_settings(self._settings.change(changed))
 
     def keep(self, members: Sequence[int], reason: str = "stopped by keep()") -> None:
-        """Continues with some members only, at lower cost; the others end.
+        """Continues with the given members only, at lower cost; the other members stop.
 
         ::
 
@@ -573,7 +574,7 @@ class Population(Checkpointable):
         self._note_settings(())
 
     def _check_members(self, given: Sequence[Any], call: str, which: str = "must be", more: str = "") -> None:
-        """Refuses indices of members that do not exist or that `keep` has stopped.
+        """Raises for indices of members that do not exist or were stopped by `keep`.
 
         Raises:
             ValueError: Names the call and the member.
@@ -584,7 +585,9 @@ class Population(Checkpointable):
             raise ValueError(f"{call}: keep() has stopped member {stopped[0]}.")
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Updates history and evaluation after changes of settings; those in `new` changed for the first time."""
+        """Updates history and evaluation after a change of settings; `new` lists settings that changed for the first
+        time.
+        """
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))
         if self._evaluation is not None:
@@ -603,7 +606,7 @@ class Population(Checkpointable):
     STATE_FILE_NAME = "population_state"
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns all values that change in training: the states of all members, histories, counters.
+        """Returns all values that change in training: states of the members, histories and counters.
 
         Args:
             components: Names to include; None for all.
@@ -627,7 +630,7 @@ class Population(Checkpointable):
         return {n: state[n] for n in selected(list(state), components, not_components, "a Population")}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned; parts that it leaves out do not change.
+        """Restores a state from `get_state`. Parts that are missing in `state` do not change.
 
         Raises:
             ValueError: If the state is of other members, modules, environments or connectors.
@@ -665,7 +668,9 @@ class Population(Checkpointable):
         return (), {"config": config, "members": members, **more}
 
     def get_metadata(self) -> dict[str, Any]:
-        """Facts about the population that are readable without loading it."""
+        """Facts about the population for the checkpoint's metadata file, which is readable without loading the
+        checkpoint.
+        """
         return {
             "algorithm": type(self._template).__name__,
             "num_members": len(self),
@@ -684,7 +689,7 @@ class Population(Checkpointable):
 
     @property
     def _number_text(self) -> str:
-        """``"64"``, or ``"16 of 64"`` after `keep`."""
+        """Number of running members as text: ``"64"``, or ``"16 of 64"`` after `keep`."""
         running = self.driver.num_running
         return str(running) if running == len(self) else f"{running} of {len(self)}"
 
@@ -693,7 +698,7 @@ class Population(Checkpointable):
             raise RuntimeError("This Population was stopped; build a new one from its config.")
 
     def stop(self) -> None:
-        """Releases devices. The population cannot train afterwards, but keeps its history."""
+        """Releases the devices. The population cannot train any more; its history remains readable."""
         if not self._is_stopped:
             self._is_stopped = True
             self.driver.stop()

@@ -62,7 +62,7 @@ def tuned_settings(name: str) -> dict[str, dict[str, Any]]:
 
 
 def tuned_evidence(name: str) -> dict[str, Evidence]:
-    """Evidence that an algorithm's tuned settings learn: ``{environment: measurement or source}``."""
+    """Measurement or source for each tuned setting of an algorithm, ``{environment: evidence}``."""
     return {env: record.evidence for env, record in _tuned_module(name).RECORDS.items()}
 
 

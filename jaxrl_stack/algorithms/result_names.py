@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def root_logger(config: AlgorithmConfig) -> MetricsLogger:
-    """Logger of an algorithm that keeps callbacks from replacing parts of the results."""
+    """Metrics logger of an algorithm, in which callbacks cannot overwrite the standard entries of results."""
     return MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup, reserved=is_name_at_the_root)
 
 
 def result_template(
     config: AlgorithmConfig, module_ids: Sequence[str], agent_ids: Iterable[Hashable]
 ) -> dict[str, Any]:
-    """A result with every number that results of a config have, all unknown.
+    """Result with all metrics that a config reports, set to NaN.
 
     Args:
         config: The config.
@@ -37,7 +37,7 @@ def result_template(
 
 
 def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_MODULE_ID,)) -> dict[str, Any] | None:
-    """A result with every number that results of a config have; None if user code may report others."""
+    """Result with all metrics that a config reports; None if user code may report further metrics."""
     given = config.explicitly_set - {"env"}
     code = [type(config), config.algo_class, config.learner_class, *(config.stored_value(name) for name in given)]
     if given & {"rl_module_spec", "policies"} or not _is_of_package(code):

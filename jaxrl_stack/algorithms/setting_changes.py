@@ -19,7 +19,7 @@ OVERRIDES = "algorithm_config_overrides_per_module"
 
 
 class ChangedConfig(NamedTuple):
-    """A config with other values of traced settings.
+    """Config with changed traced settings.
 
     Attributes:
         config: The frozen config.
@@ -33,7 +33,7 @@ class ChangedConfig(NamedTuple):
 
 
 def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: str) -> ChangedConfig:
-    """A config with other settings that serves everything that was built from `config`.
+    """Returns a config with changed traced settings; raises for settings that would need new programs or actors.
 
     Args:
         config: The present config.
@@ -84,7 +84,7 @@ _OF_KIND = {
 
 
 def _refusal(before: AlgorithmConfig, after: AlgorithmConfig, name: str, call: str) -> str | None:
-    """The message for a setting that cannot change; None if it can."""
+    """Message for a setting that cannot change during training; None if it can."""
     if name == OVERRIDES:
         of_modules = after.algorithm_config_overrides_per_module
         reasons = (
@@ -138,7 +138,7 @@ def _num_points(setting: Setting, value: Any) -> int:
 
 
 def _note_overridden(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[str], call: str) -> None:
-    """Gives notices of modules whose overrides keep their value."""
+    """Prints notices about modules whose overrides make a change ineffective."""
     if OVERRIDES in names:
         return
     for mid, overrides in after.algorithm_config_overrides_per_module.items():
@@ -164,7 +164,7 @@ def _paths(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[st
 
 
 def value_of(config: AlgorithmConfig, path: str) -> Any:
-    """The value of a setting as the user gave it.
+    """Value of a setting as the user gave it.
 
     Args:
         config: The config.
@@ -189,7 +189,7 @@ def settings_of(config: AlgorithmConfig, values: Mapping[str, Any]) -> dict[str,
 
 
 class SettingChanges:
-    """Record of the settings that were changed since the beginning of training.
+    """Record of the settings that changed during training.
 
     Attributes:
         first: Initial values of the changed settings, by path.
@@ -213,7 +213,7 @@ class SettingChanges:
         return new
 
     def values(self, config: AlgorithmConfig, num_env_steps: int) -> dict[str, float]:
-        """Present values of the settings in the record; for a schedule its value after `num_env_steps`."""
+        """Current values of the changed settings; of a schedule the value after `num_env_steps`."""
         return {path: number_at(value_of(config, path), num_env_steps) for path in self.first}
 
     def get_state(self, config: AlgorithmConfig) -> dict[str, list[Any]]:

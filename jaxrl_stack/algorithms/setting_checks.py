@@ -1,4 +1,4 @@
-"""Checks of values: each describes valid values in words, and has the annotation of its type."""
+"""Checks of setting values. Each check describes the valid values and has a type annotation."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class Check:
 
 
 def check_of(annotation: str) -> Callable[[Callable[[Any], str | None]], Check]:
-    """Decorator that makes a Check of a function."""
+    """Decorator that converts a function to a `Check`."""
     return lambda problem: Check(problem, annotation)
 
 
 def fits(test: Callable[[Any], bool], what: str, annotation: str) -> Check:
-    """Check for values that pass `test`; `what` describes them in words."""
+    """Creates a check for values that pass `test`; `what` describes valid values."""
     return Check(lambda value: None if test(value) else what, annotation)
 
 
 def anything(annotation: str) -> Check:
-    """Check that passes all values and only has an annotation."""
+    """Creates a check that accepts all values."""
     return Check(lambda value: None, annotation)
 
 
 def function_of(*positional: str, keywords: tuple[str, ...] = (), annotation: str = "Callable[..., Any]") -> Check:
-    """Check for functions that can be called with these arguments.
+    """Creates a check for functions that accept these arguments.
 
     Args:
         positional: Names of the positional arguments.
@@ -88,7 +88,7 @@ def _in_limits(kind: str, *limits: tuple[str, float | None]) -> str:
 
 
 def integer(minimum: int | None = None, also: tuple[Any, ...] = (), maximum: int | None = None) -> Check:
-    """Check for integers from `minimum` to `maximum`, or one of `also`."""
+    """Creates a check for integers from `minimum` to `maximum`, or one of `also`."""
     wanted = _in_limits("an integer", ("of at least", minimum), ("at most", maximum))
 
     def check(value: Any) -> str | None:
@@ -111,7 +111,7 @@ def number(
     or_schedule: bool = False,
     finite: bool = False,
 ) -> Check:
-    """Check for numbers in the given range, or one of `also`; with `or_schedule` also schedules of such numbers.
+    """Creates a check for numbers in a range, or one of `also`; with `or_schedule` also for schedules of such numbers.
 
     Infinity passes, and means no limit; `finite` refuses it.
     """
@@ -144,17 +144,17 @@ def number(
 
 
 def one_of(*choices: Any) -> Check:
-    """Check for one of `choices`."""
+    """Creates a check for one of `choices`."""
     return fits(lambda value: _is_in(value, choices), "one of " + ", ".join(map(repr, choices)), _types(choices)[3:])
 
 
 def instance(*types: type, what: str, also: tuple[Any, ...] = (), annotation: str = "Any") -> Check:
-    """Check for an instance of one of `types`, or one of `also`."""
+    """Creates a check for instances of `types`, or one of `also`."""
     return fits(lambda value: isinstance(value, types) or _is_in(value, also), what + _or(also), annotation)
 
 
 def subclass_of(base: type, what: str, annotation: str = "type") -> Check:
-    """Check for `base` and its subclasses."""
+    """Creates a check for `base` and its subclasses."""
     return fits(lambda value: isinstance(value, type) and issubclass(value, base), what, annotation)
 
 
@@ -176,7 +176,7 @@ def functions(value: Any) -> str | None:
 
 @check_of("int | Collection[int]")
 def iterations(value: Any) -> str | None:
-    """Check for an iteration number, or a list of them."""
+    """Checks for an iteration number, or a list of iteration numbers."""
     one = integer(1)
     numbers = [value] if isinstance(value, (int, np.integer)) else value
     if isinstance(numbers, Collection) and not isinstance(numbers, str) and all(one(n) is None for n in numbers):

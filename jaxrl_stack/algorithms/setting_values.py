@@ -37,7 +37,7 @@ def is_search_space(value: Any) -> bool:
 
 
 def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
-    """Equality that supports arrays and containers of arrays; in programs, 1 and 1.0 differ."""
+    """Compares values, including arrays and containers of arrays. With `in_programs`, 1 and 1.0 differ."""
     if a is b:
         return True
     if isinstance(a, _Array) or isinstance(b, _Array):
@@ -60,7 +60,7 @@ def is_record(value: Any) -> TypeGuard[Any]:
 
 
 def copy_value(value: Any) -> Any:
-    """A copy with new containers and dataclasses, and shared other objects.
+    """Copies containers and dataclasses; other objects are shared.
 
     Environments, functions, classes and spaces keep their identity, so that a copied config matches the programs that
     were compiled for the original.

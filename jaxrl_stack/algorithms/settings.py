@@ -40,7 +40,7 @@ DATA = "data"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Setting:
-    """One setting of a config.
+    """Declaration of one config setting.
 
     Attributes:
         name: Keyword of the fluent method.
@@ -100,12 +100,12 @@ class Setting:
 
     @property
     def schedulable(self) -> bool:
-        """Whether it may be ``[[0, v0], [t1, v1], ...]`` (traced settings only)."""
+        """Whether the value may be a schedule ``[[0, v0], [t1, v1], ...]`` (traced settings only)."""
         return self.check.takes_schedules
 
     def problem_with(self, value: Any) -> str | None:
-        """Description of valid values if `value` is invalid, else None. Search spaces pass, because a tuner resolves
-        them.
+        """Description of the valid values if `value` is invalid, else None. Search spaces are valid, because a tuner
+        replaces them.
         """
         if is_search_space(value) or (value is None and self.takes_none):
             return None
@@ -127,7 +127,7 @@ per_module = functools.partial(Setting, read_by=LEARNER, per_module=True)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Section:
-    """Settings of one fluent method.
+    """Settings of one config method.
 
     Attributes:
         name: Name of the method.
@@ -143,7 +143,7 @@ class Section:
 
 
 class Declarations:
-    """All settings of one config class, inherited ones included."""
+    """All settings of a config class, including inherited ones."""
 
     def __init__(
         self,
@@ -195,7 +195,7 @@ class Declarations:
         return self.by_name.get(name) or self.by_attribute.get(name)
 
     def in_section(self, section: str) -> list[Setting]:
-        """The settings of one section, in the order of declaration."""
+        """Settings of one section, in order of declaration."""
         return [s for s in self.by_name.values() if self.takes(section, s.name)]
 
     def takes(self, section: str, name: str) -> bool:
@@ -206,7 +206,7 @@ class Declarations:
         return frozenset(s.name for s in self.in_section(section)) if section else frozenset()
 
     def call(self, setting: Setting, value: str = "...") -> str:
-        """Code that sets a setting: ``training(lr=...)``."""
+        """Code that sets a setting, such as ``training(lr=...)``, for messages."""
         return f"{self.section_of[setting.name]}({setting.name}={value})"
 
     def check(self, setting: Setting, value: Any) -> None:
@@ -220,7 +220,7 @@ class Declarations:
             raise ValueError(f"{self.call(setting, short(value))}: must be {problem}.")
 
     def old_name(self, name: str, section: str | None = None) -> OldName | None:
-        """The old name, if it is one in this section (`section` None: as a key or attribute)."""
+        """Finds an old name in a section (`section` None: among dict keys and attributes); None if there is none."""
         old = self.old.get(name)
         if old is None or (old.sections and section not in old.sections):
             return None
@@ -253,7 +253,7 @@ class Declarations:
 
 
 def _closest(name: str, candidates: Iterable[str], preferred: frozenset[str]) -> list[str]:
-    """The one or two most likely candidates for a misspelled name."""
+    """Returns one or two candidates that are most similar to a misspelled name."""
 
     def score(candidate: str) -> float:
         ratio = difflib.SequenceMatcher(None, name, candidate).ratio()
@@ -266,7 +266,9 @@ def _closest(name: str, candidates: Iterable[str], preferred: frozenset[str]) ->
 
 
 def traced_value(setting: Setting, value: Any) -> np.ndarray | schedules.ScheduleArrays:
-    """A traced setting as argument of a program: ``float32[]``, or arrays of a schedule if it may be one."""
+    """Converts a traced setting to a program argument: ``float32[]``, or arrays of a schedule if it may be a
+    schedule.
+    """
     if setting.schedulable:
         return schedules.encode(value)
     return np.asarray(value, np.float32)

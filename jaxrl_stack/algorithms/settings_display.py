@@ -41,7 +41,7 @@ def _default_of(field: dataclasses.Field) -> Any:
 
 
 def describe(setting: Setting) -> str:
-    """Meaning, default and kind of a setting in one line."""
+    """Describes a setting in one line: meaning, default, kind."""
     notes = [f"Default: {short(setting.default)}."]
     if setting.schedulable:
         notes.append("Number or schedule [[0, value], [timestep, value], ...]; traced.")
@@ -58,7 +58,7 @@ _CHANGED = ("section", "setting", "value", "default")
 
 
 def _changed(config: AlgorithmConfig) -> list[tuple[str, ...]]:
-    """Table rows of the settings that differ from the defaults of the class."""
+    """Table rows of the settings that differ from the class's defaults."""
     return [
         (section, s.name, short(vars(config)[s.attribute], 70), short(s.default, 30))
         for section in config._declarations.section_docs
@@ -80,7 +80,7 @@ def config_text(config: AlgorithmConfig) -> str:
 
 
 def config_html(config: AlgorithmConfig) -> str:
-    """HTML for notebooks: settings that differ from the defaults, with all others folded away."""
+    """HTML for notebooks: settings that differ from the defaults, with the others collapsed."""
     frozen = " (frozen)" if config.is_frozen else ""
     changed = _changed(config)
     parts = [f"<b>{html.escape(type(config).__name__)}</b>{frozen}"]

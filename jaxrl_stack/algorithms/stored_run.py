@@ -27,7 +27,7 @@ _CONNECTOR_SETTINGS = (EnvToModulePipeline.setting, ModuleToEnvPipeline.setting,
 
 @dataclasses.dataclass(frozen=True)
 class SavedCheckpoint:
-    """Location of a checkpoint, as `Algorithm.save` returns it and as its attribute `checkpoint`.
+    """Location of a checkpoint: the result of `Algorithm.save`, and its attribute `checkpoint`.
 
     Attributes:
         path: Folder of the checkpoint.
@@ -45,7 +45,8 @@ class SavedCheckpoint:
 
 
 def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> AlgorithmConfig:
-    """A config for a run's checkpoint, with a table of policies if every agent keeps its policy in all episodes.
+    """Config for a run's checkpoint. If each agent has the same policy in all episodes, a table replaces the mapping
+    function.
 
     Args:
         config: The config of a run.
@@ -62,7 +63,7 @@ def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> Algorithm
 
 
 def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -> ValueError:
-    """The error for a config that builds no algorithm."""
+    """Error for a checkpoint whose config fails to build an algorithm."""
     remedy = ""
     if isinstance(error, UnknownEnvironmentError):
         remedy = f"\nRegister it first, register_env({config.env!r}, ...), or pass one: from_checkpoint(path, env=...)."
@@ -74,7 +75,7 @@ def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -
 def check_code(
     stored: Stored, loader: ClassLoader, algo_class: type, config: AlgorithmConfig | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raises one error for all code that a run's checkpoint needs from the caller.
+    """Raises a single error that lists all code that a checkpoint needs from the caller.
 
     Args:
         stored: The checkpoint.
@@ -106,7 +107,7 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds the code of modules that are not policies of the config; they are built from their own description."""
+    """Adds the code needed by modules that are not policies of the config."""
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
     modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
@@ -116,20 +117,20 @@ def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) 
 
 
 def _names(node: Any) -> Collection[str]:
-    """Names that a setting lists, as JSON or as a value; none if it is damaged."""
+    """Names in a stored setting, as JSON or as a value; () if it is damaged."""
     names = node["value"] if isinstance(node, dict) and KIND in node else node
     return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
 
 
 def _settings_left_out(left_out: Mapping[str, str]) -> dict[str, str]:
-    """``{setting: description}`` of the settings that are code."""
+    """Settings that contain code and are not stored, ``{setting: description}``."""
     return {where.partition("config/")[2].partition("/")[0]: text for where, text in left_out.items()}
 
 
 def stored_config(
     stored: Stored, loader: ClassLoader, settings: Mapping[str, Any]
 ) -> tuple[AlgorithmConfig, dict[str, str]]:
-    """The config of an algorithm's checkpoint.
+    """Reads the config from an algorithm's checkpoint.
 
     Args:
         stored: The checkpoint.
@@ -170,7 +171,7 @@ def stored_config(
 
 
 def stored_settings(stored: Stored, loader: ClassLoader, names: Sequence[str]) -> list[Any]:
-    """Settings of an algorithm's checkpoint; None for those that were not set.
+    """Reads settings from an algorithm's checkpoint; None for settings that were not set.
 
     Args:
         stored: The checkpoint.
@@ -184,7 +185,7 @@ def stored_settings(stored: Stored, loader: ClassLoader, names: Sequence[str]) -
 
 
 def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, Any]) -> RLModuleSpec:
-    """The spec that builds a stored module.
+    """Reads the spec of a stored module.
 
     Args:
         stored: Checkpoint of the module.

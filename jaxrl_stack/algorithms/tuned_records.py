@@ -1,4 +1,4 @@
-"""Tuned settings with evidence that they learn, for each algorithm's ``tuned.py``."""
+"""Tuned settings with evidence that they learn, for the algorithms' ``tuned.py``."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class FromLiterature:
-    """Published settings that were not run.
+    """Published settings that were not run with this package.
 
     Args:
         source: Source, length of training there, and differences here.

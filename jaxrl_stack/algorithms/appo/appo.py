@@ -92,7 +92,7 @@ class APPOConfig(IMPALAConfig):
 
     @property
     def updates_per_train_batch(self) -> int:
-        """Number of updates that a training step makes from its samples."""
+        """Number of updates on each train batch."""
         own: Any = self  # the stub of the class before knows none of its settings
         return own.circular_buffer_iterations_per_batch if own.use_circular_buffer else 1
 

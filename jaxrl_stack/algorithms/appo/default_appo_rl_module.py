@@ -28,7 +28,7 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
         super().setup()
 
     def get_non_inference_attributes(self) -> list[str]:
-        """PPO's names, and the target networks."""
+        """Attributes that acting does not need: PPO's, and the target networks."""
         return [*super().get_non_inference_attributes(), "_old_encoder", "_old_pi"]
 
     def make_target_networks(self) -> None:

@@ -1,4 +1,4 @@
-"""CQL's losses: SAC's losses, and a term that lowers the values of actions that were not recorded."""
+"""CQL's losses: SAC's losses, and a term that lowers the Q-values of actions that are not in the data."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class CQLLearner(SACLearner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Counts the update. Pure; see `Learner.post_update`."""
+        """Increments the update counter. Pure; see `Learner.post_update`."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         counts = state.extra[NUM_CQL_UPDATES]
         counted = {mid: own + jnp.asarray(self.has_rows(mid)).astype(jnp.uint32) for mid, own in counts.items()}

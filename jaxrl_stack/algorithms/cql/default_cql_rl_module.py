@@ -24,7 +24,7 @@ those of the policy at this one, in this order."""
 
 
 class DefaultCQLRLModule(DefaultSACRLModule):
-    """SAC's networks for continuous actions, whose critics also evaluate actions that were not recorded.
+    """SAC's networks for continuous actions; the critics also evaluate actions that are not in the data.
 
     With ``model_config["lagrangian"]`` it has `log_alpha_prime`, float32 `[]`, the logarithm of the multiplier of the
     conservative term, which the learner trains from 0 on.
@@ -60,7 +60,7 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         self.num_actions = int(self.model_config.get("num_actions", 10))
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Names of everything except the policy."""
+        """Attributes that acting does not need: everything except the policy."""
         return [
             *super().get_non_inference_attributes(),
             *(name for name in ("log_alpha_prime",) if hasattr(self, name)),

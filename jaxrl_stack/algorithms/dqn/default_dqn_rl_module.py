@@ -78,7 +78,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return initial_state_of(vars(self).get("encoder"))
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Names of the target networks."""
+        """Attributes that acting does not need: the target networks."""
         return ["_target_encoder", "_target_af", *(["_target_vf"] if self.uses_dueling else [])]
 
     def make_target_networks(self) -> None:
@@ -89,7 +89,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             self._target_vf = make_target_network(self.vf)
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """``[(encoder, its target), ...]``, with the heads."""
+        """``[(network, its target network)]`` for the encoder and the heads."""
         pairs = [(self.encoder, self._target_encoder), (self.af, self._target_af)]
         return [*pairs, (self.vf, self._target_vf)] if self.uses_dueling else pairs
 
@@ -104,7 +104,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _forward_exploration(
         self, batch: dict[str, Any], t: Any = None, epsilon: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: epsilon-greedy; noisy networks have noise for each row.
+        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: epsilon-greedy actions; noisy networks draw noise for each
+        row.
 
         Args:
             batch: The columns.
@@ -153,7 +154,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return outputs
 
     def _forward_train_sequences(self, batch: dict[str, Any], noise: Any) -> dict[str, Any]:
-        """`_forward_train` for sequences: one pass of each network over observations and next observations."""
+        """`_forward_train` for sequences: each network makes one pass over observations and next observations."""
         timeline = Timeline(batch, self.burn_in_len)
         online = self._with_noise(self.compute_q_values, timeline.columns(states_of(self.encoder)), noise[0])
         target = self._with_noise(self.forward_target, timeline.columns(states_of(self._target_encoder)), noise[1])
@@ -166,7 +167,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return outputs
 
     def compute_q_values(self, batch: dict[str, Any], noise: jax.Array | None = None) -> dict[str, Any]:
-        """Q-values of all actions.
+        """Computes the Q-values of all actions.
 
         Args:
             batch: `{OBS: [..., d]}`.

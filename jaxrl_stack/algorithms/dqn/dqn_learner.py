@@ -71,7 +71,7 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         return [QNetAPI, TargetNetworkAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:
-        """One Adam with ``config.adam_epsilon`` for all parameters except target networks."""
+        """Registers one Adam with ``config.adam_epsilon`` for all parameters except the target networks."""
         settings: Any = config or self.config_for(module_id)
         self.register_optimizer(
             module_id=module_id,

@@ -1,4 +1,4 @@
-"""Layers with noisy weights, by which a network explores (Fortunato et al., 2018, arXiv:1706.10295)."""
+"""Layers with noisy weights for exploration (Fortunato et al., 2018, arXiv:1706.10295)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class NoisyDense(Dense):
 
     @property
     def noise_dim(self) -> int:
-        """Number of noise values for one sample of the weights."""
+        """Number of noise values in one sample of the layer's weights."""
         return self.in_features + self.out_features
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None, *, noise: jax.Array | None = None) -> jax.Array:
-        """Float ``[..., in]`` -> ``[..., out]``.
+        """Applies the layer to float ``[..., in]``; returns ``[..., out]``.
 
         Args:
             inputs: ``[..., in]``.
@@ -68,7 +68,7 @@ def draw_noise(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 class NoisyMLPHead(MLPHead):
-    """An `MLPHead` of `NoisyDense` layers.
+    """`MLPHead` of `NoisyDense` layers.
 
     Args:
         std_init: As in `NoisyDense`.
@@ -80,7 +80,7 @@ class NoisyMLPHead(MLPHead):
 
     @property
     def noise_dim(self) -> int:
-        """Number of noise values for one sample of all weights."""
+        """Number of noise values in one sample of all weights."""
         return sum(layer.noise_dim for layer in self._layers())
 
     def _layers(self) -> list[NoisyDense]:

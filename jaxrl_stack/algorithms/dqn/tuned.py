@@ -15,13 +15,15 @@ from jaxrl_stack.utils.class_paths import register_class
 
 @register_class
 def four_frames(env: Any, spaces: Any, device: Any) -> FrameStacking:
-    """Stacks the last four frames; the replay buffer stores one frame per step."""
+    """Env-to-module connector function that stacks the last four frames; the replay buffer stores one frame per
+    step.
+    """
     return FrameStacking(num_frames=4)
 
 
 @register_class
 class ScaledCartPole(SingleAgentObservationPreprocessor):
-    """Position and angle of a cart-pole, float32 ``[2]``, in units that are alike: metres, and tenths of a radian.
+    """Reduces cart-pole observations to position and angle, float32 ``[2]``, in metres and tenths of a radian.
 
     A filter by running statistics would map the same state to other values as the policy improves and angles get
     smaller, which would invalidate stored steps.

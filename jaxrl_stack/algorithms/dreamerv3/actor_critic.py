@@ -1,4 +1,4 @@
-"""DreamerV3's actor and critic, and the imagined rollouts that they learn from."""
+"""DreamerV3's actor and critic, and the imagined rollouts for training them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_STD, _LARGEST_STD = 0.1, 1.0
 
 
 class Policy(NamedTuple):
-    """Action distributions.
+    """Action distribution of the actor.
 
     Attributes:
         probs: float32 ``[..., A]`` for discrete actions, else None.
@@ -34,8 +34,8 @@ class Policy(NamedTuple):
     std: jax.Array | None
 
     def sample(self, noise: jax.Array | None) -> jax.Array:
-        """float32 ``[..., A]`` actions with gradients, sampled by noise from `Actor.noise`; without noise the most
-        likely ones.
+        """Samples actions with gradients, float32 ``[..., A]``, from noise that `Actor.noise` returned; without noise,
+        returns the most likely actions.
         """
         if self.probs is not None:
             return drawn(noise, self.probs)
@@ -59,7 +59,8 @@ class Policy(NamedTuple):
 
 
 class Actor(nnx.Module):
-    """Policy network on features: one-hot actions with a uniform share of 1 %, or normal actions with a tanh mean.
+    """Policy network on features. Discrete actions are one-hot, with 1 % of the probability spread uniformly;
+    continuous ones are normal with a tanh mean.
 
     Args:
         size: Widths of the layers.
@@ -100,7 +101,7 @@ def make_critic(size: ModelSize, num_features: int, *, dtype: Any = None, rngs: 
 
 
 def width_of_actions(space: gym.Space | None) -> int:
-    """Width of actions in the model's inputs.
+    """Number of inputs that an action takes in the world model.
 
     Raises:
         ValueError: For an unsupported action space.
@@ -116,7 +117,7 @@ def width_of_actions(space: gym.Space | None) -> int:
 
 
 class Imagined(NamedTuple):
-    """Imagined rollouts of the world model.
+    """Rollouts imagined by the world model.
 
     Attributes:
         features: float32 ``[H, N, F]``, features of the states before each action, from the start states on.

@@ -140,8 +140,8 @@ class DreamerV3Config(OffPolicyConfig):
     _default_module_class = DreamerV3RLModule
 
     def paper(self) -> DreamerV3Config:
-        """Sets the last form of the paper (version of 2024, and the author's code), where RLlib has 2023's first
-        version.
+        """Sets the defaults of the paper's final version (2024) and of the authors' code; RLlib's defaults follow the
+        first version (2023).
 
         It calls ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
 
@@ -157,7 +157,7 @@ class DreamerV3Config(OffPolicyConfig):
 
     @property
     def items_per_update(self) -> int:
-        """Items of an update: ``B T``."""
+        """Number of items (steps) in one update: ``batch_size_B * batch_length_T``."""
         return self.batch_size_B * self.batch_length_T
 
     @property
@@ -167,7 +167,7 @@ class DreamerV3Config(OffPolicyConfig):
 
     @property
     def num_prefilled_steps(self) -> int:
-        """Random env steps, all in the first iteration; updates begin with the last of them."""
+        """Number of env steps with random actions in the first iteration; updates begin after them."""
         return self.items_per_update
 
     @property
@@ -181,7 +181,7 @@ class DreamerV3Config(OffPolicyConfig):
         return []
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
-        """The default connectors of all algorithms, except that images of every size stay images for the networks."""
+        """The default connectors of all algorithms, except that images of any size are not flattened."""
         space = observation_space
         parts = list(space.spaces.values()) if isinstance(space, gym.spaces.Dict) else [space]
         images = [part for part in parts if is_image(part)]
@@ -202,7 +202,8 @@ class DreamerV3Config(OffPolicyConfig):
         return [*resizing, *super()._default_env_to_module_connectors(resized, module_id)]
 
     def networks_memory(self, observation_space: gym.Space, action_space: gym.Space) -> MemoryEstimate:
-        """Estimated memory of the networks and of one update; `Algorithm.memory_estimate` has the rest.
+        """Estimates the memory of the networks and of one update. `Algorithm.memory_estimate` covers sampling, batch
+        and replay.
 
         Args:
             observation_space: Observation space of the module, with images of 64 x 64.
@@ -314,7 +315,7 @@ class DreamerV3(OffPolicyAlgorithm):
         seed: int = 0,
         fps: float = 5.0,
     ) -> Video:
-        """Records a video that compares windows of the replay buffer with what the world model imagines.
+        """Records a video that compares windows of the replay buffer with the world model's predictions.
 
         The model gets `given` observations, and then only recorded actions. The run does not change.
 

@@ -80,7 +80,9 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
         return [TargetNetworkAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Adam, or with ``optimizer="laprop"`` LaProp with adaptive clipping, for each of the three."""
+        """Registers an optimizer for each of world model, actor and critic: Adam, or LaProp with adaptive clipping
+        (``optimizer="laprop"``).
+        """
         config = config or self.config_for(module_id)
         module: Any = self.template[module_id]
         for name, optimizer in ((WORLD_MODEL, _OF_MODEL), (ACTOR, _OF_AGENT), (CRITIC, _OF_AGENT)):
@@ -142,7 +144,9 @@ class DreamerV3Learner(TargetNetworkUpdates, Learner):
     def postprocess_gradients_for_module(
         self, *, module_id: str, config: Any = None, module_gradients_dict: ParamDict
     ) -> ParamDict:
-        """Clips the gradients of each of the three by their global norm, except with LaProp, which clips itself."""
+        """Clips the gradients of world model, actor and critic by their global norms; does nothing with LaProp, which
+        clips them itself.
+        """
         settings, out = self.config_for(module_id), dict(module_gradients_dict)
         for name, optimizer in self.get_optimizers_for_module(module_id):
             gradients = self.filter_param_dict_for_optimizer(module_gradients_dict, optimizer)

@@ -32,7 +32,7 @@ class ReturnStatistic(nnx.Variable):
 
 
 class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
-    """A world model, with an actor and a critic on its states, of ``model_config["model_size"]``.
+    """World model of ``model_config["model_size"]``, with an actor and a critic on its states.
 
     The recurrent state has h and z of the model (z as classes of its variables), the last action a, and the flag fresh
     for states before the first step.
@@ -82,7 +82,7 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
 
     @property
     def returns(self) -> ReturnRange:
-        """Moving percentiles of imagined returns; losses set them."""
+        """Moving averages of percentiles of imagined returns; the losses update them."""
         return ReturnRange(self.return_low[...], self.return_high[...], self.return_is_known[...])
 
     @returns.setter
@@ -93,7 +93,7 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         self.slow_critic = make_target_network(self.critic)
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """The critic and its slow copy."""
+        """``[(critic, its slow copy)]``."""
         return [(self.critic, self.slow_critic)]
 
     def forward_target(self, batch: dict[str, Any], **kwargs: Any) -> jax.Array:
@@ -101,11 +101,13 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self.slow_critic(batch["features"])
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Names of everything that acting does not need."""
+        """Attributes that acting does not need."""
         return ["critic", "slow_critic", "return_low", "return_high", "return_is_known", "noise"]
 
     def get_initial_state(self) -> dict[str, Any]:
-        """State before the first observation; its learned part is added with that observation."""
+        """State before the first observation of an episode. The world model's learned initial state replaces it at that
+        observation.
+        """
         size = self.size
         return {
             "h": jnp.zeros((size.gru_units,), jnp.float32),
@@ -123,8 +125,8 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self._act(batch, lambda policy, noise, key: policy.sample(None), draws=False)
 
     def _forward_exploration(self, batch: dict[str, Any], t: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """`_forward_inference` with sampled actions; uniform ones for the first ``model_config["num_random_steps"]``
-        env steps.
+        """`_forward_inference` with sampled actions. In the first ``model_config["num_random_steps"]`` env steps,
+        actions are uniformly random.
         """
         high, low = t if t is not None and jnp.ndim(t) else (0, 0 if t is None else t)
         is_random = jnp.logical_and(high == 0, low < self.num_random_steps)
@@ -149,7 +151,7 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self._latent(state), state["a"], state["fresh"]
 
     def actions_for_model(self, actions: jax.Array) -> jax.Array:
-        """Actions as inputs of the model, float32 ``[..., A]``: one-hot for a Discrete space."""
+        """Converts actions to inputs of the world model, float32 ``[..., A]``: one-hot for a Discrete space."""
         return jax.nn.one_hot(actions, self.num_actions) if self.is_discrete else actions
 
     def _act(self, batch: dict[str, Any], choose: Any, *, draws: bool) -> dict[str, Any]:
@@ -178,8 +180,8 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """States of the world model for windows of consecutive items ``[B, T, ...]``. With ``STATE_IN`` ``[B, ...]``,
-        windows continue from these states, except fresh ones, which start as episodes do.
+        """States of the world model for windows of consecutive items ``[B, T, ...]``. Windows continue from the states
+        in ``STATE_IN`` ``[B, ...]`` if given; states marked as fresh are replaced by an episode's initial state.
         """
         actions = self.actions_for_model(batch[Columns.ACTIONS])
         normalised = self.world_model.normalised(batch[Columns.OBS])

@@ -92,7 +92,7 @@ def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) ->
 
 
 def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
-    """The windows that stay in one episode for longest, cut to the length that all of them have.
+    """Selects the windows that stay in one episode for longest, cut to a common length.
 
     Args:
         columns: Windows ``[M, T, ...]``.
@@ -121,8 +121,9 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
 def write_comparison(
     comparison: Comparison, space: gym.Space | None, path: str | os.PathLike[str], fps: float
 ) -> Video:
-    """Writes a video with a column for each window. Images: observed, imagined, and their difference. Vectors: curves
-    of all entries, observed dark and imagined orange. A bar is green while observations are given, then orange.
+    """Writes a video with one column per window. Images: observation, prediction, and their difference. Vectors: curves
+    of all entries, observed dark and predicted orange. A bar is green while observations are given to the model, then
+    orange.
 
     Args:
         comparison: From `compare`.

@@ -27,7 +27,7 @@ def world_model_rows(
     rewards: jax.Array,
     is_terminated: jax.Array,
 ) -> dict[str, jax.Array]:
-    """Terms of the world model's loss, each float32 ``[B, T]``.
+    """Computes the terms of the world model's loss, float32 ``[B, T]`` each.
 
     Args:
         model: The world model.

@@ -91,7 +91,7 @@ class MLP(nnx.Module):
 
 
 class GRU(nnx.Module):
-    """A gated recurrent unit with layer normalisation over its three gates, without biases.
+    """Gated recurrent unit with layer normalisation over its three gates, without biases.
 
     ``[r, c, u] = norm(W [h, x])``; ``h' = s(u - 1) tanh(s(r) c) + (1 - s(u - 1)) h``, `s` the logistic function. With
     several blocks W is block-diagonal in h: gates of a block see that block and all of x.
@@ -114,7 +114,7 @@ class GRU(nnx.Module):
         self.norm = nnx.LayerNorm(3 * units, epsilon=EPSILON, dtype=dtype, rngs=rngs)
 
     def __call__(self, h: jax.Array, x: jax.Array) -> jax.Array:
-        """The next state ``[..., units]``."""
+        """Computes the next state ``[..., units]``."""
         gates = self.norm(self._gates(h, x)).astype(jnp.float32)
         reset, candidate, update = jnp.split(gates, 3, axis=-1)
         update = jax.nn.sigmoid(update - 1.0)
@@ -134,7 +134,7 @@ class GRU(nnx.Module):
 
 
 class Convolution(nnx.Module):
-    """A kernel of 4 x 4 pixels that halves or doubles height and width.
+    """Convolution with a 4 x 4 kernel and stride 2, which halves height and width, or doubles them if transposed.
 
     Args:
         function: `halve` or `double`.

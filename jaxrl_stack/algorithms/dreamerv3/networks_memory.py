@@ -20,8 +20,8 @@ _LEAST_TO_CHECK = 1024
 
 
 def networks_memory(config: Any, module: Any) -> MemoryEstimate:
-    """Bytes of parameters, gradients, optimizer states, and of the recorded and imagined states that an update keeps
-    for its gradient. Activations of layers are not included.
+    """Estimates the bytes of parameters, gradients, optimizer states, and of the recorded and imagined states stored
+    for the gradient. Layer activations are not included.
 
     Args:
         config: The algorithm's config.
@@ -39,7 +39,7 @@ def networks_memory(config: Any, module: Any) -> MemoryEstimate:
 
 
 def require_networks_fit(config: Any, spec: Any, devices: Sequence[Device]) -> None:
-    """Refuses networks that do not fit on a device, before they are created.
+    """Raises before allocation if the networks do not fit on a device.
 
     Args:
         config: The algorithm's config.

@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class ModelSize:
-    """Sizes of all networks (Hafner et al., 2023, arXiv:2301.04104, table B.1, and RLlib's smaller ones).
+    """Sizes of the networks (Hafner et al., 2023, arXiv:2301.04104, table B.1, and RLlib's smaller sizes).
 
     Attributes:
         cnn_multiplier: Channels of the first convolution; each of the next three has twice as many.

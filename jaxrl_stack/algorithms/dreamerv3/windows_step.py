@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WindowsStep(OffPolicyStep):
-    """Samples a round into a replay buffer, then makes gradient steps on windows of consecutive items, as many as the
+    """Samples one round into a replay buffer, then makes as many gradient steps on windows of consecutive items as the
     training ratio requires.
     """
 
@@ -50,7 +50,9 @@ class WindowsStep(OffPolicyStep):
         return Plan.of(self, [self._samples])
 
     def _form_of(self, module: RLModule) -> Windows:
-        """Windows that start from the module's initial state, or from stored latents."""
+        """Form of drawn windows, which start from the module's initial state or from stored latents
+        (`replay_latents`).
+        """
         config, is_stored = self.config, bool(self.config.replay_latents)
         remedy = "replay_latents=False keeps none of the model's states in the buffer."
         start = StartState.of(module, is_stored=is_stored, remedy=remedy)
@@ -58,7 +60,9 @@ class WindowsStep(OffPolicyStep):
         return Windows(int(config.batch_length_T), start, config.clip_rewards, writes)
 
     def look_at(self, number: int, length: int, seed: int) -> dict[str, Any]:
-        """Stored windows ``[number, length, ...]``, on the device of the first one; see `Replay.look_at`."""
+        """Draws stored windows ``[number, length, ...]`` from the first device, without changing the replay buffer; see
+        `Replay.look_at`.
+        """
         ((mid, replay),) = self.replays.items()
         what = dataclasses.replace(self.forms[mid], length=length)
         return replay.look_at(self.kept.value[mid], what, number, seed)
@@ -77,14 +81,14 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates that bring the ratio of replayed items to sampled env steps closer to `training_ratio`.
-        Both are lifetime counters in checkpoints. On the device the number is an int32 array.
+        """Number of updates that bring the ratio of replayed items to sampled env steps to `training_ratio`. Both
+        counts are lifetime counters, stored in checkpoints. int32 array on the device.
         """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)
 
     def _due_after(self, sampled: Any) -> Any:
-        """Updates due after `sampled` env steps, rounded up, counted from the round in which learning starts."""
+        """Total number of updates due after `sampled` env steps, rounded up, counted from the start of learning."""
         number, of = self._ratio.numerator, self._ratio.denominator
         after = sampled - max(0, self.learning_starts - self.num_env_steps)
         return after // of * number + (after % of * number + of - 1) // of

@@ -41,7 +41,9 @@ class Latent(NamedTuple):
         return jnp.concatenate([self.h, self.z.reshape(*self.z.shape[:-2], -1)], axis=-1)
 
     def stored(self) -> dict[str, jax.Array]:
-        """Stored form in recurrent states and replay: h, and z as the classes of its variables, uint8 ``[..., Z]``."""
+        """Form of the latent state in recurrent states and replay: h, and the class indices of z's variables, uint8
+        ``[..., Z]``.
+        """
         return {"h": self.h, "z": jnp.argmax(self.z, axis=-1).astype(jnp.uint8)}
 
 
@@ -124,7 +126,7 @@ class WorldModel(nnx.Module):
     # ------------------------------------------------------------------------------------------------- observations
 
     def normalised(self, obs: Any) -> dict[str, jax.Array]:
-        """Observations in the form that the model encodes and predicts: symlog of vectors, pixels in [-1, 1)."""
+        """Converts observations to the model's inputs and targets: symlog of vectors, pixels in [-1, 1)."""
         out = {}
         for name, x in (obs if self.is_dict else {"obs": obs}).items():
             x = x / 128.0 - 1.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
@@ -140,7 +142,7 @@ class WorldModel(nnx.Module):
         return out
 
     def encode(self, normalised: dict[str, jax.Array]) -> jax.Array:
-        """Encoded observations ``[..., E]``."""
+        """Encodes normalised observations to ``[..., E]``."""
         encoded = []
         if self.encoder is not None:
             encoded.append(self.encoder(jnp.concatenate([normalised[name] for name in self.vectors], axis=-1)))
@@ -177,7 +179,7 @@ class WorldModel(nnx.Module):
         return Latent(h, jax.lax.stop_gradient(mode(self._z_probs(self.prior(h)))))
 
     def next_h(self, state: Latent, actions: jax.Array) -> jax.Array:
-        """``h_{t+1}`` after actions ``[..., A]``."""
+        """Computes the next deterministic state ``h_{t+1}`` from actions ``[..., A]``."""
         z = state.z.reshape(*state.z.shape[:-2], -1)
         return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
 
@@ -188,7 +190,7 @@ class WorldModel(nnx.Module):
     def observe_step(
         self, before: Latent, actions: jax.Array, is_first: jax.Array, encoded: jax.Array, noise: jax.Array | None
     ) -> tuple[Latent, jax.Array]:
-        """One step with an observation.
+        """Advances the latent state by one step with an observation (posterior).
 
         Args:
             before: The state before, ``[B, ...]``; ignored at the beginning of an episode.
@@ -244,7 +246,9 @@ class WorldModel(nnx.Module):
         return Observed(states, posterior, self._z_probs(self.prior(states.h)))
 
     def imagine_step(self, state: Latent, actions: jax.Array, noise: jax.Array | None) -> Latent:
-        """One step without an observation, after actions ``[..., A]``; for noise see `observe_step`."""
+        """Advances the latent state by one step without an observation (prior), with actions ``[..., A]``; for noise
+        see `observe_step`.
+        """
         h = self.next_h(state, actions)
         return Latent(h, drawn(noise, self._z_probs(self.prior(h))))
 
@@ -255,7 +259,7 @@ class WorldModel(nnx.Module):
         return symexp(mean_in_symlog(self.reward, features))
 
     def continue_logits(self, features: jax.Array) -> jax.Array:
-        """float32 ``[...]``, log-odds that the episode continues after a state."""
+        """Logits of the probability that the episode continues, float32 ``[...]``."""
         return self.goes_on(features)[..., 0]
 
 
@@ -276,7 +280,7 @@ def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
 
 
 def mode(probs: jax.Array) -> jax.Array:
-    """The most likely classes as one-hot vectors, with the gradient of their probabilities."""
+    """One-hot vectors of the most likely classes, with the gradients of the probabilities (straight-through)."""
     one_hot = jax.nn.one_hot(jnp.argmax(probs, axis=-1), probs.shape[-1], dtype=probs.dtype)
     return straight_through(one_hot, probs)
 
@@ -287,7 +291,7 @@ def drawn(noise: jax.Array | None, probs: jax.Array) -> jax.Array:
 
 
 def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gym.spaces.Box]:
-    """``{name: Box}`` of a Dict, or of a single one.
+    """Returns ``{name: Box}`` of a Dict space, or ``{"obs": Box}`` of a Box.
 
     Args:
         space: Observation space.

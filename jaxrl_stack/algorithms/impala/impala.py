@@ -92,7 +92,7 @@ class IMPALAConfig(AlgorithmConfig):
 
     @property
     def updates_per_train_batch(self) -> int:
-        """Number of updates that a training step makes from its samples, if sampling and learning alternate."""
+        """Number of updates on each train batch, if sampling and learning alternate (no EnvRunner actors)."""
         return 1
 
     def make_learner_queue(self) -> LearnerQueue:
@@ -129,7 +129,9 @@ class IMPALAConfig(AlgorithmConfig):
             )
 
     def _check_parts_left_out(self) -> None:
-        """Refuses runs without updates that measure nothing or have no end of an iteration."""
+        """Raises for runs without updates (`_env_runners_only`, `_skip_learners`) that would measure nothing or never
+        end an iteration.
+        """
         for name in ("_env_runners_only", "_skip_learners"):
             if self.in_evaluation or not getattr(self, name):
                 continue

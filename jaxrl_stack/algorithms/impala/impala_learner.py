@@ -35,7 +35,7 @@ _READ_BY_VTRACE = (Columns.OBS, Columns.FINAL_OBS, Columns.REWARDS, Columns.TERM
 
 
 def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Array:
-    """Values of the final observations of the last rows of columns ``[L, N, ...]``, float32 ``[N]``.
+    """Values of the observations after the last rows of columns ``[L, N, ...]``, float32 ``[N]``.
 
     Args:
         module: A module with a recurrent state.
@@ -51,7 +51,7 @@ def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Arr
 
 
 def _bound(threshold: Any) -> Any:
-    """A threshold of the config; infinity, which bounds nothing, for None."""
+    """Clipping threshold; infinity for None, which clips nothing."""
     return jnp.inf if threshold is None else threshold
 
 

@@ -40,7 +40,7 @@ class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
         self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Names of everything except the policy."""
+        """Attributes that acting does not need: everything except the policy."""
         return [*super().get_non_inference_attributes(), "vf_encoder", "vf"]
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class DefaultIQLRLModule(DefaultSACRLModule, ValueFunctionAPI):
         }
 
     def _of_recorded(self, batch: dict[str, Any], prefix: str = "") -> list[jax.Array]:
-        """Values `[N]` of the recorded actions by each critic; with the prefix of target networks, by these."""
+        """Q-values `[N]` of the recorded actions from each critic; with `prefix`, from the target networks."""
         actions, own = batch[Columns.ACTIONS], {Columns.OBS: batch[Columns.OBS]}
         if isinstance(self.action_space, gym.spaces.Discrete):
             return [q_learning.select(values, actions) for values in self._values(own, False, prefix)]

@@ -69,7 +69,7 @@ class IQLLearner(TargetNetworkUpdates, Learner):
         return [TargetNetworkAPI, QNetAPI, ValueFunctionAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``value``."""
+        """Registers an Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``value``."""
         config = config or self.config_for(module_id)
         module: Any = self.template[module_id]
         if not self._has_loss_of_algorithm(module):
@@ -125,7 +125,7 @@ class IQLLearner(TargetNetworkUpdates, Learner):
     def _critic_rows(
         config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> soft_actor_critic.CriticRows:
-        """Squared errors, with half weight if there are two critics."""
+        """Squared TD errors of the critics; halved if there are two critics."""
         targets = q_learning.n_step_targets(
             rewards=batch[Columns.REWARDS].astype(jnp.float32),
             next_values=fwd_out[VF_PREDS_NEXT],

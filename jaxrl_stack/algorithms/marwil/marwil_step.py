@@ -1,4 +1,4 @@
-"""MARWIL's training step: minibatches of recorded steps with value targets from whole episodes."""
+"""MARWIL's training step: minibatches of recorded steps, with value targets computed from whole episodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ class MARWILStep(OfflineStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """This class; with ``beta=0`` the one of behaviour cloning, which reads no rewards and computes no values."""
+        """Returns this class, or with ``beta=0`` the step of behaviour cloning, which reads no rewards and computes no
+        values.
+        """
         betas = [config.get_config_for_module(mid).beta for mid in config._policy_ids()]
         return cls if any(betas) else OfflineStep
 
@@ -75,7 +77,7 @@ def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
 
 
 def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """`_values_of_rows` for a module with a recurrent state, which is reset with every piece of an episode.
+    """`_values_of_rows` for a recurrent module, whose state is reset at the start of every piece of an episode.
 
     Rows are processed in columns of `STEPS_PER_COLUMN` steps. The few pieces that continue in the next column are also
     reset there.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
-    """Encoder, policy head and value head, as `DefaultModelConfig` describes them.
+    """Encoder, policy head and value head as in `DefaultModelConfig`.
 
     Attributes are `encoder` (with `shared`, or with `actor` and `critic`), `pi` and `vf`. Acting computes no values.
     With ``use_lstm`` the encoder has a recurrent state, and columns are sequences, ``[B, T, ...]``.
@@ -46,8 +46,8 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         self.vf = self.catalog.build_vf_head(self.framework, rngs=self.rngs)
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Names of the value head, and of a separate critic encoder unless it has a recurrent state, which must be
-        updated in every step.
+        """Attributes that acting does not need: the value head and a separate critic encoder. A recurrent critic
+        encoder is needed, because its state must be updated in every step.
         """
         needs_critic = self.catalog.model_config_dict["vf_share_layers"] or self.is_stateful()
         return ["vf"] if needs_critic else ["vf", "encoder.critic"]

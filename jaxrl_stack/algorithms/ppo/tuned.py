@@ -20,7 +20,7 @@ def mean_std_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
 
 @register_class
 def returns_and_mean_std_filter(env: Any, spaces: Any, device: Any) -> list[ConnectorV2]:
-    """`mean_std_filter`, with the connector that `normalized_rewards` needs."""
+    """Env-to-module connector function: `mean_std_filter`, and the connector that `normalized_rewards` needs."""
     return [ReturnsSoFar(), MeanStdFilter()]
 
 
@@ -69,7 +69,7 @@ _PENDULUM: dict[str, Any] = {"num_epochs": 10, "gamma": 0.95, "entropy_coeff": 0
 
 
 def _brax_settings(envs: int, unroll: int, minibatches: int, rows: int, epochs: int, **changed: Any) -> dict[str, Any]:
-    """Settings of brax's trainer, which makes minibatches of `rows` rollouts of `unroll` steps."""
+    """The settings of brax's PPO trainer, whose minibatches have `rows` rollouts of `unroll` steps."""
     return {
         **_USUAL,
         "num_envs_per_env_runner": envs,
@@ -174,8 +174,8 @@ _ATARI: dict[str, Any] = _USUAL | {
 def _minatar_settings(
     lr: float, entropy_coeff: float, num_steps: int, num_envs: int, clip_param: float
 ) -> dict[str, Any]:
-    """Settings near those of luchris429/purejaxrl, examples/brax_minatar.ipynb, with the network of Young and Tian
-    2019, arXiv:1903.03176, twice.
+    """Settings close to luchris429/purejaxrl, examples/brax_minatar.ipynb, with twice the network of Young and Tian
+    2019, arXiv:1903.03176.
 
     Learning rate and entropy bonus decrease together: with a constant bonus, the agent randomly misses the last bricks.
     """

@@ -39,7 +39,7 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         super().__init__(*args, catalog_class=catalog_class or PQNCatalog, **kwargs)
 
     def setup(self) -> None:
-        """Build the encoder and the head with the catalog."""
+        """Builds the encoder and the head with the catalog."""
         if type(self) is DefaultPQNRLModule and self.catalog_class is PQNCatalog:
             # Nothing else could read a setting that the default models do not have.
             check_model_config({k: v for k, v in self.model_config.items() if k not in PQN_MODEL_CONFIG})
@@ -105,7 +105,7 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return q_learning.select(q_values, q_learning.greedy_actions(q_values, mask))
 
     def _rates_of_rows(self, shape: tuple[int, ...]) -> jax.Array:
-        """Rates of random actions ``[B, ...]`` of the environments whose rows this device has.
+        """Epsilons ``[B, ...]`` of the environments on this device.
 
         Device d of a program has the environments from ``d * B`` on. Rates repeat if there are more rows.
         """

@@ -26,7 +26,7 @@ PQN_MODEL_CONFIG: Mapping[str, Any] = {
 
 
 class PQNCatalog(Catalog):
-    """An encoder and a head of Q-values, with layer normalisation before each activation.
+    """Catalog of an encoder and a head of Q-values, with layer normalisation before each activation.
 
     With ``layer_norm=False`` the settings ``fcnet_use_layernorm`` and ``head_fcnet_use_layernorm`` decide for fully
     connected layers, and convolutions have no normalisation.

@@ -42,7 +42,9 @@ class PQNLearner(Learner):
         return [QNetAPI, ValueFunctionAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig | None = None) -> None:
-        """One rectified Adam (Liu et al., 2020, arXiv:1908.03265) over all parameters, with ``config.adam_epsilon``."""
+        """Registers one rectified Adam (Liu et al., 2020, arXiv:1908.03265) for all parameters, with
+        ``config.adam_epsilon``.
+        """
         settings: Any = config or self.config_for(module_id)
         self.register_optimizer(
             module_id=module_id,

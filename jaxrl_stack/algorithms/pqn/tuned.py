@@ -1,4 +1,4 @@
-"""Settings that PQN learns with, by environment: ``jaxrl train`` starts from them."""
+"""Tuned settings of PQN by environment, which ``jaxrl train`` uses by default."""
 
 from __future__ import annotations
 

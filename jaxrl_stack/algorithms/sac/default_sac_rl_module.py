@@ -36,7 +36,7 @@ ACTION_LOG_PROBS_NEXT = "action_log_probs_next"
 
 
 class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
-    """A policy and one or two critics, each with an encoder and a head, as `DefaultModelConfig` describes them.
+    """Policy and one or two critics, each with an encoder and a head as in `DefaultModelConfig`.
 
     Attributes are `pi_encoder` and `pi`; `qf_encoder` and `qf`; with ``model_config["twin_q"]`` also `qf_twin_encoder`
     and `qf_twin`; and target networks of the critics, with the prefix `target_`. Actions are in [-1, 1].
@@ -95,7 +95,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     @property
     def _critic_parts(self) -> list[str]:
-        """Names of the attributes that have target networks."""
+        """Names of the critics' parts, which have target networks."""
         return [part for name in self._critic_names for part in (f"{name}_encoder", name)]
 
     def make_target_networks(self) -> None:
@@ -112,7 +112,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return initial_state_of(vars(self).get("pi_encoder"))
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Names of everything except the policy."""
+        """Attributes that acting does not need: everything except the policy."""
         critics = self._critic_parts
         temperature = ["log_alpha"] if self.has_temperature else []
         return [*critics, *(f"target_{name}" for name in critics), *temperature, "noise"]
@@ -151,7 +151,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._forward_train_discrete(batch) if is_discrete else self._forward_train_continuous(batch)
 
     def _forward_train_sequences(self, batch: dict[str, Any], is_discrete: bool) -> dict[str, Any]:
-        """`_forward_train` for sequences: one pass of every network over observations and next observations."""
+        """`_forward_train` for sequences: each network makes one pass over observations and next observations."""
         timeline = Timeline(batch, self.burn_in_len)
         inputs, _ = self._policy(timeline.columns(states_of(self.pi_encoder)))
         online = {Columns.OBS: timeline.obs, Columns.STATE_IN: self._critic_states(timeline)}
@@ -180,7 +180,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         )
 
     def _critic_states(self, timeline: Timeline, prefix: str = "") -> list[Any]:
-        """Recurrent state of each critic before the first counted step; with a prefix, of the target networks."""
+        """Recurrent state of each critic after the burn-in steps; with `prefix`, of the target networks."""
         number = jax.tree.leaves(timeline.obs)[0].shape[0]
         return [
             timeline.state_in(states_of(encoder), batched_initial_state(encoder, number))
@@ -252,7 +252,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return dict(zip((QF_PREDS, QF_TWIN_PREDS), self._values(batch, squeeze), strict=False))
 
     def _values(self, batch: dict[str, Any], squeeze: bool, prefix: str = "") -> list[jax.Array]:
-        """Values of each critic, `[N]` or `[N, A]`; with the prefix of target networks, of these."""
+        """Q-values of each critic, `[N]` or `[N, A]`; with `prefix`, of the target networks."""
         values, batch = [], split_action_mask(batch)[0]
         for i, (name, encoder) in enumerate(zip(self._critic_names, self._critic_encoders(prefix), strict=True)):
             of_actions = getattr(self, f"{prefix}{name}")(encoder(of_critic(batch, encoder, i))[ENCODER_OUT])
@@ -266,13 +266,13 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return masked_logits(self.pi(encoded[ENCODER_OUT]), mask), state_out_of(encoded)
 
     def _with_constant_parameters(self) -> DefaultSACRLModule:
-        """This module with parameters that receive no gradients."""
+        """Copy of the module whose parameters receive no gradients."""
         graphdef, state = nnx.split(self)
         return nnx.merge(graphdef, jax.lax.stop_gradient(state))
 
 
 def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]:
-    """A batch with the recurrent state of one critic, if its encoder is recurrent."""
+    """Selects the recurrent state of critic `index` in a batch, if its encoder is recurrent."""
     if Columns.STATE_IN in batch:
         return {**batch, Columns.STATE_IN: batch[Columns.STATE_IN][index]}
     state = batched_initial_state(encoder, jax.tree.leaves(batch[Columns.OBS])[0].shape[0])

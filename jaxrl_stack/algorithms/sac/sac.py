@@ -26,7 +26,7 @@ _OLD_MODEL_CONFIG: dict[str, Any] = {
 
 
 def check_settings_of_modules(config: Any) -> None:
-    """Refuses a model config that differs from the settings of the algorithm that modules read, such as ``twin_q``.
+    """Raises if a model config contradicts a setting of the algorithm that modules read, such as ``twin_q``.
 
     Raises:
         ValueError: Names the setting and both values.

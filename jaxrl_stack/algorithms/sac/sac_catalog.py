@@ -26,7 +26,7 @@ def is_vector_of_floats(space: gym.Space | None) -> bool:
 
 
 class SACCatalog(Catalog):
-    """Catalog of an encoder and a head for the policy, and for each critic.
+    """Catalog of encoders and heads for the policy and the critics.
 
     A critic of continuous actions encodes observation and action separately (`fcnet_*` settings) and joins them
     (`fusionnet_*`); with `fusionnet_hiddens=None` it is one MLP (`fcnet_*`) over their concatenation. A critic of
@@ -60,7 +60,7 @@ class SACCatalog(Catalog):
 
     @property
     def is_continuous(self) -> bool:
-        """Whether actions are vectors; otherwise they are discrete.
+        """Whether actions are vectors of floats; otherwise they are discrete.
 
         Raises:
             ValueError: If SAC has no distribution for the action space.

@@ -73,7 +73,7 @@ adam = functools.partial(optax.adam, eps=1e-7)
 
 
 def twin_critics(module: Any, config: Any) -> dict[str, list[Any]]:
-    """``{optimizer: networks that it trains}`` for one critic, or for two with ``twin_q``."""
+    """Networks of each critic optimizer, ``{optimizer: networks}``: one critic, or two with ``twin_q``."""
     critics = {"qf": [module.qf_encoder, module.qf]}
     return critics | ({"qf_twin": [module.qf_twin_encoder, module.qf_twin]} if config.twin_q else {})
 
@@ -99,7 +99,8 @@ def register_adams(
 def log_critics(
     learner: Learner, module_id: str, batch: Mapping[str, Any], td_error: jax.Array, values: jax.Array
 ) -> None:
-    """Logs the highest and lowest value of a batch, and new priorities if a replay buffer has drawn it.
+    """Logs the highest and lowest Q-value of a batch, and TD errors as new priorities if the batch comes from
+    prioritised replay.
 
     Args:
         learner: The learner, whose loss is traced.
@@ -151,7 +152,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         return [TargetNetworkAPI, QNetAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``alpha``."""
+        """Registers an Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q), ``policy`` and ``alpha``."""
         config = config or self.config_for(module_id)
         module: Any = self.template[module_id]
         if not self._has_loss_of_algorithm(module):
@@ -170,7 +171,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         )
 
     def _critics_of(self, module: Any, config: Any) -> dict[str, list[Any]]:
-        """``{optimizer: networks that it trains}`` for the critics."""
+        """Networks of each critic optimizer, ``{optimizer: networks}``."""
         return twin_critics(module, config)
 
     @staticmethod
@@ -183,7 +184,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
     @property
     def curr_log_alpha(self) -> dict[str, Any]:
-        """``{module_id: logarithm of the temperature}``, float32 scalars; traced ones inside of a loss."""
+        """Logarithm of each module's temperature, ``{module_id: float32 scalar}``; traced inside of a loss."""
         modules = self.module
         return {mid: cast(Any, modules[mid]).log_alpha[...] for mid in self._ids_with_loss_of_algorithm}
 
@@ -243,7 +244,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         log_alpha: jax.Array,
         target_entropy: Any,
     ) -> tuple[dict[str, jax.Array], jax.Array]:
-        """Rows whose means are the losses.
+        """Loss of each row; the losses are means over rows.
 
         Returns:
             ``({optimizer name or metric: float32 [N]}, values [N, ...] whose extremes are reported)``.
@@ -267,7 +268,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
 
 def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
-    """Loss rows, float32 `[N]`, of a policy of continuous actions and its temperature."""
+    """Losses per row, float32 `[N]`, of a policy with continuous actions and of the temperature."""
     logp = fwd_out["logp_resampled"]
     return {
         "policy": soft_actor_critic.actor_rows(q=fwd_out["q_curr"], logp=logp, log_alpha=log_alpha),
@@ -279,7 +280,7 @@ def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: A
 def _continuous_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """Terms of the losses for sampled actions.
+    """Loss terms for continuous actions.
 
     Returns:
         ``(values of the taken actions, the second critic's values or None, soft values of the next states, rows of the

@@ -17,7 +17,7 @@ from jaxrl_stack.utils import counters
 
 
 class DefaultTD3RLModule(DefaultSACRLModule):
-    """A deterministic policy and one or two critics, with target networks of all of them.
+    """Deterministic policy and one or two critics, all with target networks.
 
     It has the attributes of `DefaultSACRLModule` except the temperature, and `target_pi_encoder` and `target_pi`.
     Actions are in [-1, 1], ``tanh`` of the policy head's outputs.
@@ -54,7 +54,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
     # ------------------------------------------------------------------------------------------------------ acting
 
     def compute_actions(self, batch: dict[str, Any], prefix: str = "") -> tuple[jax.Array, dict[str, Any]]:
-        """Actions of the policy.
+        """Computes the policy's actions.
 
         Args:
             batch: `{OBS: [..., d]}`; with a recurrent state also `STATE_IN`.
@@ -145,7 +145,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
         return smoothed_actions(actions, draws, target_noise, target_noise_clip)
 
     def compute_policy_values(self, batch: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """The policy's actions at the observations, and the first critic's values of these.
+        """Computes the policy's actions, and their Q-values by the first critic.
 
         Args:
             batch: The columns of ``forward_train``.

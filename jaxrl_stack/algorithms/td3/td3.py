@@ -146,7 +146,7 @@ class TD3Config(OffPolicyConfig):
             self._validate_recorded()
 
     def _validate_recorded(self) -> None:
-        """Refuses or names settings that TD3+BC does not support."""
+        """Raises or prints notices for settings that TD3+BC does not support."""
         refuse_recurrent_networks(self)
         if self.n_step != 1:
             self._value_error(f"training(n_step={self.n_step!r}): TD3+BC has one-step targets. Leave n_step at 1.")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class TD3Catalog(SACCatalog):
-    """`SACCatalog` for continuous actions only, with a policy head that has one output per component of an action.
+    """`SACCatalog` for continuous actions; the policy head has one output per action component.
 
     Args:
         observation_space, action_space, model_config_dict: See `Catalog`.
@@ -32,7 +32,7 @@ class TD3Catalog(SACCatalog):
 
     @property
     def is_continuous(self) -> bool:
-        """True.
+        """Always True; raises for other action spaces.
 
         Raises:
             ValueError: For any other action space.

@@ -77,7 +77,7 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return [TargetNetworkAPI, QNetAPI]
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q) and ``policy``."""
+        """Registers an Adam with eps 1e-7 for each of ``qf``, ``qf_twin`` (with twin_q) and ``policy``."""
         config = config or self.config_for(module_id)
         module: Any = self.template[module_id]
         if not self._has_loss_of_algorithm(module):
@@ -90,7 +90,9 @@ class TD3Learner(TargetNetworkUpdates, Learner):
     # ----------------------------------------------------------------------------------------------------------- delay
 
     def _policy_is_due(self, num_updates: Any) -> Any:
-        """Whether the update that makes their number `num_updates` updates policy and target networks."""
+        """Whether update number `num_updates` updates the policy and the target networks (every `policy_delay`
+        updates).
+        """
         delay = self.config.policy_delay
         return True if delay == 1 else num_updates % jnp.uint32(delay) == 0
 
@@ -120,7 +122,7 @@ class TD3Learner(TargetNetworkUpdates, Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Updates the target networks, and keeps the policy's metrics. Pure; see `Learner.post_update`."""
+        """Updates the target networks, and stores the policy's metrics. Pure; see `Learner.post_update`."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         due, kept = self._policy_is_due(state.num_updates), dict(state.extra[POLICY_METRICS])
         for mid, own in kept.items():
@@ -173,7 +175,7 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         )
 
     def _policy_rows_if_due(self, module: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-        """`_policy_rows`; zeros, which cost no forward pass, in updates without the policy."""
+        """`_policy_rows`, or zeros without a forward pass in updates that do not update the policy."""
         due = self._policy_is_due_now
         if due is True:
             return self._policy_rows(module, batch)
@@ -192,11 +194,13 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return found
 
     def _policy_rows(self, module: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-        """Rows, float32 `[N]`, whose means `_policy_loss` takes."""
+        """Policy loss of each row, float32 `[N]`; `_policy_loss` receives the means."""
         return {"policy": -module.compute_policy_values(batch)[1]}
 
     def _policy_loss(self, config: Any, means: dict[str, jax.Array]) -> jax.Array:
-        """The policy's loss from means of `_policy_rows`, which it takes out of `means` except for metrics."""
+        """Policy loss from the means of `_policy_rows`; removes the loss terms from `means`, so that only metrics
+        remain.
+        """
         return means.pop("policy")
 
 
@@ -224,7 +228,7 @@ class TD3BCLearner(TD3Learner):
 
 
 def _layer_state(module: Any) -> dict[Any, jax.Array]:
-    """``{path: array}`` of the state that forward passes change, such as running means and random streams."""
+    """State that forward passes change, such as running means and random streams, ``{path: array}``."""
     return {
         path: raw_value(leaf)
         for path, leaf in nnx.to_flat_state(nnx.state(module))

@@ -56,7 +56,7 @@ class DefaultTQCRLModule(DefaultSACRLModule):
         return [pair for lists in super().get_target_network_pairs() for pair in zip(*lists, strict=True)]
 
     def compute_q_values(self, batch: dict[str, Any], squeeze: bool = True) -> jax.Array:
-        """Mean of all quantiles of all critics, which the policy maximises.
+        """Mean of all quantiles of all critics; the policy maximises it.
 
         Args:
             batch: `OBS` float `[N, d]` and `ACTIONS` float `[N, n]` in [-1, 1].
@@ -86,7 +86,7 @@ class DefaultTQCRLModule(DefaultSACRLModule):
 
 
 def _quantiles(batch: dict[str, Any], encoders: nnx.List, heads: nnx.List) -> jax.Array:
-    """Float `[N, n_critics, n_quantiles]`."""
+    """Quantiles of all critics, float `[N, n_critics, n_quantiles]`."""
     pairs = zip(encoders, heads, strict=True)
     each = [head(encoder(of_critic(batch, encoder, i))[ENCODER_OUT]) for i, (encoder, head) in enumerate(pairs)]
     return jnp.stack(each, axis=-2)

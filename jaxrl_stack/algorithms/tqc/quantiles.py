@@ -18,7 +18,7 @@ from jaxrl_stack.ops.q_learning import td_loss
 
 
 def truncated(quantiles: jax.Array, num_dropped: int) -> jax.Array:
-    """The quantiles of all critics pooled, without the highest ones (Kuznetsov et al., 2020, section 4).
+    """Pools the quantiles of all critics and drops the highest ones (Kuznetsov et al., 2020, section 4).
 
     Args:
         quantiles: float32 ``[N, C, K]``.

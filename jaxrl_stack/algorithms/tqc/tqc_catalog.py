@@ -12,7 +12,7 @@ TQC_MODEL_CONFIG: Mapping[str, Any] = {"n_quantiles": 25, "n_critics": 2, "top_q
 
 
 class TQCCatalog(SACCatalog):
-    """`SACCatalog` for continuous actions only, with critics that have an output for each quantile.
+    """`SACCatalog` for continuous actions; critics have one output per quantile.
 
     Args:
         observation_space, action_space, model_config_dict: As in `Catalog`; ``model_config_dict["n_quantiles"]`` is the
@@ -27,7 +27,7 @@ class TQCCatalog(SACCatalog):
 
     @property
     def is_continuous(self) -> bool:
-        """True.
+        """Always True; raises for other action spaces.
 
         Raises:
             ValueError: For any other action space.
@@ -41,5 +41,5 @@ class TQCCatalog(SACCatalog):
 
     @property
     def qf_output_dim(self) -> int:
-        """Number of a critic's outputs, its quantiles."""
+        """Number of outputs of a critic: one per quantile."""
         return int({**TQC_MODEL_CONFIG, **self.model_config_dict}["n_quantiles"])
