@@ -1,4 +1,4 @@
-"""Recorded steps of one module: sampled steps in order (`Block`), or rows without an order in time (`DrawnRows`).
+"""Recorded steps of one module: sampled steps in order (`Block`), or rows without temporal order (`DrawnRows`).
 
 All operations on the columns of a block, of any layout, are methods of the block. Recorders make blocks, an
 `Experience` slices and joins them, and minibatches are drawn from `core.learner.items.Items`.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Recorded(Protocol):
-    """Recorded steps of one module that can be sliced and joined: a `Block`, or `DrawnRows`.
+    """Interface of a module's recorded steps that can be sliced and joined: `Block` and `DrawnRows`.
 
     Attributes:
         columns: ``{column: pytree}``.
@@ -36,7 +36,7 @@ class Recorded(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Leading axes of the columns with an entry for each step."""
+        """Leading axes of the columns that have one entry per step."""
         ...
 
     @property
@@ -45,7 +45,7 @@ class Recorded(Protocol):
         ...
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """Returns the object with these columns."""
+        """Returns a copy with other columns."""
         ...
 
     def run(self, start: int, stop: int) -> Self:
@@ -60,7 +60,7 @@ class Recorded(Protocol):
 
 @struct.dataclass
 class DrawnRows:
-    """Rows of one module, one per step, without an order in time: drawn from replay or from a data set.
+    """Rows of one module, one per step, without temporal order: drawn from replay or from a data set.
 
     Attributes:
         columns: ``{column: pytree [N, ...]}``.
@@ -79,7 +79,7 @@ class DrawnRows:
         return self.shape[0]
 
     def with_columns(self, columns: dict[str, Any]) -> DrawnRows:
-        """Returns rows with these columns."""
+        """Returns rows with other columns."""
         return DrawnRows(columns)
 
     def run(self, start: int, stop: int) -> DrawnRows:
@@ -164,11 +164,11 @@ class Block:
         return cls(columns, layout)
 
     def as_planned(self, layout: Layout | None) -> Self:
-        """Returns the block, with this layout if it has none."""
+        """Returns the block with the planned layout, if it has no layout yet."""
         return self if self.layout is not None else dataclasses.replace(self, layout=layout)
 
     def of_module(self, module: RLModule) -> Self:
-        """Returns the block with a layout, which follows from module and columns if the block has none."""
+        """Returns the block with a layout, derived from the module and the columns if it has none."""
         if self.layout is not None:
             return self
         return dataclasses.replace(self, layout=layout_of_block(module, self.columns, self.shape[0]))
@@ -225,25 +225,25 @@ class Block:
 
     @property
     def known_layout(self) -> Layout:
-        """The layout; a user's block has one only after `of_module`."""
+        """Layout of the block. A user's block has no layout before `of_module`."""
         assert self.layout is not None, "the layout of a block that was not planned is known with its module"
         return self.layout
 
     @property
     def _steps(self) -> dict[str, Any]:
-        """The columns with an entry for each step."""
+        """Columns that have one entry per step."""
         if self.layout is None:
             return {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}
         return self.layout.steps(self.columns)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(T, B)``."""
+        """``(T, B)``: number of steps and number of columns."""
         return _leading_axes(self._steps)
 
     @property
     def size(self) -> int:
-        """``B``."""
+        """Number of columns, ``B``."""
         return self.shape[1]
 
     @property
@@ -258,21 +258,23 @@ class Block:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """The columns, in the form that hooks receive."""
+        """The columns, in the form in which hooks receive a batch."""
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Whether minibatches of `num_rows` rows hold whole groups of rows that are drawn together."""
+        """Whether a minibatch of `num_rows` rows consists of whole env steps (all agents' rows of an env step are drawn
+        together).
+        """
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Returns a function of whole observations as a function of rows of the block; see `frames.rows_of_block`."""
+        """Converts a function of whole observations to a function of rows of the block; see `frames.rows_of_block`."""
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
     # ----------------------------------------------------------------------------------------------------- conversions
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """Returns a block of the same layout with these columns."""
+        """Returns a block of the same layout with other columns."""
         return dataclasses.replace(self, columns=columns)
 
     def whole_observations(self) -> Self:
@@ -283,7 +285,7 @@ class Block:
         return dataclasses.replace(self, columns=frames.stacked(self.columns), layout=layout.with_whole_observations())
 
     def with_rows_apart(self) -> Self:
-        """Returns the block with a layout whose rows are drawn one by one."""
+        """Returns the block with a layout in which minibatches draw single rows, not whole env steps."""
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
@@ -337,7 +339,7 @@ class Block:
         return [self.with_columns(jax.tree.map(lambda x, d=d: x[d], self.columns)) for d in range(num_devices)]
 
     def with_mask(self) -> Self:
-        """Returns the block with ``LOSS_MASK``, which is True in all rows if it is added."""
+        """Returns the block with a column ``LOSS_MASK``; if it is new, all rows are valid."""
         columns = self.columns
         if Columns.LOSS_MASK not in columns:
             columns = {Columns.LOSS_MASK: np.ones(self.shape, bool), **columns}

@@ -71,7 +71,7 @@ NOT_MODEL_OUTPUTS = frozenset({*STEP_COLUMNS, Columns.FINAL_OBS, Columns.LOSS_MA
 
 
 def declared_columns(owner: Any) -> tuple[str, ...]:
-    """Returns the columns that an object reads of every recorded step: the names in `columns_from_acting`.
+    """Returns the names in an object's `columns_from_acting`: columns that it reads from every recorded step.
 
     Names of base classes are added. If a class defines the attribute as a property, its result includes them.
 

@@ -82,7 +82,7 @@ def mask_of(observations: Any) -> jax.Array | None:
 
 
 def valid_actions(observations: Any, action_space: gym.Space | None) -> jax.Array | None:
-    """Returns `mask_of` a batch of observations if it has an entry for every action of the space, else None."""
+    """Returns the action mask in a batch of observations if it has one entry per action of the space, else None."""
     mask = mask_of(observations)
     return mask if mask is not None and mask.shape[-1:] == (mask_length(action_space),) else None
 
@@ -98,7 +98,9 @@ def masked_logits(logits: jax.Array, mask: jax.Array | None) -> jax.Array:
 
 
 def rows_without_valid_action(action_space: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-    """Returns ``{NO_VALID_ACTION_SHARE: float32 [...]}``, 1 where the mask of `OBS` allows nothing; {} without one."""
+    """Returns ``{NO_VALID_ACTION_SHARE: float32 [...]}``: 1 in rows whose action mask allows no action, else 0. {}
+    without a mask.
+    """
     mask = mask_of(batch[Columns.OBS])
     if mask is None:
         return {}
@@ -179,7 +181,8 @@ def is_vector(space: gym.Space | None) -> bool:
 
 
 def is_looked_up(space: gym.Space | None) -> TypeGuard[gym.spaces.Discrete]:
-    """Checks for a Discrete space with at least `LOOKUP_FROM` values, for which one-hot vectors would be too large.
+    """Whether a space is Discrete with at least `LOOKUP_FROM` values, so that networks use an embedding lookup instead
+    of one-hot vectors.
 
     A one-hot vector of 4,000 entries takes 16 kB in every stored step, and its product with a kernel is one row of the
     kernel.
@@ -209,7 +212,8 @@ def flatten_space_beside_images(space: gym.Space) -> gym.Space:
 
 
 def flatten_beside_images(space: gym.Space, observation: Any, batch_dims: int) -> Any:
-    """Returns observations in which parts without images are replaced by a float32 vector, ``[*batch, d]``.
+    """Flattens the parts of observations that contain no image to a float32 vector ``[*batch, d]``; images stay
+    unchanged.
 
     A large Discrete (see `is_looked_up`) becomes int32 ``[*batch]`` instead, counted from 0.
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class LostExperienceError(RuntimeError):
-    """Steps of an update were lost in Ray's object store, with the node that stored them; no update was made."""
+    """Raised if the steps of an update were lost in Ray's object store, with the node that stored them; no update was
+    made.
+    """
 
 
 class RecordingId(NamedTuple):
@@ -85,7 +87,7 @@ class AgentTimes(NamedTuple):
 
 @struct.dataclass
 class Part:
-    """Steps of one sample of a runner, or rows.
+    """Steps from one sample of a runner, or rows from replay or data.
 
     Attributes:
         blocks: ``{module_id: Block}``, or ``{module_id: DrawnRows}``; modules may have different B or N. Rows with
@@ -126,12 +128,12 @@ class Part:
         return self.reference is not None
 
     def kept_at(self, reference: Any) -> Part:
-        """Returns the part without its columns, which stay in Ray's object store; layouts are kept."""
+        """Returns the part without its columns, but with their layouts; the columns stay in Ray's object store."""
         blocks = {mid: own.with_columns({}) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=reference)
 
     def fetched(self) -> Part:
-        """Returns the part with its columns in this process.
+        """Fetches the columns from Ray's object store, and returns the part with them.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -177,7 +179,7 @@ class Part:
 
 @struct.dataclass
 class Experience:
-    """Sampled or drawn steps, in parts that are joined when columns are read.
+    """Sampled or drawn steps in several parts, which are joined when columns are read.
 
     It is a pytree: inside of a compiled program it has one part of arrays; on the host it has one part per sample, and
     parts need not be in this process. It may be empty.
@@ -190,7 +192,7 @@ class Experience:
 
     @classmethod
     def of_steps(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Builds an experience from columns ``[T, B, ...]``, every row of which is a step of one agent.
+        """Creates an experience from columns ``[T, B, ...]`` in which every row is a step of one agent.
 
         Args:
             modules: ``{module_id: {column: pytree}}``; the columns are not checked.
@@ -201,7 +203,7 @@ class Experience:
 
     @classmethod
     def of_rows(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Builds an experience from rows ``[N, ...]``, one per step.
+        """Creates an experience from rows ``[N, ...]``, one per step.
 
         Args:
             modules: ``{module_id: {column: pytree}}``; the columns are not checked.
@@ -296,7 +298,7 @@ class Experience:
         return any(part.is_remote for part in self.parts)
 
     def fetched(self) -> Experience:
-        """Returns the experience with its columns in this process.
+        """Fetches the columns from Ray's object store, and returns the experience with them.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -304,7 +306,7 @@ class Experience:
         return Experience(tuple(part.fetched() for part in self.parts)) if self.is_remote else self
 
     def split(self, num_parts: int) -> list[Experience]:
-        """Splits the columns B, or the rows, of every module into equal runs; views if there is one part.
+        """Splits the columns B, or the rows, of every module into equal consecutive parts; views if there is one part.
 
         Raises:
             ValueError: If their number is not a multiple of `num_parts`; see also `joined`.
@@ -344,7 +346,8 @@ class Experience:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """One learner's run of the concatenated columns of parts, which need not be in this process.
+    """One learner's part of an update's data: a range of columns of the joined parts, which may still be in Ray's
+    object store.
 
     Attributes:
         parts: Parts with columns of this share; all have the same B.
@@ -362,7 +365,7 @@ class Share:
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
     def fetched(self) -> Experience:
-        """Fetches the share's columns.
+        """Fetches the learner's columns.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -382,7 +385,9 @@ class Share:
         return Experience((joined(runs),))
 
     def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
-        """Returns ``(start, stop)`` of the share's columns in each part, for a module with `num_columns` per part."""
+        """Returns ``(start, stop)`` of the learner's columns in each part, for a module with `num_columns` columns per
+        part.
+        """
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
             raise ValueError(
@@ -397,7 +402,7 @@ class Share:
 
 
 def num_rows_of(columns: Mapping[str, Any]) -> int:
-    """Returns N of a module's columns ``[N, ...]``, read from the first column, which may be nested."""
+    """Number of rows N of a module's columns ``[N, ...]``."""
     return np.shape(jax.tree.leaves(next(iter(columns.values())))[0])[0]
 
 
@@ -417,7 +422,7 @@ def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
 
 
 def _names_of(columns: Mapping[str, Any]) -> list[str]:
-    """Returns the names of columns except the mask, with the keys of nested ones, such as ``obs['image']``."""
+    """Names of the columns except the mask; nested columns have one name per leaf, such as ``obs['image']``."""
     leaves = jax.tree_util.tree_leaves_with_path({name: columns[name] for name in columns if name != Columns.LOSS_MASK})
     return [f"{path[0].key}{jax.tree_util.keystr(path[1:])}" for path, _ in leaves]
 

@@ -1,4 +1,4 @@
-"""Storage of stacked observations of n frames as one frame per step, between sampling and the loss.
+"""Storage of stacked observations (n frames) as one frame per step, between sampling and the loss.
 
 A block has the newest frame of each step in ``OBS`` and ``FINAL_OBS``, the frames before its first row in
 ``FRAMES_BEFORE``, and in ``NUM_BEFORE`` the number of earlier frames that belong to a row's episode; the other frames
@@ -33,7 +33,7 @@ def newest(columns: dict[str, Any], num_frames: int) -> dict[str, Any]:
 
 
 def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> dict[str, Any]:
-    """Converts a block of whole observations to a block of frames; `stacked` is its inverse.
+    """Converts a block of stacked observations to a block of single frames; inverse of `stacked`.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, NumPy, with ``OBS`` and ``FINAL_OBS`` ``[T, B, ..., n * C]``.
@@ -53,7 +53,7 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Adds the columns of frames to a rollout that is split into fragments later.
+    """Adds the columns for single frames to a rollout that is split into fragments later.
 
     Args:
         columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.
@@ -77,7 +77,7 @@ def of_rollout(
 
 
 def stacked(columns: dict[str, Any]) -> dict[str, Any]:
-    """Converts a block of frames to a block of whole observations.
+    """Converts a block of single frames to a block of stacked observations.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, NumPy or JAX; ``FINAL_OBS`` may be missing.
@@ -94,7 +94,7 @@ def stacked(columns: dict[str, Any]) -> dict[str, Any]:
 
 @struct.dataclass
 class FrameRows:
-    """Rows ``t * B + b`` of a block ``[T, B, ...]`` of frames; whole observations are made when rows are gathered.
+    """Rows ``t * B + b`` of a block ``[T, B, ...]`` of single frames. Gathering rows stacks their frames.
 
     Attributes:
         frames: Frames before the block and of its rows, ``[(n - 1 + T) * B, ..., C]``.
@@ -110,7 +110,7 @@ class FrameRows:
 
     @classmethod
     def of(cls, columns: dict[str, Any]) -> FrameRows:
-        """Builds it from columns ``[T * B, ...]``, and ``FRAMES_BEFORE`` ``[B, n - 1, ..., C]``."""
+        """Creates the rows from columns ``[T * B, ...]`` and ``FRAMES_BEFORE`` ``[B, n - 1, ..., C]``."""
         before, obs = jnp.swapaxes(columns[FRAMES_BEFORE], 0, 1), columns[Columns.OBS]
         frames = jnp.concatenate([before.reshape(-1, *obs.shape[1:]), obs])
         return cls(frames, columns[NUM_BEFORE], len(before) + 1, before.shape[1])
@@ -123,14 +123,15 @@ class FrameRows:
         return _side_by_side(frames, self.counts.at[rows].get(mode="promise_in_bounds"))
 
     def take_after(self, rows: jax.Array, final: jax.Array) -> jax.Array:
-        """Gathers the observations after rows, whose newest frames are `final`, ``[m, ..., C]``."""
+        """Gathers the observations that follow some rows; `final`, ``[m, ..., C]``, are their newest frames."""
         return _followed_by(self.take(rows), final)
 
 
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Converts a function of whole observations to a function of rows of a block, with or without frames.
+    """Converts a function of stacked observations to a function of rows of a block, with stacked observations or single
+    frames.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}`` with ``OBS`` and ``FINAL_OBS``.
@@ -170,7 +171,7 @@ def _side_by_side(frames: Sequence[Any], counts: Any) -> Any:
 
 
 def _followed_by(obs: Any, frame: Any) -> Any:
-    """Returns observations with one more frame, and without their oldest one."""
+    """Appends a frame to stacked observations and drops the oldest one."""
     xp: Any = np if isinstance(obs, np.ndarray) else jnp
     return xp.concatenate([obs[..., frame.shape[-1] :], frame], axis=-1)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Static part of a `Block`.
+    """Static layout of a `Block`: recurrent chunks, frames, masks and agents.
 
     Attributes:
         chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the
@@ -39,7 +39,7 @@ class Layout:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that the layout requires."""
+        """Names of the columns that a block with this layout has in addition to the recorded ones."""
         own = {
             Columns.STATE_IN: self.chunk_length is not None,
             Columns.RESETS: self.chunk_length is not None,
@@ -71,15 +71,15 @@ class Layout:
         return dataclasses.replace(self, chunk_length=None)
 
     def with_whole_observations(self) -> Layout:
-        """Returns the layout with whole observations instead of frames."""
+        """Returns the layout with stacked observations instead of single frames."""
         return dataclasses.replace(self, num_frames=1)
 
     def with_rows_apart(self) -> Layout:
-        """Returns the layout whose rows are drawn one by one."""
+        """Returns the layout in which minibatches draw single rows, not whole env steps of several agents."""
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """Returns the layout with masks if `columns` contain ``LOSS_MASK``, which connectors may add or drop."""
+        """Returns the layout with masks if `columns` contain ``LOSS_MASK``; connectors may add or remove it."""
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
 
@@ -115,11 +115,11 @@ class Layouts(Mapping[str, Layout]):
 
     @property
     def in_frames(self) -> frozenset[str]:
-        """Ids of modules whose blocks store single frames."""
+        """Ids of the modules whose blocks store single frames."""
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Returns the layouts with `Layout.masked_as` of each module in a batch ``{module_id: {column: pytree}}``."""
+        """Applies `Layout.masked_as` to each module of a batch ``{module_id: {column: pytree}}``."""
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 
 

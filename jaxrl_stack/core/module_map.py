@@ -67,7 +67,7 @@ class ModuleMap:
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
-        """Returns numbers by agent, and their sums over the agents of each module.
+        """Returns numbers by agent, and their sums over each module's agents.
 
         If episodes assign agents to modules, the sums are missing.
 
@@ -119,7 +119,7 @@ class ModuleMap:
         return streams.named(key, f"module/{module_id}") if self.is_multi_agent else key
 
     def seed_of(self, module_id: str, seed: int) -> int:
-        """Returns the seed of a policy on the host; with several agents it is derived from the module's id.
+        """Seed of a module's policy on the host; with several agents, derived from the module's id.
 
         Args:
             module_id: Id of the module.
@@ -128,7 +128,7 @@ class ModuleMap:
         return derived_seed(f"policy of module/{module_id}", seed) if self.is_multi_agent else seed
 
     def unwrapped(self, of_modules: Any) -> Any:
-        """Returns values of modules in the form of results and checkpoints: for one agent, the value of its module.
+        """Converts values by module to the form in results and checkpoints: with one agent, the value itself.
 
         Args:
             of_modules: ``{module id: value}``, or a MultiRLModule.
@@ -152,7 +152,7 @@ def _slot(rows: Any, slot: int, num_slots: int, axis: int) -> Any:
 
 
 class PolicyTable(Plain):
-    """``policy_mapping_fn`` in the form of a table, which checkpoints can store.
+    """``policy_mapping_fn`` as a table, which checkpoints can store.
 
     Args:
         policies: ``{agent id: policy id}``.
@@ -218,7 +218,7 @@ class ByModule(Mapping[str, ValueT]):
 def single_agent(
     module_ids: Collection[str] = (), needs: str = "batches of the form {module_id: columns}"
 ) -> ModuleMap:
-    """Returns the map for one agent, and for data without module ids.
+    """Map for a single agent, and for data without module ids.
 
     Args:
         module_ids: Ids of the modules. The agent acts with the only one, or with "default_policy" if there are several

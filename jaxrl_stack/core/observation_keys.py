@@ -1,4 +1,4 @@
-"""Keys of Dict observations that the networks of a module see: settings `policy_obs_key` and `value_obs_key`."""
+"""Selection of Dict observation keys for a module's networks: the settings `policy_obs_key` and `value_obs_key`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_observation_keys(settings: Mapping[str, Any], supported: Collection[st
 def observed_keys(
     space: gym.Space | None, settings: Mapping[str, Any], supported: Collection[str] = OBSERVATION_KEYS
 ) -> dict[str, tuple[str, ...]] | None:
-    """Keys that each part of the networks sees.
+    """Keys that each network (policy, value function) reads.
 
     Args:
         space: Space of the observations, without an action mask.
@@ -96,7 +96,7 @@ def selected_space(space: gym.spaces.Dict) -> gym.Space:
 
 
 def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any]) -> Any:
-    """Observation of an environment that has the selected keys only, as default encoders take it.
+    """Converts an observation with only the selected keys to the form that default encoders accept.
 
     One key gives its entry. Several keys without images give one float32 vector ``[..., d]``, with images a dict.
 
@@ -117,7 +117,7 @@ def _part(space: gym.spaces.Dict, observation: Any) -> Any:
 
 
 def _num_batch_dims(space: gym.Space, observation: Any) -> int:
-    """Leading axes of an observation; all its leaves have the same."""
+    """Number of leading batch axes of an observation, equal for all leaves."""
     numbers = map_parts(lambda part, value: jnp.ndim(value) - len(part.shape or ()), space, observation)
     return jax.tree.leaves(numbers)[0]
 

@@ -81,7 +81,7 @@ class Categorical(Distribution):
 
     @property
     def logits(self) -> jax.Array:
-        """Logits, float `[..., n]`; masked actions have finite ones, too."""
+        """Logits, float `[..., n]`; finite even for masked actions."""
         return _finite_logits(self._given)
 
     @property
@@ -121,7 +121,7 @@ class Categorical(Distribution):
 
     @property
     def _log_probs_by_action(self) -> jax.Array:
-        """`log_probs` as `[n, ...]`, so that sums over a few actions use the vector instructions of CPUs along rows.
+        """`log_probs` as `[n, ...]`: with this axis order, CPUs vectorize sums over a few actions.
 
         The barrier prevents XLA from fusing the transposition into every use.
         """
@@ -168,7 +168,7 @@ class DiagGaussian(_Reparameterized):
 
     @classmethod
     def from_logits(cls, logits: jax.Array, *args: Any, event_ndim: int = 1, **kwargs: Any) -> DiagGaussian:
-        """Builds it from `[mean, log std]` on the last axis (not clamped here: PPO's head clamps)."""
+        """Creates the distribution from `[mean, log std]` on the last axis, without clamping (PPO's head clamps)."""
         loc, log_scale = _halves(logits, event_ndim)
         distribution = cls(loc, jnp.exp(log_scale), event_ndim)
         # Exact, also where the exponential over- or underflows.
@@ -223,7 +223,9 @@ class SquashedGaussian(_Reparameterized):
     def from_logits(
         cls, logits: jax.Array, low: Any = -1.0, high: Any = 1.0, event_ndim: int = 1, **kwargs: Any
     ) -> SquashedGaussian:
-        """Builds it from `[mean, log std]` on the last axis; the log standard deviation is clamped to [-5, 2]."""
+        """Creates the distribution from `[mean, log std]` on the last axis; clamps the log standard deviation to [-5,
+        2].
+        """
         loc, log_scale = _halves(logits, event_ndim)
         return cls(loc, jnp.exp(jnp.clip(log_scale, MIN_LOG_STD, MAX_LOG_STD)), low, high, event_ndim)
 
@@ -270,7 +272,7 @@ class SquashedGaussian(_Reparameterized):
 
 
 class Deterministic(Distribution):
-    """Distribution that always returns `loc`; `logp` is 0, entropy and KL are not defined.
+    """Distribution whose draws are always `loc`. `logp` is 0; entropy and KL are not defined.
 
     Args:
         loc: The actions, `[...]` plus `event_ndim` axes of one action.
@@ -283,7 +285,7 @@ class Deterministic(Distribution):
 
     @classmethod
     def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> Deterministic:
-        """Builds it from the actions `[..., d]`."""
+        """Creates the distribution from actions `[..., d]`."""
         return cls(logits, event_ndim=1)
 
     def sample(self, *, key: jax.Array | None = None, sample_shape: SampleShape = ()) -> jax.Array:
@@ -311,7 +313,7 @@ class Deterministic(Distribution):
 
 
 class SquashedDeterministic(Deterministic):
-    """`Deterministic` with one action per row of inputs, which `tanh` squashes into [-1, 1] in `from_logits`."""
+    """`Deterministic` whose `from_logits` squashes the network's output by `tanh` into [-1, 1]."""
 
     @classmethod
     def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> SquashedDeterministic:
@@ -320,13 +322,13 @@ class SquashedDeterministic(Deterministic):
 
 
 class _Product(Distribution):
-    """Independent distributions of one batch shape; log-probabilities, entropies and KLs of the parts are summed."""
+    """Independent distributions with equal batch shapes; log-probabilities, entropies and KLs are sums over them."""
 
     children: list[Any]
 
     @abc.abstractmethod
     def _parts(self, value: Any) -> list[Any]:
-        """Returns the part of an action for each child."""
+        """Splits an action into the parts for the child distributions."""
 
     def logp(self, value: Any) -> jax.Array:
         return _total(child.logp(part) for child, part in zip(self.children, self._parts(value), strict=True))
@@ -338,7 +340,7 @@ class _Product(Distribution):
         return _total(child.kl(o) for child, o in zip(self.children, other.children, strict=True))
 
     def _draw(self, method: str, key: jax.Array | None, sample_shape: Any) -> list[Any]:
-        """Returns a draw of each child, each with a separate key; deterministic children need none."""
+        """Draws from each child with a separate key; deterministic children need no key."""
         keys = [None] * len(self.children) if key is None else jax.random.split(key, len(self.children))
         return [
             getattr(child, method)(key=k, sample_shape=sample_shape)
@@ -360,7 +362,7 @@ class MultiCategorical(_Product):
     def from_logits(
         cls, logits: jax.Array, input_lens: list[int], temperatures: list[float] | None = None, **kwargs: Any
     ) -> MultiCategorical:
-        """Builds it from concatenated logits.
+        """Creates the distribution from concatenated logits.
 
         Args:
             logits: Float `[..., sum(input_lens)]`.
@@ -416,7 +418,7 @@ class MultiDistribution(_Product):
     def from_logits(
         cls, logits: jax.Array, child_distribution_cls_struct: Any, input_lens: Any, **kwargs: Any
     ) -> MultiDistribution:
-        """Builds it from concatenated inputs, in the order of `jax.tree.leaves` (dict keys sorted).
+        """Creates the distribution from concatenated inputs, in the order of `jax.tree.leaves` (sorted dict keys).
 
         Args:
             logits: Float `[..., sum of all input lengths]`.
@@ -467,7 +469,7 @@ def _total(terms: Iterable[jax.Array]) -> jax.Array:
 
 
 def _halves(logits: jax.Array, event_ndim: int) -> list[jax.Array]:
-    """Returns the two halves of the last axis; for `event_ndim` 0 without that axis."""
+    """Splits the last axis into two halves; for `event_ndim` 0 removes that axis."""
     halves = jnp.split(logits, 2, axis=-1)
     return halves if event_ndim else [half[..., 0] for half in halves]
 

@@ -1,4 +1,4 @@
-"""Learners: one compiled update from a train batch to the next learner state."""
+"""Learners: a compiled update from a train batch to the next learner state."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class AsynchronousUpdates:
         self._actors = actors
 
     def send(self, experience: Experience, arguments: Mapping[str, Any], *, return_state: bool) -> bool:
-        """Sends an update to all learners; they make it after the updates that were sent before.
+        """Sends an update to all learners, which process updates in order.
 
         Args:
             experience: Steps, split as by `LearnerGroup.update_block`, or whole episodes.

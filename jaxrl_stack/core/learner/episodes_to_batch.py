@@ -97,7 +97,7 @@ def episodes_to_batch(
 
 
 def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """Returns the steps of one episode as arrays ``[len, ...]``, by column."""
+    """Columns of one episode as arrays ``[len, ...]``."""
     length = len(episode)
     observations = _stacked(episode.get_observations(slice(0, length + 1)))
     flags = np.zeros((2, length), bool)

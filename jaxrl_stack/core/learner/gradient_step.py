@@ -28,7 +28,7 @@ TakenFrom = Mapping[ModuleID, PackedItems | WholeItems]
 
 
 class Carry(NamedTuple):
-    """Arrays that a gradient step changes.
+    """Arrays that one gradient step changes.
 
     Attributes:
         params: All parameters; between the steps of a loop in the form of `as_vector`.
@@ -42,7 +42,7 @@ class Carry(NamedTuple):
 
 
 class _Linearized(NamedTuple):
-    """Losses of a minibatch, their linearization in the parameters, and their other outputs."""
+    """Losses of a minibatch, their linearization in the parameters, and auxiliary outputs."""
 
     values: dict[ModuleID, Any]
     changes: LinearizedLosses
@@ -157,7 +157,7 @@ class GradientStep:
         return losses, LossOutputs(rest, metrics.exchanged(averages, slots), per_row)
 
     def _linearized(self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Any) -> _Linearized:
-        """Returns the losses of the items at `index`, their linearization, and their other outputs."""
+        """Computes the losses of the items at `index`, their linearization, and auxiliary outputs."""
         batch = {mid: own.take(index[mid]) for mid, own in items.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}
         losses = functools.partial(self._losses, trace.params, rest, batch, trace.row_counts)
@@ -168,7 +168,9 @@ class GradientStep:
 def _log_finiteness(
     learner: Learner, metrics: TracedMetrics, losses: Mapping[ModuleID, Any], gradients: ParamDict
 ) -> None:
-    """Logs flags for ``config.debugging(check_nans=True)``, which `raise_if_not_finite` reads."""
+    """Logs whether losses and gradients are finite, for ``config.debugging(check_nans=True)``; `raise_if_not_finite`
+    reads the flags.
+    """
     for mid, loss in losses.items():
         flags = {"loss": jax.tree.reduce(jnp.logical_and, jax.tree.map(jnp.isfinite, loss))}
         for ref, gradient in gradients.items():
@@ -179,7 +181,7 @@ def _log_finiteness(
 
 
 def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
-    """Returns the mean number of valid rows per device of the minibatch, float32 by module; 1 if there are none."""
+    """Mean number of valid rows per device in a minibatch, float32 by module; 1 if there are none."""
     counts = {}
     for mid, own in items.items():
         count = own.num_valid(index[mid])
@@ -198,7 +200,7 @@ def microbatches_per_minibatch(
     local_shards: int,
     forms: Mapping[ModuleID, Form] = MappingProxyType({}),
 ) -> int:
-    """Returns the number of parts of each minibatch over which gradients are summed.
+    """Number of microbatches per minibatch, over which gradients are accumulated.
 
     Args:
         learner: The learner, with its loss.
@@ -221,7 +223,7 @@ def microbatches_per_minibatch(
 
 
 def gradient_rows_per_microbatch(devices: Sequence[Device]) -> int | None:
-    """Returns the number of rows that are differentiated at a time, so that they fit a CPU core's cache; None for all.
+    """Number of rows of a microbatch, chosen to fit a CPU core's cache; None for whole minibatches.
 
     Measured on 2 cores with 64x64 networks: gradients of 16,384 rows in one pass take 1.25 times, of 65,536 rows 1.75
     times as long as sums over microbatches. One CPU device spreads a matrix product over all cores and needs larger

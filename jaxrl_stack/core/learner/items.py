@@ -1,4 +1,4 @@
-"""Items, from which the minibatches of a module are drawn, and their forms.
+"""Items (rows, chunks or env steps) from which the minibatches of a module are drawn, and their forms.
 
 An item is a row, a chunk of ``L`` steps, or a step of the environment with the rows of its ``A`` agents. An update
 converts each `Block` to `Items` once, after its learner connectors; later parts do not need the block's layout. A form
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """Form of rows that are drawn one by one; losses receive ``[m, ...]``.
+    """Form of items that are single rows; losses receive ``[m, ...]``.
 
     Attributes:
         is_masked: Whether the column ``LOSS_MASK`` exists.
@@ -58,11 +58,11 @@ class RowForm:
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns columns of items ``[m, ...]`` in the shapes that losses receive."""
+        """Reshapes columns of items ``[m, ...]`` to the shapes that losses receive."""
         return items
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` without masked rows, for columns in the shapes that losses receive."""
+        """``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""
         return jnp.ones(len(jax.tree.leaves(columns)[0]), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -70,13 +70,13 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the number of steps that need the memory of `num_rows` rows while gradients are computed."""
+        """Number of steps whose activations are in memory when gradients of `num_rows` rows are computed."""
         return num_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvStepForm(RowForm):
-    """Form of environment steps with the rows of all agents; observations that agents share are stored once.
+    """Form of items that are env steps with the rows of all agents; observations that agents share are stored once.
 
     A centralized critic has the same value for all agents of a step, so that it evaluates each step once.
 
@@ -115,13 +115,13 @@ class EnvStepForm(RowForm):
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` without masked rows, ``[m * A]``; shared observations have fewer entries."""
+        """``LOSS_MASK`` that is True everywhere, ``[m * A]``; shared observations have fewer entries."""
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
     def _by_kind(
         self, columns: Mapping[str, Any], own: Callable[[Any], Any], of_all: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        """Applies `own` to leaves with one entry per agent, and `of_all` to shared observations."""
+        """Applies `own` to leaves with one entry per agent, and `of_all` to observations that agents share."""
         out = {}
         for name, column in columns.items():
             if name == Columns.OBS and isinstance(column, Mapping):
@@ -133,7 +133,8 @@ class EnvStepForm(RowForm):
 
 @dataclasses.dataclass(frozen=True)
 class ChunkForm:
-    """Form of chunks of successive steps, for modules without a recurrent state; losses receive ``[m, L, ...]``.
+    """Form of items that are chunks of successive steps, for modules without a recurrent state; losses receive ``[m, L,
+    ...]``.
 
     Attributes:
         length: ``L``.
@@ -154,15 +155,15 @@ class ChunkForm:
         return (self.length,)
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of items of a block ``[T, B, ...]``; the last chunk of each column may be padded."""
+        """Number of items in a block ``[T, B, ...]``; the last chunk of each column may be padded."""
         return -(-num_steps // self.length) * num_columns
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns columns of items ``[m, ...]`` in the shapes that losses receive."""
+        """Reshapes columns of items ``[m, ...]`` to the shapes that losses receive."""
         return items
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` without masked rows, for columns in the shapes that losses receive."""
+        """``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""
         return jnp.ones(self._leading_axes(columns), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -171,7 +172,7 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the number of steps that need the memory of `num_rows` rows while gradients are computed."""
+        """Number of steps whose activations are in memory when gradients of `num_rows` rows are computed."""
         return num_rows
 
     def _leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
@@ -181,7 +182,9 @@ class ChunkForm:
         return next((own for own in leading if own[1:] == (self.length,)), leading[0])
 
     def _in_chunks(self, outputs: Any, columns: Mapping[str, Any], *, num_axes: int) -> Any:
-        """Reshapes outputs ``[m * L, ...]``, or ``[m * L, 1, ...]`` (2 axes), to ``[m, L, ...]``; others stay."""
+        """Reshapes outputs ``[m * L, ...]``, or ``[m * L, 1, ...]`` (2 axes), to ``[m, L, ...]``; other outputs do not
+        change.
+        """
         leading = self._leading_axes(columns)
         num_rows = math.prod(leading)
         return jax.tree.map(
@@ -191,7 +194,7 @@ class ChunkForm:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceForm(ChunkForm):
-    """Form of chunks that start from a recurrent state, ``STATE_IN`` ``[m, ...]``.
+    """Form of items that are chunks with an initial recurrent state, ``STATE_IN`` ``[m, ...]``.
 
     Attributes:
         is_stepped: Whether the module processes the steps one by one, because episodes may begin inside of chunks and
@@ -210,7 +213,7 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Number of steps that need the memory of `num_rows` rows while gradients are computed.
+        """Number of steps whose activations are in memory when gradients of `num_rows` rows are computed.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -222,7 +225,7 @@ Form = RowForm | ChunkForm
 
 
 def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bool) -> Form:
-    """Returns the form of the items that a module's blocks become.
+    """Returns the form of the items into which a module's blocks are cut.
 
     Args:
         module: The module.
@@ -242,7 +245,7 @@ def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bo
 
 
 def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) -> Form:
-    """Returns the form of a batch that is ready for the loss, from users or replay.
+    """Returns the form of a batch from users or replay, which is already in the shapes that losses receive.
 
     Args:
         module: The module. If it has a recurrent state, or if `needs_time`, columns are chunks ``[N, L, ...]``; else
@@ -289,7 +292,7 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Items of one module in the shards of this device, the same number in each shard.
+    """Items of one module on this device, the same number in each shard.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
@@ -329,21 +332,21 @@ class Items:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """The columns ``[1, S * N, ...]``, shard after shard; the form in which hooks receive a batch."""
+        """The columns ``[1, S * N, ...]``, shard after shard, in the form in which hooks receive a batch."""
         return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), self.columns)
 
     @property
     def batch_of_devices(self) -> dict[str, Any]:
-        """`batch` of every device, ``[D, 1, S * N, ...]``, for items that were laid out on the host."""
+        """`batch` of every device, ``[D, 1, S * N, ...]``, for items built on the host."""
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 
     def shapes(self, number: int) -> dict[str, Any]:
-        """Returns the `jax.ShapeDtypeStruct`s of the columns that losses receive for `number` items."""
+        """Shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns that losses receive for `number` items."""
         items = {name: _shapes_of(column, number) for name, column in self.columns.items()}
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Returns the valid items, for an update in which some module has masks; padding of chunks is not valid."""
+        """Valid items, for an update in which a module has masks; padding of chunks is not valid."""
         if self.valid is not None:
             return self.valid
         if self.form.is_masked:
@@ -353,7 +356,7 @@ class Items:
 
 
 class PackedItems:
-    """`Items` packed so that a minibatch is one gather of short contiguous rows.
+    """`Items` packed in memory so that one gather of contiguous rows builds a minibatch.
 
     32-bit columns and flags are bit-cast into one uint32 matrix ``[S, N, width]``; all other columns (uint8 frames,
     64-bit numbers) stay separate and are gathered one by one.
@@ -373,7 +376,7 @@ class PackedItems:
         self._matrix, self._loose, self._slots = packing.pack(leaves, lead=2)
 
     def take(self, index: jax.Array) -> dict[str, Any]:
-        """Returns the items ``index[s]`` of every shard ``s``, concatenated, in the shapes that losses receive.
+        """Gathers the items ``index[s]`` of every shard ``s``, concatenated, in the shapes that losses receive.
 
         Args:
             index: uint32 ``[S, m]``.
@@ -409,7 +412,7 @@ class PackedItems:
 
 
 class WholeItems:
-    """Items of a gradient step on the whole batch; unlike `PackedItems`, columns are not packed.
+    """Items of a gradient step on the whole batch, not packed (see `PackedItems`).
 
     Args:
         form: Form of the items.

@@ -1,4 +1,4 @@
-"""N Learners in Ray actors that a `LearnerGroup` starts, calls and restarts together."""
+"""N Learners in Ray actors, which a `LearnerGroup` starts, calls and restarts together."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 class _LostLearnersError(Exception):
-    """A process was lost, or waits for others that have failed; ``__cause__`` is the first error."""
+    """Raised if a learner's process was lost, or waits for failed ones; ``__cause__`` is the first error."""
 
 
 @dataclasses.dataclass
 class _Pending:
-    """Update that was sent, and whose answers were not fetched yet.
+    """Update that was sent and whose results have not been fetched yet.
 
     Attributes:
         refs: Ray references of the answers, one per learner.
@@ -334,7 +334,9 @@ class JoinedLearners:
         self._gather([actor.call.remote(method, ref) for actor in self._actors])
 
     def change(self, method: str, value: Any) -> None:
-        """Calls ``learner.method(value)`` of all learners and takes a snapshot, so that the change is not lost."""
+        """Calls ``learner.method(value)`` on all learners, then takes a snapshot, so that a restart does not lose the
+        change.
+        """
         self._with_restart(lambda: self._send_to_all(method, value))
         self._take_snapshot()
 
@@ -364,7 +366,7 @@ class JoinedLearners:
     def update(
         self, shares: Sequence[UpdateData], arguments: dict[str, Any], async_update: bool, return_state: bool
     ) -> list[dict[str, Any]]:
-        """Updates each learner from its share; see `LearnerGroup.update`."""
+        """Updates each learner on its part of the data; see `LearnerGroup.update`."""
         if async_update:
             return self._update_async(shares, arguments, return_state)
 
@@ -425,7 +427,7 @@ class JoinedLearners:
         return results
 
     def send_update(self, shares: Sequence[UpdateData], arguments: dict[str, Any], return_state: bool) -> bool:
-        """Sends an update to all learners; they make it after the updates that were sent before.
+        """Sends an update to all learners, which process updates in order.
 
         `finished_updates` returns the results.
 
@@ -472,13 +474,13 @@ class JoinedLearners:
 
 
 def _is_broken_program(error: Exception) -> bool:
-    """Whether a compiled program failed while it ran; the learner's state, which was donated to it, is lost then."""
+    """Whether a compiled program failed while running; the learner's state, donated to the program, is then lost."""
     cause = getattr(error, "cause", error)
     # Failed communication between processes on the CPU raises a ValueError.
     return isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause)
 
 
 def _num_env_steps(share: UpdateData, config: AlgorithmConfig) -> int:
-    """Returns the number of steps in a share; ``train_batch_size_per_learner`` if the data would have to be fetched."""
+    """Number of steps in a learner's part; estimated as ``train_batch_size_per_learner`` if the data is remote."""
     known = share.num_steps if isinstance(share, TrainingData) else share.num_env_steps
     return config.train_batch_size_per_learner if known is None else known

@@ -24,7 +24,7 @@ class LaPropState(NamedTuple):
 
 
 def scale_by_laprop(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-20) -> optax.GradientTransformation:
-    """LaProp (Ziyin et al., 2020, arXiv:2002.04839, algorithm 1): gradients are normalised before they are averaged.
+    """LaProp (Ziyin et al., 2020, arXiv:2002.04839, algorithm 1): normalises gradients before averaging them.
 
     ``n = b2 n + (1 - b2) g^2``, ``m = b1 m + (1 - b1) g / (sqrt(n / (1 - b2^t)) + eps)``; the update is
     ``m / (1 - b1^t)``. Unlike Adam's, it is at most about as large as one normalised gradient, also when gradients
@@ -59,7 +59,8 @@ def scale_by_laprop(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-20) -> o
 
 
 def clip_adaptively(clip: float = 0.3, least_norm: float = 1e-3) -> optax.GradientTransformation:
-    """Clips each array's gradient by the ratio of its norm to the array's (Brock et al., 2021, arXiv:2102.06171).
+    """Clips each array's gradient if the ratio of its norm to the array's norm exceeds `clip` (Brock et al., 2021,
+    arXiv:2102.06171).
 
     ``g min(1, clip max(least_norm, |w|) / |g|)`` with one norm per array, as in DreamerV3;
     ``optax.adaptive_grad_clip`` has one norm per unit.

@@ -256,7 +256,7 @@ class Learner(Checkpointable):
         return devices.learner_devices(config)
 
     def _make_module(self) -> MultiRLModule:
-        """Returns the MultiRLModule that this learner updates, built from the spec or given by the caller."""
+        """Returns the MultiRLModule to update: the given one, or one built from the spec."""
         if self._module_given is not None:
             module = self._module_given
         else:
@@ -303,7 +303,7 @@ class Learner(Checkpointable):
 
     @classmethod
     def rl_module_required_apis(cls) -> list[type]:
-        """Returns the module APIs (classes of ``core.rl_module.apis``) that this learner calls."""
+        """Returns the module APIs (classes in ``core.rl_module.apis``) that this learner calls."""
         return []
 
     def rl_module_is_compatible(self, module: RLModule) -> bool:
@@ -312,7 +312,7 @@ class Learner(Checkpointable):
 
     @property
     def columns_from_acting(self) -> tuple[str, ...]:
-        """Columns that the loss reads of every sampled step, in addition to those that every step has.
+        """Columns that the loss reads from every sampled step, in addition to the standard ones. Override it.
 
         A subclass names its own: ``columns_from_acting = ("confidence",)``. An output of ``forward_exploration`` or a
         column of an env-to-module connector has the name. A replay stores these columns: a drawn transition has the
@@ -323,7 +323,7 @@ class Learner(Checkpointable):
 
     @property
     def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
-        """Columns that are read of every sampled step, ``{module_id: names}``, for the modules that are trained."""
+        """Columns read from every sampled step of the trained modules, ``{module_id: names}``."""
         trained = {mid: own for mid, own in self.template.items() if is_trained(self.policies_to_train, mid)}
         of_connectors = [name for connector in self._learner_connector for name in declared_columns(connector)]
         return {
@@ -332,7 +332,7 @@ class Learner(Checkpointable):
         }
 
     def _columns_declared_for(self, module: RLModule) -> tuple[str, ...]:
-        """Returns the `columns_from_acting` of a module and of its loss."""
+        """`columns_from_acting` of a module and of its loss."""
         of_loss = declared_columns(self) if self._has_loss_of_algorithm(module) else ()
         return (*of_loss, *declared_columns(module))
 
@@ -356,7 +356,7 @@ class Learner(Checkpointable):
         self.pure_connector: PurePipeline = self._learner_connector.pure_part()
 
     def _follow_connectors(self) -> None:
-        """Adds states for connectors that were added to the learner pipeline; drops states of removed connectors."""
+        """Adds states of new connectors in the learner pipeline, and drops states of removed ones."""
         assert self._state is not None
         self._note_connectors()
         kept, fresh = self._state.connector, self.pure_connector.init(1)
@@ -384,11 +384,11 @@ class Learner(Checkpointable):
         )
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Returns the initial arrays of the algorithm's state besides networks. Override it; ``{}`` by default."""
+        """Initial arrays of the algorithm's state in addition to networks; ``{}`` by default. Override it."""
         return {}
 
     def place(self, state: LearnerState) -> None:
-        """Places a state on all devices of this learner, in new buffers without other references."""
+        """Copies a state to all devices of this learner, into new buffers."""
         self._state = devices.place_replicated(state, self.devices)
         self._synced_updates: int | None = None
         if self.num_updates < self.steps_trained.num_updates:
@@ -405,7 +405,7 @@ class Learner(Checkpointable):
 
     @property
     def module(self) -> MultiRLModule:
-        """The MultiRLModule: during tracing of a hook the traced one, otherwise a copy with the current weights."""
+        """The MultiRLModule. Inside a traced hook it holds traced arrays, otherwise a copy of the current weights."""
         if self._tracing.trace is not None:
             return self._tracing.trace.module
         self._check_is_built()
@@ -424,7 +424,7 @@ class Learner(Checkpointable):
         return self.template
 
     def scratch_module(self) -> MultiRLModule:
-        """Returns the module with the current weights, for changes; `module` is reset to the state when it is read."""
+        """Module with the current weights that may be changed; the next read of `module` resets it to the state."""
         module = self._synced_module()
         self._synced_updates = None
         return module
@@ -464,19 +464,19 @@ class Learner(Checkpointable):
 
     @property
     def reduction_axis(self) -> str | None:
-        """Axis of reductions over devices; None for a single device, since a reduction over one device would take
-        longer than a small update."""
+        """Axis name of reductions over devices; None for a single device, which needs no reduction."""
         return self.axis_name if self.num_devices > 1 else None
 
     @property
     def num_devices(self) -> int:
-        """Number of devices on the axis, in all processes that ``jax.distributed`` joined; `devices` are local."""
+        """Number of devices of all processes that ``jax.distributed`` joined; `devices` lists only the local ones."""
         return len(self.devices) * self._num_processes
 
     @property
     def num_joined_learners(self) -> int:
-        """Number of learners whose devices form one axis. Joined processes are one learner each if they are actors
-        (``num_learners``), and share one learner if they were started by `distributed.initialize`."""
+        """Number of learners that update jointly. Processes joined as learner actors (``num_learners``) count as one
+        learner each; those joined by `distributed.initialize` share one learner.
+        """
         return self._num_processes if self.config.num_learners else 1
 
     @property
@@ -524,11 +524,11 @@ class Learner(Checkpointable):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether the learner pipeline also reads the observations after steps that terminated an episode."""
+        """Whether the learner pipeline also reads the final observations of terminated episodes."""
         return self._learner_connector.needs_all_final_obs
 
     def check_connector_is_pure(self) -> None:
-        """Raises an error that names connectors which only run on the host."""
+        """Raises an error that names the connectors that can only run on the host."""
         self._learner_connector.check_pure()
 
     def config_for(self, module_id: ModuleID) -> AlgorithmConfig:
@@ -551,7 +551,7 @@ class Learner(Checkpointable):
         }
 
     def placed_settings(self) -> Any:
-        """Returns `settings` on this learner's devices; they are placed once."""
+        """`settings` on this learner's devices, copied there once."""
         if self._settings_on_device is None:
             self._settings_on_device = devices.place_replicated(self.settings(), self.devices)
         return self._settings_on_device
@@ -660,7 +660,7 @@ class Learner(Checkpointable):
         return is_trained(self.policies_to_train, module_id)
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook before each update. If it is overridden, every iteration returns to the host; see `pre_update`.
+        """Host hook before each update. Overriding it makes every iteration return to the host; `pre_update` does not.
 
         Args:
             timesteps: ``{"num_env_steps_sampled_lifetime": n}``.
@@ -719,7 +719,7 @@ class Learner(Checkpointable):
     def compute_loss_for_module(
         self, *, module_id: ModuleID, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> Any:
-        """Returns the loss of one module. Override it.
+        """Computes the loss of one module. Override it.
 
         Args:
             module_id: The module.
@@ -892,7 +892,7 @@ class Learner(Checkpointable):
         return UpdatedState.of(state, metrics)  # type: ignore[return-value]
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook after each update. If it is overridden, every iteration returns to the host; see `post_update`.
+        """Host hook after each update. Overriding it makes every iteration return to the host; `post_update` does not.
 
         Args:
             timesteps: ``{"num_env_steps_sampled_lifetime": n}``.
@@ -914,7 +914,7 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------- help for hooks, while traced
 
     def masked_mean(self, x: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
-        """Returns the mean over the valid rows of `batch` on all devices. Use it for means in losses.
+        """Mean over the valid rows of `batch` on all devices. Use it for means in losses.
 
         Args:
             x: float32 ``[N, ...]``, one value per row.
@@ -923,7 +923,7 @@ class Learner(Checkpointable):
         return self.masked_means({"x": x}, batch)["x"]
 
     def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Returns several means, each as of `masked_mean`, with one reduction over the devices.
+        """Several means as in `masked_mean`, with one reduction over the devices.
 
         For losses of different optimizers call `masked_mean` for each loss: means that share a reduction are
         differentiated together, even if an optimizer needs only one of them.
@@ -944,7 +944,7 @@ class Learner(Checkpointable):
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:
-        """Moves the share of rows without a valid action from `means` to the metrics, as a mean over all minibatches.
+        """Logs the fraction of rows without a valid action, averaged over all minibatches, and removes it from `means`.
 
         A single such row in the train batch is an error, whereas other metrics describe the last minibatch only.
         """
@@ -968,12 +968,12 @@ class Learner(Checkpointable):
         return running_statistics.of_batch(rows, None if full else mask.reshape(-1))
 
     def may_be_masked(self, batch: Mapping[str, Any]) -> bool:
-        """Whether rows of `batch`, the module's minibatch, may be masked; False if all are known to be valid."""
+        """Whether `batch`, the module's minibatch, may contain masked rows."""
         trace = self._tracing.trace
         return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
     def gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
-        """Returns the gradients of the sum of all scalar losses, and of each optimizer's loss for its parameters.
+        """Computes the gradients of the sum of all scalar losses, and of each optimizer's loss for its parameters.
 
         Args:
             losses: ``{module_id: scalar or {optimizer_name: scalar}}``.
@@ -1004,12 +1004,13 @@ class Learner(Checkpointable):
 
     @property
     def updates_so_far(self) -> jax.Array | None:
-        """While a hook is traced: number of updates before this one, uint32 scalar; None if the losses are only
-        evaluated."""
+        """Number of updates before the current one, uint32 scalar, inside a traced hook. None if losses are only
+        evaluated.
+        """
         return self._running_trace("updates_so_far").num_updates
 
     def has_rows(self, module_id: ModuleID) -> Any:
-        """Returns whether the running update has valid rows of a module. Call it in `post_update`.
+        """Whether the running update has valid rows of a module. Call it in `post_update`.
 
         Returns:
             False for a module that the update leaves out, a traced bool scalar if its rows may be masked, else True.
@@ -1040,7 +1041,7 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def tracing(self, trace: Trace) -> Iterator[None]:
-        """Context manager that makes `trace` the current trace of hooks."""
+        """Context manager that makes `trace` the current trace for hooks."""
         outer, self._tracing.trace = self._tracing.trace, trace
         try:
             yield
@@ -1049,7 +1050,7 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def in_pure_hook(self, name: str, has_rows: Mapping[ModuleID, Any] | None = None) -> Iterator[None]:
-        """Context manager for the call of a pure hook, in which reading the learner's state raises an error.
+        """Context manager around a pure hook: reading the learner's state inside raises an error.
 
         Args:
             name: Name of the hook.
@@ -1087,7 +1088,7 @@ class Learner(Checkpointable):
         minibatch_size: int | None = None,
         shuffle_batch_per_epoch: bool = False,
     ) -> dict[str, Any]:
-        """Updates the modules from exactly one of the data arguments.
+        """Updates the modules on one kind of data: pass exactly one of the data arguments.
 
         Args:
             batch: ``{module_id: {column: [N, ...]}}`` (or ``{column: [N, ...]}`` for a single module), ready for the
@@ -1145,7 +1146,7 @@ class Learner(Checkpointable):
         return self.update(episodes=episodes, **kwargs)
 
     def update_block(self, experience: Experience, *, timesteps: Timesteps = None, **sizes: Any) -> dict[str, Any]:
-        """Updates the modules from sampled steps: connector pipeline and minibatch loop in one compiled program.
+        """Updates the modules on sampled steps; connector pipeline and minibatch loop run in one compiled program.
 
         An iteration on the device makes the same computation. Each shape of block is compiled once.
 
@@ -1188,7 +1189,7 @@ class Learner(Checkpointable):
         return self._result()
 
     def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[MetricKey, np.ndarray]:
-        """Makes one gradient step on all rows of a batch that was drawn from replay.
+        """Makes one gradient step on all rows of a batch drawn from replay.
 
         This is the hot path of off-policy algorithms: values of rows are not checked, and metrics stay on the devices
         until `row_results` fetches the last update's. The learner pipeline receives the rows as one time step.
@@ -1304,12 +1305,12 @@ class Learner(Checkpointable):
         return plan
 
     def _form_of_block(self, module_id: ModuleID, block: Block) -> Form:
-        """Returns the form of the items that a block becomes."""
+        """Form of the items into which a block is cut."""
         module, num_steps = self.template[module_id], block.shape[0]
         return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
-        """Returns the forms of the items that sampled blocks of `num_steps` steps without masked rows become."""
+        """Forms of the items into which sampled blocks of `num_steps` steps without masks are cut."""
         return {
             mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
             for mid, module in self.template.items()
@@ -1402,7 +1403,7 @@ class Learner(Checkpointable):
         return True
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
-        """Raises a ValueError for rows from which `update_rows` cannot learn."""
+        """Raises ValueError for rows that `update_rows` does not support."""
         if self.has_host_connectors:
             raise ValueError(
                 f"update_rows() takes rows from replay, but the learner connectors {self.host_connector_names} run on "
@@ -1416,7 +1417,9 @@ class Learner(Checkpointable):
         self.programs.sizes_of_all_learners({}, batch)
 
     def _before_update(self, timesteps: Timesteps) -> np.ndarray:
-        """Checks that data of the host can be used, and calls the host hook; returns lifetime env steps, uint32[2]."""
+        """Checks that the learner can use data from the host, calls the host hook, and returns the lifetime env steps,
+        uint32[2].
+        """
         if self.num_devices > len(self.devices) * self.num_joined_learners:
             raise ValueError(
                 f"This learner runs on {self.num_devices} devices of several processes, inside the program of a JAX "
@@ -1430,7 +1433,7 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def _updating(self, counter: np.ndarray, counts: Mapping[ModuleID, TrainedOn]) -> Iterator[None]:
-        """Context manager for the call of a program that updates, and for the assignment of its results.
+        """Context manager around the call of an update program and the assignment of its results.
 
         It recovers the state from failures, counts the update, checks for NaNs and calls the host hook.
 
@@ -1450,7 +1453,7 @@ class Learner(Checkpointable):
             self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
 
     def _go_on_from(self, state: LearnerState) -> None:
-        """Continues from an earlier state after a failed update has lost the current one."""
+        """Restores an earlier state after a failed update has destroyed the current one."""
         # The metrics of the last update may have been lost as well.
         self._forget_updates()
         self.place(state)
@@ -1507,7 +1510,7 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Counts the steps on which updates on the device have trained modules; see `training_counts` for arguments.
+        """Counts the steps of updates that a device program has made; see `training_counts` for the arguments.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:
@@ -1544,7 +1547,7 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------ other settings, other modules
 
     def reset(self, config: AlgorithmConfig) -> bool:
-        """Restarts training from the initial state, and keeps the compiled programs.
+        """Restarts training from the initial state, without recompiling.
 
         Args:
             config: New config; it differs from the current one only in traced settings and in its seed.
@@ -1572,7 +1575,7 @@ class Learner(Checkpointable):
         return True
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Changes traced settings, and keeps state and programs.
+        """Changes traced settings; state and compiled programs do not change.
 
         Args:
             config: New config; it differs from the current one only in traced settings.
@@ -1616,7 +1619,7 @@ class Learner(Checkpointable):
         config_overrides: dict[str, Any] | None = None,
         new_should_module_be_updated: Any = None,
     ) -> MultiRLModuleSpec:
-        """Adds a module; the others keep their weights and optimizer states. The next update compiles again.
+        """Adds a module. Weights and optimizer states of other modules do not change. The next update recompiles.
 
         Args:
             module_id: Id of the new module.
@@ -1640,7 +1643,7 @@ class Learner(Checkpointable):
         return self._regroup(modules | {module_id: new}, overrides, new_should_module_be_updated)
 
     def remove_module(self, module_id: ModuleID, *, new_should_module_be_updated: Any = None) -> MultiRLModuleSpec:
-        """Removes a module with its optimizers. The next update compiles again.
+        """Removes a module and its optimizers. The next update recompiles.
 
         Args:
             module_id: Id of the module.
@@ -1789,7 +1792,7 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------------------------------ other
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls ``func(self, *args, **kwargs)``, for a learner that a user has made an actor."""
+        """Returns ``func(self, *args, **kwargs)``; for learners that a user runs as actors."""
         return func(self, *args, **kwargs)
 
     def shutdown(self) -> None:

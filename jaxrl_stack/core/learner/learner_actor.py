@@ -46,7 +46,7 @@ class Answer:
 
 
 class LearnerActor:
-    """Holds a Learner; `LearnerGroup` makes a Ray actor of it.
+    """Owner of a Learner, which `LearnerGroup` runs as a Ray actor.
 
     Call `join`, then `build`, before all other methods: processes cannot be joined after JAX has started its backend.
 
@@ -78,7 +78,8 @@ class LearnerActor:
         return f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
 
     def join(self, address: str, num_learners: int, index: int) -> None:
-        """Joins the devices of all learners to one axis. Returns after all of them have called it.
+        """Joins this learner's devices with all other learners' (``jax.distributed``). Returns when all learners have
+        called it.
 
         Args:
             address: Result of `free_address` of learner 0.
@@ -94,7 +95,7 @@ class LearnerActor:
         )
 
     def leave(self) -> None:
-        """Reverts `join`; all learners must call it. No update is possible afterwards."""
+        """Undoes `join`. All learners must call it; no update is possible afterwards."""
         jax.distributed.shutdown()
 
     def build(self) -> dict[str, Any]:
@@ -128,7 +129,7 @@ class LearnerActor:
         return func(self.learner, **kwargs)
 
     def call(self, method: str, value: Any) -> Any:
-        """Returns ``learner.method(value)``; Ray replaces a reference in `value` by its object."""
+        """Returns ``learner.method(value)``. Ray replaces a reference in `value` by its object."""
         return getattr(self.learner, method)(value)
 
     def update(
@@ -181,7 +182,7 @@ class LearnerActor:
         return experience
 
     def _check_agreement(self, block: dict[str, dict[str, Any]]) -> None:
-        """Checks that the blocks of all learners have the same shape.
+        """Checks that the blocks of all learners have equal shapes.
 
         Otherwise learners would make different numbers of steps, and wait for each other forever.
 

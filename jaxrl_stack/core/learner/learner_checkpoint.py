@@ -119,7 +119,7 @@ class LearnerCheckpoint:
 
 
 def _set_all(given: Sequence[tuple[Any, Any]]) -> None:
-    """Sets the states of objects; if one of them raises, restores the states of those before it."""
+    """Sets the states of several objects; if one raises, restores the states of those already set."""
     before: list[tuple[Any, Any]] = []
     try:
         for owner, state in given:

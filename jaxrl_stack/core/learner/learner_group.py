@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class LearnerGroup(Checkpointable):
-    """The Learner of this process, or N Learners in Ray actors that update together.
+    """One Learner in this process, or N Learners in Ray actors that update jointly.
 
     If ``num_learners=0``, the Learner is in this process and updates on all of its devices. With ``num_learners=N`` the
     group starts N actors with resources of their own. ``jax.distributed`` joins their devices to one axis, so that an
@@ -119,16 +119,16 @@ class LearnerGroup(Checkpointable):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether the learner pipeline also reads the observations after steps that terminated an episode."""
+        """Whether the learner pipeline also reads the final observations of terminated episodes."""
         return self._local.needs_all_final_obs if self._actors is None else self._actors.info["needs_all_final_obs"]
 
     @property
     def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
-        """Columns that are read of every sampled step, by module; see `Learner.declared_columns`."""
+        """Columns read from every sampled step, by module; see `Learner.declared_columns`."""
         return self._local.declared_columns if self._actors is None else self._actors.info["declared_columns"]
 
     def __len__(self) -> int:
-        """Number of learners, the local one included."""
+        """Number of learners, including a local one."""
         return 1 if self._actors is None else self._actors.num_learners
 
     @property
@@ -138,7 +138,7 @@ class LearnerGroup(Checkpointable):
         return self._learner
 
     def ping(self) -> list[str]:
-        """Returns ``"pong"`` of every learner, which shows that it is alive."""
+        """Returns ``"pong"`` from every learner that is alive."""
         return ["pong"] if self._actors is None else self._actors.call("ping")
 
     def get_stats(self) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class LearnerGroup(Checkpointable):
         minibatch_size: int | None = None,
         shuffle_batch_per_epoch: bool = False,
     ) -> list[dict[str, Any]]:
-        """Updates the modules from exactly one of the data arguments, which is split over the learners.
+        """Updates the modules on one kind of data, split over the learners: pass exactly one of the data arguments.
 
         Args:
             batch: ``{module_id: {column: [N, ...]}}`` (or ``{column: [N, ...]}`` for a single module), ready for the
@@ -299,7 +299,7 @@ class LearnerGroup(Checkpointable):
     def evaluate_rows(
         self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None
     ) -> list[dict[str, Any]]:
-        """Returns the losses and metrics of rows without an update, one dict per learner.
+        """Computes losses and metrics of rows without an update; returns one dict per learner.
 
         Args:
             experience: Rows ``[N, ...]``, NumPy; learner i of L gets the rows ``i * N/L ... (i + 1) * N/L - 1``.
@@ -429,7 +429,7 @@ class LearnerGroup(Checkpointable):
         self._change("set_weights", weights)
 
     def get_weights_ref(self) -> Any:
-        """Returns a Ray reference of the part of an env runner's state that comes from the learners.
+        """Returns a Ray reference to the learners' part of an env runner's state.
 
         All runners share one object: ``runner.set_state.remote(ref)``. A learner actor writes it into the object store
         itself, so that it does not pass through this process.

@@ -14,7 +14,7 @@ STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "host_connec
 
 @struct.dataclass
 class LearnerState:
-    """State of a Learner. Replicated over its devices; donated by every update.
+    """State of a Learner, replicated over its devices. Every update donates its buffers.
 
     Attributes:
         params: Trained parameters, ``{ref: array}`` with ``ref = "module_id/path/to/leaf"``.
@@ -40,7 +40,7 @@ class LearnerState:
 
 
 def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
-    """Returns `fresh`, pytrees in dicts, with values of `kept` where keys, structure and shapes are equal.
+    """Returns `fresh` with the values of `kept` wherever keys, structure and shapes agree.
 
     For example, an earlier optimizer state is kept, unless it is missing or belongs to other parameters.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LossOutputs(NamedTuple):
-    """Outputs of the losses of rows besides their values.
+    """Auxiliary outputs of the losses.
 
     Attributes:
         rest: Non-parameter state of the modules after the forward passes.
@@ -57,7 +57,7 @@ class TracedLosses:
 
     @classmethod
     def of(cls, losses: Losses, arguments: tuple[Any, ...], program: Any, out: Any) -> TracedLosses:
-        """Builds it from the result of ``jax.make_jaxpr(losses, return_shape=True)(*arguments)``."""
+        """Creates the object from the result of ``jax.make_jaxpr(losses, return_shape=True)(*arguments)``."""
         once = once_of(losses, arguments, program, out)
         columns_read = {
             mid: frozenset(name for name, own in columns.items() if any(jax.tree.leaves(own)))
@@ -83,7 +83,7 @@ class Losses:
     def __call__(
         self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch, row_counts: Any, trained: ParamDict
     ) -> tuple[dict[ModuleID, Any], LossOutputs]:
-        """Returns the losses of rows, ``{module_id: loss}``, and their other outputs.
+        """Computes the losses of rows, ``{module_id: loss}``, and their auxiliary outputs.
 
         Args:
             params: All parameters.
@@ -137,7 +137,7 @@ class Losses:
 
 
 def loss_is_linear(learner: Learner) -> bool:
-    """Whether ``loss_is_linear_in_means`` is True and not set by a base class of the class that defines the loss.
+    """Whether the class that defines the loss, or a subclass of it, sets ``loss_is_linear_in_means = True``.
 
     False if a module is self-supervised, since its loss is not the learner's.
     """

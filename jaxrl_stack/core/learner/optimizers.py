@@ -80,7 +80,7 @@ class RegisteredOptimizer:
         return self.factory(jnp.float32(0.0)).init(_laid_end_to_end(own) if self.is_flat else own)
 
     def step(self, lr: Any, gradients: ParamDict, state: Any, params: ParamDict) -> tuple[ParamDict, Any]:
-        """Makes one step; non-finite gradient entries are replaced by finite numbers.
+        """Makes one optimizer step. Non-finite gradient entries are replaced by finite numbers.
 
         Args:
             lr: Current learning rate, float32 scalar; None if the optimizer has no rate.
@@ -143,7 +143,7 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
         )
 
     def find(self, module_id: ModuleID, name: str) -> RegisteredOptimizer:
-        """Returns an optimizer of a module by its name.
+        """Returns the optimizer of a module by name.
 
         Raises:
             KeyError: If it does not exist.
@@ -174,7 +174,8 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
 
 
 def as_vector(params: ParamDict) -> tuple[Any, Callable[[Any], ParamDict]]:
-    """Returns parameters or gradients as one vector if all are float32 and few (`reductions.LARGEST_VECTOR`).
+    """Flattens parameters or gradients to one vector if all are float32 and at most `reductions.LARGEST_VECTOR`
+    elements.
 
     Returns:
         ``(vector, or the unchanged dict; inverse function)``.
@@ -324,7 +325,7 @@ def registered_optimizer(
 
 
 def is_another_value(value: Any, former: Any) -> bool:
-    """Whether a traced setting has changed for programs, which read numbers as float32."""
+    """Whether a traced setting has a new value for programs, which read numbers as float32."""
     if isinstance(value, int | float) and isinstance(former, int | float):
         return bool(np.float32(value) != np.float32(former))
     return value != former

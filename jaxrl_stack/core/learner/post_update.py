@@ -21,7 +21,7 @@ UpdateResult = tuple[LearnerState, dict[MetricKey, Any]]
 
 @struct.dataclass
 class UpdatedState(LearnerState):
-    """The pair ``(state, metrics)`` of a `post_update`, for callers in both forms.
+    """Result ``(state, metrics)`` of `post_update` that also works as a state, for hooks written in the older form.
 
     ``state, metrics = super().post_update(...)`` unpacks it. A hook in the form of earlier versions, ``state =
     super().post_update(...)``, uses it as the state.
@@ -36,7 +36,7 @@ class UpdatedState(LearnerState):
 
     @property
     def pair(self) -> UpdateResult | None:
-        """The pair ``(state, metrics)``; None if a hook has replaced parts of the state, which drops the metrics."""
+        """``(state, metrics)``; None if a hook replaced parts of the state, which drops the metrics."""
         metrics = vars(self).get("_metrics")
         return None if metrics is None else (_plain(self), dict(metrics))
 
@@ -53,14 +53,14 @@ class UpdatedState(LearnerState):
 
 
 def _plain(state: LearnerState) -> LearnerState:
-    """Returns the state as a `LearnerState`, the class that programs take."""
+    """Converts to `LearnerState`, the class that programs accept."""
     if type(state) is not UpdatedState:
         return state
     return LearnerState(**{name: value for name, value in vars(state).items() if name != "_metrics"})
 
 
 def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., Any]:
-    """Makes a `post_update` that subclasses in both forms can call by ``super()``.
+    """Wraps `post_update` so that subclasses written in either form can call it by ``super()``.
 
     Args:
         hook: A class's `post_update`, in one of the forms.
@@ -86,7 +86,7 @@ def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., A
 def update_result(
     result: Any, before: Mapping[MetricKey, Any], given: Mapping[MetricKey, Any], owner: type
 ) -> UpdateResult:
-    """Returns the pair ``(state, metrics)`` for a result of `post_update` in one of the forms.
+    """Converts the result of a `post_update` in either form to ``(state, metrics)``.
 
     Args:
         result: Return value of the hook.

@@ -1,4 +1,4 @@
-"""Padding of rows on the host to the items of a compiled update, so that few shapes are compiled.
+"""Padding of rows on the host to a few fixed sizes, so that few programs are compiled.
 
 The number of rows of an update is an array argument of its program. The padded sizes grow in steps of at most a
 quarter. Padding is never read, or is masked if a loss takes all rows in one step.
@@ -29,7 +29,7 @@ _EIGHTHS = (8, 10, 12, 15)
 
 
 class PaddedRows(NamedTuple):
-    """Padded rows in the form of a compiled update's arguments.
+    """Padded rows as arguments of a compiled update.
 
     Attributes:
         items: ``{module_id: Items}``, with the device axis first; see `lay_out_rows`.
@@ -43,7 +43,7 @@ class PaddedRows(NamedTuple):
 
 
 def padded_size(n: int) -> int:
-    """Returns the smallest padded size of at least `n` rows; it is at most a quarter above `n`."""
+    """Smallest padded size for `n` rows, at most a quarter above `n`."""
     if n <= 8:
         return n
     unit = 1 << ((n - 1).bit_length() - 4)

@@ -23,7 +23,7 @@ Timesteps = dict[str, Any] | int | None
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
-    """Numbers of rows on which one update trains a module.
+    """Number of rows on which one update trains a module.
 
     Attributes:
         batch_size: Mean number of valid rows per gradient step (of a minibatch, or of the whole batch).
@@ -35,7 +35,7 @@ class TrainedOn:
 
 
 class Amount(NamedTuple):
-    """Size of the data of one module's update.
+    """Amount of data for one module's update.
 
     Attributes:
         num_rows: Number of steps.
@@ -63,7 +63,7 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
 
 
 def amount_of_block(form: Form, num_steps: int, num_columns: int) -> Amount:
-    """Returns the amount of data in a block ``[T, B, ...]`` that becomes items of a form."""
+    """Amount of data in a block ``[T, B, ...]`` that is cut into items of a form."""
     return Amount(num_steps * num_columns, form.num_items(num_steps, num_columns), form.rows_per_item)
 
 
@@ -74,7 +74,7 @@ def trained_on(
     masks: Mapping[str, Any],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Counts the rows on which one update trains each module; for blocks with masks see `counted_by_program`.
+    """Counts the rows on which one update trains each module. Blocks with masks need `counted_by_program`.
 
     Args:
         modules: The learner's modules, by id.
@@ -110,14 +110,16 @@ def trained_in_each(
     forms: Mapping[str, Form],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Counts the rows of one of several equal updates by the sizes of its batches; see `Learner.training_counts`."""
+    """Counts the rows in each of several equal updates from the sizes of their batches; see
+    `Learner.training_counts`.
+    """
     columns = num_columns or dict.fromkeys(modules, 1)
     amounts = {mid: amount_of_block(forms.get(mid, RowForm()), num_steps, columns[mid]) for mid in modules}
     return trained_on(modules, plan, amounts, {}, is_updated)
 
 
 def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, TrainedOn]:
-    """Returns the counts that a program has made for modules with masked blocks, whose valid rows only it knows.
+    """Counts that the program has computed for modules with masks; only the program knows their valid rows.
 
     Args:
         learned: Metrics of the program on the host: batch sizes of its last update, steps of all its updates.
@@ -148,7 +150,7 @@ class StepsTrained:
     num_updates: int = 0
 
     def count(self, trained_on: Mapping[str, TrainedOn], num_updates: int) -> None:
-        """Adds one update, after which the learner has made `num_updates` updates."""
+        """Adds one update. `num_updates` is the learner's number of updates after it."""
         for name in (*trained_on, ALL_MODULES):
             used = trained_on[name].num_steps if name in trained_on else env_steps(trained_on)
             self.steps[name] = self.lifetime(name, used, num_updates)
@@ -166,7 +168,7 @@ class StepsTrained:
         self.num_updates = num_updates
 
     def lifetime(self, name: str, num_steps: int, num_updates: int) -> int:
-        """Returns the steps in `num_updates` updates: counted steps, and `num_steps` in each update after them.
+        """Steps trained in `num_updates` updates: the counted ones, and `num_steps` for each update not counted yet.
 
         Args:
             name: Module id, or ALL_MODULES for steps of the environment.

@@ -1,4 +1,4 @@
-"""Metrics that are logged while a program is traced, and that the program returns."""
+"""Metrics that are logged during tracing and that the compiled program returns."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TracedMetrics:
                 self.log_value((*prefix, name), value, **kwargs)
 
     def peek(self, key: Key, default: Any = None) -> Any:
-        """Returns the value of this minibatch that was logged under a path: an array through which gradients flow.
+        """Value logged under a path in this minibatch, an array through which gradients flow.
 
         Raises:
             KeyError: If nothing was logged under the path and `default` is None.
@@ -144,7 +144,7 @@ class TracedMetrics:
         self._values[path] = (function, statistics)
 
     def collect(self) -> Metrics:
-        """Returns the logged metrics as a pytree that can leave the trace."""
+        """The logged metrics as a pytree, which can be returned from the traced function."""
         return Metrics.of(self._values)
 
 
@@ -205,7 +205,7 @@ class Metrics:
         return self._with(numbers, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.statistics))
 
     def with_part(self, part: Metrics) -> Metrics:
-        """Returns these metrics merged with the metrics of another part of the same minibatch."""
+        """Merges the metrics with the metrics of another part of the same minibatch."""
         merges = {"min": jnp.minimum, "max": jnp.maximum}
         numbers = {
             how: tuple(map(merges.get(how, jnp.add), own, part.numbers[how])) for how, own in self.numbers.items()
@@ -215,11 +215,11 @@ class Metrics:
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
-        """The numbers that are averaged over devices; they can join the all-reduce of the gradients."""
+        """Numbers to average over devices; they can be part of the gradients' all-reduce."""
         return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
-        """Returns the statistics with leaves ``[D, ...]``: this device's values in its slot, zeros in the others.
+        """Statistics with leaves ``[D, ...]``: this device's values at its index, zeros elsewhere.
 
         Their sum over devices contains the statistics of each device, and can join an existing all-reduce: a separate
         one takes tens of microseconds, whatever its size.
@@ -244,7 +244,7 @@ class Metrics:
         return self._with(numbers, jax.tree.map(lambda x: x[-1], self.statistics))
 
     def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
-        """Returns the start of a reduction one minibatch at a time: metrics, and the rounding errors of sums."""
+        """Initial values of a reduction over minibatches: metrics, and rounding errors of sums."""
         start = self.nothing()
         return start, {how: own for how, own in start.numbers.items() if how in ("mean", "sum")}
 
@@ -307,7 +307,8 @@ class Metrics:
 
 
 def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) -> None:
-    """Reports a counter exactly, as two float32 whose sum in float64 is the counter; one is exact only up to 2**24.
+    """Reports a counter exactly, as two float32 whose float64 sum is the counter; a single float32 is exact only up to
+    2**24.
 
     Args:
         metrics: Metrics that the program returns; changed in place.
@@ -330,7 +331,7 @@ def sum_of_counters(one: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array) -> None:
-    """Reports a setting so that results show its decimal value: 0.0003, the shortest decimal of this float32.
+    """Reports a float32 setting so that results show its shortest decimal, such as 0.0003.
 
     Args:
         metrics: Metrics that the program returns; changed in place.
@@ -341,7 +342,8 @@ def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array
 
 
 def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) -> None:
-    """Raises an error for the first tensor that was not finite; ``check_nans`` logs the flags.
+    """Raises an error for the first loss or gradient that was not finite, according to flags logged with
+    ``check_nans``.
 
     Args:
         metrics: Metrics of an update, on the host.
@@ -385,12 +387,12 @@ def _nested(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
 
 
 def _setting(value: np.ndarray) -> float:
-    """Returns the value of a setting that `put_setting` reported, float32 ``[1]``."""
+    """Value of a setting reported by `put_setting`, float32 ``[1]``."""
     return float(str(value[0]))
 
 
 def _counter(value: np.ndarray) -> float:
-    """Returns the value of a counter that `put_counter` reported, float32 ``[2]``."""
+    """Value of a counter reported by `put_counter`, float32 ``[2]``."""
     return float(value[0]) + float(value[1])
 
 

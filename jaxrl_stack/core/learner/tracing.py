@@ -62,7 +62,7 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class LinearizedLosses:
-    """Linearization of the losses of a minibatch in the parameters: one trace for all gradients.
+    """Losses of a minibatch, linearized in the parameters: one trace gives all gradients.
 
     Attributes:
         function: ``{ref: tangent} -> {module_id: tangent of the loss, or {optimizer: tangent}}``; linear.
@@ -73,7 +73,7 @@ class LinearizedLosses:
     params: ParamDict
 
     def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
-        """Returns the gradients of one number that depends on the losses, for some parameters.
+        """Gradients, for some parameters, of a scalar that depends on the losses.
 
         Computations that lead only to other losses are skipped, and, in a compiled program, also those that lead only
         to other parameters.
@@ -88,7 +88,7 @@ class LinearizedLosses:
 
 
 class Tracing(threading.local):
-    """Trace of the update that is being traced in this thread; other threads may use the learner meanwhile.
+    """Trace that is active in this thread; other threads may use the learner at the same time.
 
     Attributes:
         trace: The trace; None outside of tracing.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class TrainingData:
-    """Exactly one of the data arguments of `Learner.update`.
+    """Data of `Learner.update`; exactly one attribute is set.
 
     Attributes:
         batch: ``{module_id: {column: [N, ...]}}``, or ``{column: [N, ...]}`` for a single module.
@@ -38,13 +38,15 @@ class TrainingData:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Arguments that are not None, by name."""
+        """Attributes that are not None, by name."""
         pairs = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
         return {name: value for name, value in pairs if value is not None}
 
     @property
     def num_steps(self) -> int | None:
-        """Number of steps of episodes, or of rows of batches (of the module with most rows); None for references."""
+        """Number of steps of episodes, or of rows of batches (of the module with most rows); None for remote
+        references.
+        """
         if self.episodes is not None:
             return sum(len(episode) for episode in self.episodes)
         batches = [self.batch] if self.batch is not None else self.batches
@@ -55,7 +57,7 @@ class TrainingData:
 
     @classmethod
     def of(cls, training_data: Any, *data: Any) -> TrainingData:
-        """Builds the data of one update.
+        """Creates the data of one update.
 
         Args:
             training_data: An object with (some of) the attributes of this class, or None.
@@ -170,7 +172,7 @@ def _fetched(refs: Sequence[Any], name: str) -> list[Any]:
 
 
 def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
-    """Returns ``(start, stop)`` of each shard, consecutive runs of items; the first runs may be longer by one."""
+    """``(start, stop)`` of each shard: consecutive ranges whose lengths differ by at most one."""
     size, more = divmod(num_items, num_shards)
     stops = [size * i + min(i, more) for i in range(num_shards + 1)]
     return list(itertools.pairwise(stops))
@@ -179,7 +181,7 @@ def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
 def slice_episodes(
     episodes: Sequence[SingleAgentEpisode], num_shards: int, len_lookback_buffer: int | None = None
 ) -> list[list[SingleAgentEpisode]]:
-    """Splits episodes into time slices: every shard gets the same number of steps, or one less.
+    """Splits episodes in time, so that all shards have the same number of steps, or one less.
 
     Args:
         episodes: Episodes, which are concatenated in this order and cut where a shard is full.

@@ -55,7 +55,7 @@ def restore_unused_modules(
 
 
 def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: type[nnx.Variable]) -> dict[str, Any]:
-    """Returns for each ref whether any module of the batch that contains it has rows."""
+    """For each ref (name of an array), whether a module that contains it has rows in the batch."""
     flags: dict[str, list[Any]] = {}
     for mid, own in has_rows.items():
         for ref in learner.pure.refs_of(learner.template[mid], kind):

@@ -1,4 +1,4 @@
-"""Minibatches of the valid rows of masked blocks, whose number only the running program knows.
+"""Minibatches of the valid rows of masked blocks, whose number is known only in the running program.
 
 Each shard has a list of its valid rows, or of its chunks with a valid step, in their order; minibatches draw only from
 these. All devices make the same number of gradient steps. So shards and modules with fewer valid rows start over until
@@ -20,7 +20,7 @@ from jaxrl_stack.ops import masks, permutation, reductions
 
 @struct.dataclass
 class ValidItems:
-    """Valid rows or chunks of one module, in every shard of this device.
+    """Valid rows or chunks of one module, in every shard on this device.
 
     Attributes:
         order: int32 ``[S, N]``, indices of the valid items in order, then ``N - 1``.
@@ -36,7 +36,7 @@ class ValidItems:
 
     @classmethod
     def of(cls, mask: jax.Array) -> ValidItems:
-        """Builds them from ``LOSS_MASK``, bool ``[S, N]`` for rows, ``[S, N, L]`` for chunks."""
+        """Finds the valid items in a ``LOSS_MASK``, bool ``[S, N]`` of rows or ``[S, N, L]`` of chunks."""
         num_rows = jnp.sum(mask, axis=range(1, mask.ndim), dtype=jnp.uint32)
         is_valid = jnp.any(mask, axis=-1) if mask.ndim == 3 else mask
         num_items = jnp.sum(is_valid, axis=1, dtype=jnp.uint32)
@@ -45,7 +45,7 @@ class ValidItems:
         return cls(order, domains, num_items, num_rows)
 
     def minibatch(self, step: jax.Array, size: int, seed: jax.Array | None, shards: jax.Array) -> jax.Array:
-        """Returns the item indices of one minibatch in every shard of this device; see `minibatch_index_within`.
+        """Item indices of one minibatch in every shard on this device; see `minibatch_index_within`.
 
         Args:
             step: uint32 scalar, index of the minibatch in the update.
@@ -80,12 +80,12 @@ class ValidItems:
         return jnp.sum(rounds * self.num_rows + jnp.where(self.num_rows == number, rest, share))
 
     def num_minibatches(self, size: int, num_epochs: int) -> jax.Array:
-        """Returns the number of minibatches that the largest shard of this device needs for its epochs, uint32."""
+        """Number of minibatches in all epochs over the largest shard on this device, uint32."""
         return (jnp.uint32(num_epochs) * jnp.max(self.num_items) + jnp.uint32(size - 1)) // jnp.uint32(size)
 
 
 class CountedRows(NamedTuple):
-    """Valid rows of one module in an update.
+    """Number of valid rows of one module in an update.
 
     Attributes:
         has_rows: bool scalar, whether any device has a valid row; True for a module without masks.
@@ -101,7 +101,7 @@ class CountedRows(NamedTuple):
 def num_minibatches(
     valid: Mapping[Any, ValidItems], sizes: Mapping[Any, int], num_epochs: int, at_least: int, axis_name: str | None
 ) -> jax.Array:
-    """Returns the number of minibatches until every shard of every device has finished its epochs.
+    """Number of minibatches until all shards on all devices have finished their epochs.
 
     Args:
         valid: Valid items of modules with masks, by module.

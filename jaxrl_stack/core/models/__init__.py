@@ -1,1 +1,1 @@
-"""Networks: encoders, heads, and the catalogs that choose them by space and model config."""
+"""Networks: encoders, heads, and the catalogs that select them by space and model config."""

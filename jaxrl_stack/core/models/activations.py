@@ -11,12 +11,12 @@ import jax.numpy as jnp
 
 
 def linear(x: jax.Array) -> jax.Array:
-    """The identity."""
+    """Identity function."""
     return x
 
 
 def tanhshrink(x: jax.Array) -> jax.Array:
-    """x - tanh(x)."""
+    """Computes x - tanh(x)."""
     return x - jnp.tanh(x)
 
 
@@ -53,7 +53,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def get_activation(activation: str | Callable[..., Any] | None) -> Callable[[jax.Array], jax.Array]:
-    """The activation function that a setting names.
+    """Returns the activation function with a name.
 
     Args:
         activation: A name ("relu", "leaky_relu", torch.nn's "LeakyReLU", …), a callable array -> array, or

@@ -1,4 +1,4 @@
-"""What encoders have in common."""
+"""Base class of encoders, and helpers for recurrent states and batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CRITIC = "critic"
 
 
 class Encoder(nnx.Module):
-    """Base of encoders, default ones and your own: ``{column: pytree [..., d]}`` -> ``{ENCODER_OUT: [..., latent]}``.
+    """Base class of encoders: ``{column: pytree [..., d]}`` -> ``{ENCODER_OUT: [..., latent]}``.
 
     Built in ``setup()`` of an RLModule, or by a ``ModelConfig`` of your own in a catalog.
     """
@@ -30,46 +30,49 @@ class Encoder(nnx.Module):
         return {}
 
     def has_inputs(self, inputs: dict[str, Any]) -> bool:
-        """Whether a batch has all columns, and all keys of its observations, that the encoder reads."""
+        """Whether a batch has all columns and observation keys that the encoder reads."""
         return True
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Encode a batch's columns. With a recurrent state these are `[B, T, ...]`, with `STATE_IN` among them, and
-        `STATE_OUT` is among what is returned."""
+        """Encodes a batch's columns. For a recurrent encoder, columns are `[B, T, ...]` and include `STATE_IN`, and the
+        result includes `STATE_OUT`.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not override __call__(self, inputs).")
 
 
 def initial_state_of(encoder: Any) -> Any:
-    """`Encoder.get_initial_state` of any module that serves as an encoder."""
+    """Initial state of an encoder; {} for a module that is no `Encoder`."""
     return encoder.get_initial_state() if isinstance(encoder, Encoder) else {}
 
 
 def batched_state(state: Any, number: int) -> Any:
-    """A state without batch axis for so many environments or sequences, ``[number, ...]``."""
+    """Repeats a state without batch axis for `number` environments or sequences, ``[number, ...]``."""
     return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (number, *jnp.shape(x))), state)
 
 
 def as_sequences(columns: dict[str, Any]) -> dict[str, Any]:
-    """What a module gets of steps ``[B, ...]``: with a recurrent state sequences of one step, ``[B, 1, ...]``."""
+    """Converts steps ``[B, ...]`` for a recurrent module to sequences of one step, ``[B, 1, ...]``; unchanged without a
+    recurrent state.
+    """
     return of_steps(columns, lambda x: x[:, None]) if Columns.STATE_IN in columns else columns
 
 
 def of_steps(columns: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """With all columns changed but for the recurrent states, which belong to no step."""
+    """Applies `change` to all columns except recurrent states, which have no entry per step."""
     states = (Columns.STATE_IN, Columns.STATE_OUT)
     return {name: own if name in states else jax.tree.map(change, own) for name, own in columns.items()}
 
 
 def state_out_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``{STATE_OUT: state}`` of what an encoder or module returned; {} if that has none."""
+    """Selects ``{STATE_OUT: state}`` from the outputs of an encoder or module; {} without a recurrent state."""
     return {Columns.STATE_OUT: outputs[Columns.STATE_OUT]} if Columns.STATE_OUT in outputs else {}
 
 
 def has_inputs(encoder: Any, inputs: dict[str, Any]) -> bool:
-    """`Encoder.has_inputs` of any module that serves as an encoder."""
+    """`Encoder.has_inputs`; True for a module that is no `Encoder`."""
     return not isinstance(encoder, Encoder) or encoder.has_inputs(inputs)
 
 
 def handles_resets(encoder: Any) -> bool:
-    """`Encoder.handles_resets` of any module that serves as an encoder."""
+    """`Encoder.handles_resets`; False for a module that is no `Encoder`."""
     return isinstance(encoder, Encoder) and encoder.handles_resets

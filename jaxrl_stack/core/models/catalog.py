@@ -1,4 +1,4 @@
-"""Catalogs: which models and distributions fit a pair of spaces and a model config."""
+"""Catalogs: choose models and distributions for a pair of spaces and a model config."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ class Catalog:
 
     @functools.cached_property
     def encoder_config(self) -> ModelConfig:
-        """Describes the encoder, which does not see an action mask; made when first asked for.
+        """Config of the policy's encoder, created at the first access. The encoder does not receive an action mask.
 
         With ``use_lstm`` the encoder of `get_tokenizer_config`, and an LSTM after it.
         """
         return self._encoder_config_of(POLICY_OBS_KEY)
 
     def _encoder_config_of(self, setting: str) -> ModelConfig:
-        """Describes the encoder of the keys that a setting selects, or of whole observations."""
+        """Config of an encoder for the observation keys that a setting selects, or for whole observations."""
         settings, space = self.model_config_dict, observations_space(self.observation_space)
         if self.observed_keys is None:
             tokenizer = self.get_tokenizer_config(space, settings)
@@ -143,7 +143,7 @@ class Catalog:
         return get_action_dist_cls_for_space(self.action_space)
 
     def _policy_head(self, framework: str, rngs: nnx.Rngs) -> Any:
-        """A head `[..., latent]` -> action distribution inputs, for actors that put out a distribution's own.
+        """Builds a head `[..., latent]` -> inputs of the action distribution.
 
         Raises:
             ValueError: For `free_log_std=True` with an action space that is no Box.
@@ -164,7 +164,7 @@ class Catalog:
         ).build(framework, rngs=rngs)
 
     def _head_settings(self) -> dict[str, Any]:
-        """Arguments that the configs of all heads share: the `head_fcnet_*` settings."""
+        """Arguments that all heads' configs share, from the `head_fcnet_*` settings."""
         settings = self.model_config_dict
         return {
             "input_dims": self.latent_dims,
@@ -310,7 +310,7 @@ _INITIALIZER_ARGUMENTS = {
 
 
 def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """The settings of one part of the networks, "fcnet" or "head_fcnet", as arguments of its config."""
+    """Arguments for a config's hidden layers, from the "fcnet" or "head_fcnet" settings (`part`)."""
     hiddens, activation, use_layernorm = _HIDDEN_LAYERS[part]
     return {
         "hidden_layer_dims": list(settings[hiddens]),
@@ -322,7 +322,7 @@ def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
 
 
 def initializers(settings: Mapping[str, Any], part: str, layers: str) -> dict[str, Any]:
-    """The initializers of one part of the networks as arguments for layers of its config.
+    """Arguments for a config's initializers, from the settings of one part of the networks.
 
     Args:
         settings: All settings of `DefaultModelConfig`.

@@ -1,4 +1,4 @@
-"""Stacks of convolutions, and of transposed ones, over images whose last axis is that of channels."""
+"""Stacks of convolutions and transposed convolutions over channels-last images."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ConvTranspose(Conv):
 
 
 class CNN(Stack):
-    """Convolutions `conv_0`, `conv_1`, …, each with an activation after it; `layernorm_0`, … between them.
+    """Convolutions `conv_0`, `conv_1`, …, each followed by an activation, with optional `layernorm_0`, … before it.
 
     Args:
         in_channels: Channels of the images.

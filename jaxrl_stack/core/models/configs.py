@@ -1,4 +1,4 @@
-"""Descriptions of models, as dataclasses that validate and build them; names and defaults are RLlib's."""
+"""Configs of models: dataclasses that validate and build them, with RLlib's names and defaults."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _layer_dtype(compute_dtype: str) -> Any:
 
 @dataclasses.dataclass
 class ModelConfig(abc.ABC):
-    """What a model is built from.
+    """Base class of model configs.
 
     Args:
         input_dims: Shape of one input, for flat models `[d]`.
@@ -51,11 +51,11 @@ class ModelConfig(abc.ABC):
     @property
     @abc.abstractmethod
     def output_dims(self) -> tuple[int, ...]:
-        """Shape of one output."""
+        """Shape of one output, without batch axes."""
 
     @abc.abstractmethod
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The model.
+        """Builds the model.
 
         Args:
             framework: "jax".
@@ -67,7 +67,7 @@ class ModelConfig(abc.ABC):
 
 
 class _OwnConfig(ModelConfig):
-    """A config of this package."""
+    """Base class of this package's model configs."""
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         if framework != "jax":
@@ -76,7 +76,7 @@ class _OwnConfig(ModelConfig):
 
     @abc.abstractmethod
     def _build(self, rngs: nnx.Rngs) -> Any:
-        """The model."""
+        """Builds the model."""
 
 
 def _flat_dim(config: ModelConfig) -> int:
@@ -129,7 +129,7 @@ class _LayersConfig(_OwnConfig):
 
     @abc.abstractmethod
     def _input_dim(self) -> int:
-        """Width of what the first layer takes."""
+        """Number of inputs of the first layer."""
 
     def _layers(self, *, is_head: bool = False) -> list[Layer]:
         kinds = [(False, int(dim)) for dim in self.hidden_layer_dims]
@@ -206,7 +206,7 @@ class _MLPConfig(_LayersConfig):
 
 @dataclasses.dataclass
 class MLPEncoderConfig(_MLPConfig):
-    """An `MLPEncoder` over flat columns. `input_dims` is the sum of their widths.
+    """Config of an `MLPEncoder` over flat columns. `input_dims` is the sum of their widths.
 
     Args:
         columns: Their names, in their order.
@@ -223,7 +223,7 @@ class MLPEncoderConfig(_MLPConfig):
 
 @dataclasses.dataclass
 class MLPHeadConfig(_MLPConfig):
-    """An `MLPHead`."""
+    """Config of an `MLPHead`."""
 
     def _build(self, rngs: nnx.Rngs) -> MLPHead:
         layers = self._layers(is_head=True)
@@ -235,7 +235,7 @@ class MLPHeadConfig(_MLPConfig):
 
 @dataclasses.dataclass
 class FreeLogStdMLPHeadConfig(_MLPConfig):
-    """A `FreeLogStdMLPHead`; `output_layer_dim` counts means and log standard deviations."""
+    """Config of a `FreeLogStdMLPHead`. `output_layer_dim` counts means and log standard deviations."""
 
     def _build(self, rngs: nnx.Rngs) -> FreeLogStdMLPHead:
         if self.output_layer_dim is None or self.output_layer_dim % 2:
@@ -327,7 +327,7 @@ class CNNEncoderConfig(_OwnConfig):
 
 @dataclasses.dataclass
 class CNNTransposeHeadConfig(_OwnConfig):
-    """A `CNNTransposeHead`, which makes images of vectors. `input_dims` is the shape of a vector, `[d]`.
+    """Config of a `CNNTransposeHead`, which maps vectors to images. `input_dims` is the shape of a vector, `[d]`.
 
     The last convolution has a bias, and neither a layer normalisation nor an activation. What is said of initializers
     and `compute_dtype` in `DefaultModelConfig` holds.
@@ -420,7 +420,7 @@ class CNNTransposeHeadConfig(_OwnConfig):
 
 @dataclasses.dataclass
 class RecurrentEncoderConfig(_OwnConfig):
-    """A `RecurrentEncoder`: an encoder of single observations, if there is one, then LSTM or GRU layers.
+    """Config of a `RecurrentEncoder`: an optional encoder of single observations, followed by LSTM or GRU layers.
 
     `input_dims` is the shape of an observation, `[d]`; with a tokenizer it is not read.
 
@@ -488,7 +488,7 @@ class RecurrentEncoderConfig(_OwnConfig):
 
 @dataclasses.dataclass
 class MultiStreamEncoderConfig(_LayersConfig):
-    """A `MultiStreamEncoder`.
+    """Config of a `MultiStreamEncoder`.
 
     Args:
         base_encoder_configs: `{column: config of its encoder}`.
@@ -520,7 +520,7 @@ class MultiStreamEncoderConfig(_LayersConfig):
 
 @dataclasses.dataclass
 class ObservationKeysEncoderConfig(_OwnConfig):
-    """An `ObservationKeysEncoder`.
+    """Config of an `ObservationKeysEncoder`.
 
     Args:
         base_encoder_config: Describes the encoder of the selected keys.
@@ -550,7 +550,7 @@ class ObservationKeysEncoderConfig(_OwnConfig):
 
 @dataclasses.dataclass
 class ActorCriticEncoderConfig(_OwnConfig):
-    """An `ActorCriticEncoder`.
+    """Config of an `ActorCriticEncoder`.
 
     Args:
         base_encoder_config: Describes one encoder.

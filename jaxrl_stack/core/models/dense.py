@@ -13,7 +13,7 @@ from jaxrl_stack.ops.dense import dense
 
 
 class LayerInput(NamedTuple):
-    """A part of what a layer takes, side by side with others.
+    """One of several inputs of a layer, which are concatenated: floats, or integers that stand for one-hot vectors.
 
     Attributes:
         values: Float ``[..., width]``; or int ``[...]``, numbers that stand for one-hot vectors.
@@ -25,16 +25,16 @@ class LayerInput(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Rows of the kernel that it is multiplied with."""
+        """Number of columns after one-hot encoding, equal to the number of kernel rows."""
         return self.values.shape[-1] if self.num_values is None else self.num_values
 
     def as_floats(self) -> jax.Array:
-        """Float ``[..., width]``; numbers are made one-hot, those out of range all zeros."""
+        """Float ``[..., width]``: integers become one-hot vectors, all zeros if out of range."""
         return self.values if self.num_values is None else jax.nn.one_hot(self.values, self.num_values)
 
 
 class Dense(nnx.Linear):
-    """`nnx.Linear` whose gradients are multiplied the fast way; see `jaxrl_stack.ops.dense.dense`."""
+    """`nnx.Linear` with faster matrix products in the backward pass; see `jaxrl_stack.ops.dense.dense`."""
 
     def __call__(self, inputs: jax.Array, out_sharding=None) -> jax.Array:
         """Float ``[..., in_features]`` -> ``[..., out_features]``."""
@@ -45,7 +45,8 @@ class Dense(nnx.Linear):
         return dense(inputs, kernel, bias)
 
     def of_parts(self, parts: Sequence[LayerInput]) -> jax.Array:
-        """What the layer makes of ``jnp.concatenate([part.as_floats() for part in parts], axis=-1)``.
+        """Applies the layer to ``jnp.concatenate([part.as_floats() for part in parts], axis=-1)``, without building
+        one-hot vectors.
 
         Of numbers, the rows of the kernel are looked up that their one-hot vectors would be multiplied with.
         """
@@ -61,6 +62,6 @@ class Dense(nnx.Linear):
 
 
 def _rows_at(rows: jax.Array, numbers: jax.Array) -> jax.Array:
-    """``rows[numbers]``, zeros for numbers out of range: negative ones do not count from the end."""
+    """``rows[numbers]`` with zeros for numbers out of range, including negative ones."""
     within = jnp.where(numbers < 0, len(rows), numbers)
     return rows.at[within].get(mode="fill", fill_value=0)

@@ -81,7 +81,7 @@ class CNNEncoder(CNN, Encoder):
 
 
 class MultiStreamEncoder(Encoder):
-    """An encoder for each of several columns, and a net that joins them: `{column: [..., d]}` ->
+    """One encoder for each of several columns, and a network that joins their latents: `{column: [..., d]}` ->
     `{ENCODER_OUT: [..., latent]}`.
 
     Every layer of that net, but for the first one, takes the embeddings beside what the layer before it put out.
@@ -112,7 +112,7 @@ class MultiStreamEncoder(Encoder):
 
     @property
     def handles_resets(self) -> bool:
-        """Whether those of its streams that have a recurrent state do."""
+        """Whether all encoders with a recurrent state handle resets."""
         return all(handles_resets(self.base_encoders[column]) for column in self.get_initial_state())
 
     def get_initial_state(self) -> dict[str, Any]:
@@ -135,8 +135,9 @@ class MultiStreamEncoder(Encoder):
 
 
 def side_by_side(parts: Sequence[jax.Array]) -> jax.Array:
-    """Joined on the last axis; before that, an axis of length 1 counts as often as the others have it: one observation
-    ``[N, 1, d]`` beside several actions ``[N, K, n]``."""
+    """Concatenates on the last axis and broadcasts leading axes: one observation ``[N, 1, d]`` with several actions
+    ``[N, K, n]``.
+    """
     leading = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
     return jnp.concatenate([jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
 
@@ -174,7 +175,7 @@ class ObservationKeysEncoder(Encoder):
 
 
 class ActorCriticEncoder(Encoder):
-    """Latents for the policy and for the value function, from one encoder or from one each.
+    """Encoder with latents for the policy and the value function, from one shared encoder or from two.
 
     Its encoders are the attribute `shared`, or the attributes `actor` and `critic`; `actor_encoder` and
     `critic_encoder` are the ones that policy and value function have. A recurrent state is that of the encoder, or
@@ -205,17 +206,17 @@ class ActorCriticEncoder(Encoder):
 
     @property
     def actor_encoder(self) -> Any:
-        """What the policy's latents come from."""
+        """Encoder of the policy's latents."""
         return self.shared if self.is_shared else self.actor
 
     @property
     def critic_encoder(self) -> Any:
-        """What the value function's latents come from."""
+        """Encoder of the value function's latents."""
         return self.shared if self.is_shared else self.critic
 
     @property
     def handles_resets(self) -> bool:
-        """Whether both do."""
+        """Whether both encoders handle resets."""
         return handles_resets(self.actor_encoder)
 
     def get_initial_state(self) -> dict[str, Any]:
@@ -223,9 +224,10 @@ class ActorCriticEncoder(Encoder):
         return state if self.is_shared or not state else {ACTOR: state, CRITIC: initial_state_of(self.critic)}
 
     def __call__(self, inputs: dict[str, Any], critic: bool = True) -> dict[str, Any]:
-        """`{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}`; CRITIC only if `critic`. With a recurrent
-        state also `STATE_OUT`, which both encoders have a part in. If `critic` is False and observations lack the
-        critic's keys, the critic's part of the state stays."""
+        """Returns `{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}`, without CRITIC if `critic` is False,
+        and `STATE_OUT` of both encoders if recurrent. If `critic` is False and observations lack the critic's keys, the
+        critic's state does not change.
+        """
         if self.is_shared:
             of_both = self.shared(inputs)
             latents = dict.fromkeys((ACTOR, CRITIC) if critic else (ACTOR,), of_both[ENCODER_OUT])
@@ -240,13 +242,13 @@ class ActorCriticEncoder(Encoder):
         return {ENCODER_OUT: latents, **({Columns.STATE_OUT: states} if states else {})}
 
     def critic_latent(self, inputs: dict[str, Any]) -> jax.Array:
-        """The latent for the value function alone, `[..., latent]`."""
+        """Computes only the value function's latent, `[..., latent]`."""
         own = inputs if self.is_shared else {**inputs, **_state_of(inputs, CRITIC)}
         return self.critic_encoder(own)[ENCODER_OUT]
 
 
 def _state_of(inputs: dict[str, Any], part: str) -> dict[str, Any]:
-    """The columns that belong to the recurrent state of one part of an encoder."""
+    """Recurrent state of one part (actor or critic) in a batch, as columns; {} without one."""
     if part not in inputs.get(Columns.STATE_IN, {}):
         return {}
     resets = {Columns.RESETS: inputs[Columns.RESETS]} if Columns.RESETS in inputs else {}

@@ -1,4 +1,4 @@
-"""What a list of convolution filters means: kernels, strides, padding, the size of what comes out."""
+"""Parsing of convolution filter lists: kernels, strides, padding and output sizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_CHANNELS_FIRST = 4
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """One convolution, or one transposed one.
+    """One convolution or transposed convolution.
 
     Attributes:
         channels: Number of its outputs at each place.
@@ -43,7 +43,7 @@ class Filter:
     padding: str = SAME
 
     def margins(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Zeros ``((above, below), (left, right))`` around an image of a size; negative ones cut it."""
+        """Padding ``((above, below), (left, right))`` for an image of a size; negative values crop."""
         if self.padding == VALID:
             return (0, 0), (0, 0)
         totals = [
@@ -54,7 +54,7 @@ class Filter:
         return (above, totals[0] - above), (left, totals[1] - left)
 
     def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of what comes out of an image of a size; below 1 where the kernel does not fit into it."""
+        """Height and width of the output for an image of a size; below 1 if the kernel does not fit."""
         height, width = (
             -(-(given - (kernel - 1) * (self.padding == VALID)) // stride)
             for given, kernel, stride in zip(size, self.kernel, self.stride, strict=True)
@@ -62,18 +62,20 @@ class Filter:
         return height, width
 
     def transposed_margins(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Zeros around an image between whose pixels the stride's zeros lie already: the odd one above and left."""
+        """Padding of a transposed convolution, applied after zeros were inserted for the stride; an odd remainder goes
+        above and left.
+        """
         totals = [kernel - 1 + stride - 1 for kernel, stride in zip(self.kernel, self.stride, strict=True)]
         (above, below), (left, right) = ((total - total // 2, total // 2) for total in totals)
         return (above, below), (left, right)
 
     def transposed_output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of what a transposed convolution makes of an image of a size."""
+        """Height and width of a transposed convolution's output for an image of a size."""
         return size[0] * self.stride[0], size[1] * self.stride[1]
 
 
 def parse_filters(specifiers: Any, setting: str, *, transposed: bool = False) -> list[Filter]:
-    """The filters of a setting.
+    """Parses the filters of a setting.
 
     Args:
         specifiers: ``[[channels, kernel, stride], ...]`` or ``[[channels, kernel, stride, padding], ...]``; kernel and
@@ -121,7 +123,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def default_filters(shape: Sequence[int]) -> list[list[Any]]:
-    """The filters for images of a size, as `docs/networks.md` lists them.
+    """Default filters for images of a size, as listed in `docs/networks.md`.
 
     Square images of 10, 42, 64, 84 and 96 pixels have RLlib's. Of others, boards of at most 20 pixels a side get two
     convolutions of 3 x 3 that keep their size; images of at most 2 a dense layer, as a kernel that is the whole image;
@@ -159,7 +161,7 @@ def default_filters(shape: Sequence[int]) -> list[list[Any]]:
 
 
 def _halving_filters(size: list[int]) -> list[list[Any]]:
-    """Filters that halve each side of an image, until it has at most 6 pixels, with twice the channels each time."""
+    """Filters that halve both sides and double the channels, until both sides have at most 6 pixels."""
     filters, channels = [], 16
     while max(size) > _SMALLEST_HALVED:
         halved = [side > _SMALLEST_HALVED for side in size]

@@ -34,7 +34,7 @@ class MLPHead(MLP):
 
 
 class FreeLogStdMLPHead(nnx.Module):
-    """An MLP for the mean and a parameter `log_std`, initially 0, that does not depend on the input.
+    """MLP for the mean, and a parameter `log_std`, initially 0, that does not depend on the input.
 
     Args:
         mean: The MLP `[..., latent]` -> `[..., d]`.

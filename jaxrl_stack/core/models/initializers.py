@@ -26,7 +26,7 @@ Initializer = Callable[..., jax.Array]
 
 
 def on_host(draw: Draw) -> Initializer:
-    """An initializer `(key, shape, dtype=float32) -> array` that draws with NumPy.
+    """Creates an initializer `(key, shape, dtype=float32) -> array` that draws with NumPy.
 
     Args:
         draw: `(numpy Generator, shape) -> array`; the generator is seeded with the key.
@@ -59,7 +59,7 @@ def torch_default_bias(fan_in: int) -> Initializer:
 
 
 def get_initializer(initializer: str | Callable[..., Any] | None, kwargs: dict | None, setting: str) -> Any:
-    """The initializer that a setting names, or None for torch's default.
+    """Returns the initializer with a name, or None for torch's default.
 
     Args:
         initializer: A name from `jax.nn.initializers` ("glorot_uniform", "orthogonal", "zeros", …), a name

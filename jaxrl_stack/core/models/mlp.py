@@ -1,4 +1,4 @@
-"""Stacks of layers: dense ones, and what they have in common with convolutions."""
+"""Stacks of dense layers, and the base class that they share with convolutions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAYERNORM_EPSILON = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """One dense layer, or one convolution, and what follows it.
+    """One dense or convolution layer, with its activation and normalisation.
 
     Attributes:
         width: Number of its outputs; a convolution's channels.
@@ -54,7 +54,7 @@ class Layer:
 
 
 class Stack(nnx.Module):
-    """Layers `{kind}_0`, `{kind}_1`, …, each with an activation after it; `layernorm_0`, … between them.
+    """Layers `{kind}_0`, `{kind}_1`, …, each followed by an activation, with optional `layernorm_0`, … before it.
 
     Args:
         kind: What the layers are called.
@@ -81,24 +81,24 @@ class Stack(nnx.Module):
         self.output_dim = width
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Float `[..., width]` -> `[..., output_dim]`; of images, the two axes before that may change, too."""
+        """Maps float `[..., width]` to `[..., output_dim]`; for images, height and width may change, too."""
         return self._from(0, x)
 
     def _from(self, first: int, x: jax.Array) -> jax.Array:
-        """What the layers from the `first` one on make of their input."""
+        """Applies the layers from index `first` on."""
         for i in range(first, len(self.activations)):
             x = self._after(i, getattr(self, f"{self.kind}_{i}")(x))
         return x
 
     def _after(self, i: int, x: jax.Array) -> jax.Array:
-        """What follows the i-th layer."""
+        """Applies the normalisation and activation that follow layer `i`."""
         if self.use_layernorm[i]:
             x = getattr(self, f"layernorm_{i}")(x)
         return get_activation(self.activations[i])(x)
 
 
 class MLP(Stack):
-    """Dense layers `dense_0`, `dense_1`, …, each with an activation after it.
+    """Dense layers `dense_0`, `dense_1`, …, each followed by an activation.
 
     Args:
         input_dim: Width of the input's last axis.

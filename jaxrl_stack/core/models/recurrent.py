@@ -1,4 +1,4 @@
-"""Recurrent layers over sequences, and the encoder that is made of them."""
+"""Recurrent layers over sequences, and the encoder built from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State = tuple[jax.Array, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A kind of recurrent layer: a step of it, and the gradients of that step.
+    """Kind of recurrent layer: one step, and the gradients of the step.
 
     Attributes:
         num_gates: ``k``, how many times as wide as its state what goes into it is.
@@ -47,7 +47,7 @@ def _side_by_side(*parts: Any) -> jax.Array:
 
 
 def _lstm_step(from_input: Any, from_state: Any, h: Any, c: Any) -> tuple[State, Any]:
-    """The gates stand side by side in PyTorch's order: input, forget, cell, output.
+    """One LSTM step. The gates are concatenated in PyTorch's order: input, forget, cell, output.
 
     The logistic function of x is ``(tanh(x / 2) + 1) / 2``: XLA's takes four times as long as tanh on a CPU.
     """
@@ -69,7 +69,9 @@ def _lstm_pull_back(factors: Any, of_h: Any, of_c: Any) -> Any:
 
 
 def _gru_step(from_input: Any, from_state: Any, h: Any) -> tuple[State, Any]:
-    """In PyTorch's order: reset, update, new. The reset gate acts on what h gives, after its product and its bias."""
+    """One GRU step, with gates in PyTorch's order: reset, update, new. As in PyTorch, the reset gate multiplies h's
+    product including the bias.
+    """
     (r, z, n), (state_r, state_z, state_n) = (jnp.split(x, 3, axis=-1) for x in (from_input, from_state))
     reset, update = (0.5 * jnp.tanh(0.5 * x) + 0.5 for x in (r + state_r, z + state_z))
     new = jnp.tanh(n + reset * state_n)
@@ -149,7 +151,8 @@ def _zero_where(reset: Any, state: State) -> State:
 
 
 class RecurrentLayer(nnx.Module):
-    """One layer: `input` is the product with what comes in, of all steps at once, `hidden` that with the state.
+    """One recurrent layer. `input` multiplies the inputs of all steps at once, `hidden` multiplies the state in each
+    step.
 
     Args:
         input_dim: Width of what comes in.
@@ -186,7 +189,7 @@ class RecurrentLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, state: dict[str, jax.Array], resets: jax.Array | None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """The layer over sequences.
+        """Applies the layer to sequences.
 
         Args:
             x: Float ``[T, B, input_dim]``.

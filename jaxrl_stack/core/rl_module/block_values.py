@@ -1,4 +1,4 @@
-"""Values of the states before the steps of a block, and of the states after them where they are needed."""
+"""Values of the observations in a block, and of the final observations where needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ have fewer truncated rows, many have none."""
 
 
 class BlockValues(NamedTuple):
-    """Values of the states in a block.
+    """Value function outputs for a block.
 
     Attributes:
         of_steps: float32 ``[T, B]``, values of the states in which the actions were taken.
@@ -146,7 +146,7 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
 
 
 def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
-    """Returns the values of the rows where `needed` is True, and 0 elsewhere; only these rows are evaluated.
+    """Evaluates only the rows where `needed` is True; returns 0 for the others.
 
     Each pass finds and evaluates the next `TRUNCATED_ROWS_PER_PASS` of them, or 1/1024 of N if that is more.
 

@@ -70,7 +70,7 @@ def check_module_outputs(
 
 
 class _ReadsDeclaredColumn(Exception):
-    """A forward pass reads a column of sampled steps whose shape is unknown."""
+    """Raised inside a check if a forward pass reads a column of sampled steps whose shape is unknown."""
 
 
 class _ForwardCheck:

@@ -122,7 +122,7 @@ class DefaultModelConfig(Plain):
         super().__setattr__(name, value)
 
     def to_plain(self) -> dict[str, Any]:
-        """All fields, `{name: value}`: every one overrides what an algorithm chooses for its modules."""
+        """All fields, `{name: value}`. Each overrides the algorithm's default for its modules."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
@@ -136,14 +136,14 @@ class DefaultModelConfig(Plain):
 
 
 class OpaqueDict(dict):
-    """A plain dict to its users, one opaque value to JAX, which looks into dicts for arrays, not into subclasses.
+    """Dict that JAX treats as one leaf: JAX does not look for arrays inside dict subclasses.
 
     Arrays in a module's model config are no state of the module.
     """
 
 
 def as_model_config_dict(model_config: Mapping[str, Any] | DefaultModelConfig | None) -> OpaqueDict:
-    """The dict that a module keeps: a copy, with a dataclass turned into `{field: value}`; None is empty.
+    """Copies a model config as the dict that a module stores; a dataclass becomes `{field: value}`, None becomes {}.
 
     Raises:
         TypeError: For anything else.
@@ -159,7 +159,7 @@ def as_model_config_dict(model_config: Mapping[str, Any] | DefaultModelConfig | 
 
 
 def check_model_config(model_config: Mapping[str, Any], *, custom_settings: bool = False) -> None:
-    """Check the names of settings.
+    """Checks the names of settings.
 
     Args:
         model_config: `{name: value}`.

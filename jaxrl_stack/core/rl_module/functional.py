@@ -28,7 +28,7 @@ MODULES_ATTRIBUTE = "_rl_modules"
 
 
 def join_path(path: Path) -> str:
-    """Returns the ref of a path: its parts joined by "/"."""
+    """Name (ref) of an array: the parts of its path, joined by "/"."""
     return "/".join(str(part) for part in path)
 
 
@@ -80,7 +80,7 @@ class ModuleDefinition:
         return definition, *definition._named(type(module), params, rest)
 
     def same_as(self, other: ModuleDefinition) -> bool:
-        """Whether a program that was traced with `other` also serves this definition."""
+        """Whether a program traced with the definition `other` also works with this one."""
         return (
             self.graphdef == other.graphdef
             and self.constants.keys() == other.constants.keys()
@@ -88,7 +88,7 @@ class ModuleDefinition:
         )
 
     def is_alike(self, other: ModuleDefinition) -> bool:
-        """Whether a program that was traced with `other` also serves this definition, if both have the same spec.
+        """Whether a program traced with `other` also works with this definition, provided that both have the same spec.
 
         Objects that are compared by identity, which each module creates, count as equal.
         """
@@ -102,11 +102,11 @@ class ModuleDefinition:
         )
 
     def merge(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> Any:
-        """Builds the module from these arrays."""
+        """Builds the module from arrays."""
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
 
     def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-        """Returns these arrays as the leaves of a flat state."""
+        """Arrays as the leaves of a flat NNX state, ``[(path, array)]``."""
         return [
             *((path, params[ref]) for path, ref in self.param_refs.items()),
             *((path, rest[ref]) for path, ref in self.rest_refs.items()),
@@ -148,7 +148,8 @@ def _split(module: nnx.Module) -> tuple[Any, Flat, Flat]:
 
 
 class PureModule:
-    """Built `MultiRLModule` as pure functions of its arrays; the static definition is stored once.
+    """Pure functions for a built `MultiRLModule`, whose arrays are passed as arguments. The static definition is stored
+    once.
 
     A Variable that several modules share has one ref. It belongs to the module with the fewest Params, so that a
     shared part with its own module id belongs to that id; among equal numbers, to the module that was added first.
@@ -198,7 +199,7 @@ class PureModule:
         self.target_refs = frozenset(ref for ref, kind in types.items() if issubclass(kind, TargetParam))
 
     def bind(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> MultiRLModule:
-        """Builds the module with these arrays; cheap, for use while tracing.
+        """Builds the module from arrays. It is cheap enough to call while tracing.
 
         Inside `jax.grad` or `jax.lax.scan`, bind and unbind within the transformed function: a module that
         was bound outside must not draw random numbers there.
@@ -206,15 +207,15 @@ class PureModule:
         return self.definition.merge(params, rest)
 
     def unbind(self, module: MultiRLModule) -> tuple[Flat, Flat]:
-        """Returns (params, rest) of a bound module, with the structure and order of the initial ones."""
+        """Returns ``(params, rest)`` of a bound module, with the structure and order of the initial arrays."""
         return self.definition.flatten(module)
 
     def reseed(self, rest: Mapping[str, Any], key: jax.Array) -> Flat:
-        """Returns `rest` with random streams that start from `key`; unchanged if the module has no streams."""
+        """Returns `rest` with random streams restarted from `key`; unchanged if the module has none."""
         return {**rest, **self.random_streams(rest, key)}
 
     def random_streams(self, rest: Mapping[str, Any], key: jax.Array, module_id: str | None = None) -> Flat:
-        """Returns the entries of `reseed` that differ from `rest`; use `jax.vmap` for many keys.
+        """Returns only the entries of `rest` that `reseed` changes. Use `jax.vmap` for many keys.
 
         Args:
             rest: Non-parameter state.
@@ -235,7 +236,7 @@ class PureModule:
         return fresh
 
     def refs_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> list[str]:
-        """Returns the refs of one Variable of the template module, or of all Variables of a kind in a submodule.
+        """Names (refs) of one Variable of the template module, or of all Variables of a kind in a submodule.
 
         Variables that the submodule shares with others are included.
 
@@ -269,7 +270,7 @@ class PureModule:
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Sets the leaves of a module of this definition to copies of these arrays."""
+        """Copies arrays into the leaves of a module of this definition."""
         leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
         nnx.update(module, nnx.from_flat_state(leaves))
 
@@ -293,7 +294,7 @@ class PureModule:
         return list(self._trainable_ids)
 
     def module_refs(self, module_id: str) -> list[str]:
-        """Returns the refs of the Params that belong to `module_id`, without shared ones that belong to another id.
+        """Names (refs) of a module's Params. A Param that several modules share belongs to one of them.
 
         Raises:
             KeyError: If the module does not exist.

@@ -11,7 +11,7 @@ _REFUSED = re.compile(r'[<>:"/\\\\|?]|[ .]$')
 
 
 def validate_module_id(policy_id: Any, error: bool = False) -> None:
-    """Checks that a string can be the id of a module.
+    """Checks that a string is valid as a module id.
 
     Args:
         policy_id: The id.

@@ -1,4 +1,4 @@
-"""MultiRLModule and its spec under RLlib's import path; they are defined in `rl_module.py`."""
+"""RLlib's import path of MultiRLModule and its spec, which `rl_module.py` defines."""
 
 from __future__ import annotations
 

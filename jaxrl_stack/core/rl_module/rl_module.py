@@ -83,7 +83,7 @@ _OTHER_ATTRIBUTES = {
 
 
 class _RLModuleMeta(type(nnx.Module)):
-    """Checks and completes a module after its constructor, overridden or not, has run."""
+    """Metaclass that checks and completes a module after its constructor has run, even if overridden."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -97,7 +97,7 @@ class _RLModuleMeta(type(nnx.Module)):
 
 
 class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
-    """Networks of one policy and their forward passes: a Flax NNX module.
+    """Networks of one policy with their forward passes; a Flax NNX module.
 
     Subclasses build their networks in `setup()`, where `self.rngs` (`nnx.Rngs`) is available, and override
     `_forward` or some of `_forward_inference`, `_forward_exploration`, `_forward_train`. These take a dict of
@@ -228,7 +228,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 delattr(owner, name)
 
     def _non_inference_attributes(self) -> tuple[str, ...]:
-        """Returns the paths of the attributes that an inference-only module lacks; empty for other modules."""
+        """Paths of the attributes that an inference-only module lacks; () for other modules."""
         if self.inference_only and isinstance(self, InferenceOnlyAPI):
             return tuple(self.get_non_inference_attributes())
         return ()
@@ -255,7 +255,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         """Builds the networks. `self.rngs` is the source of layers' initial weights and random streams."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Forward pass that the other three call unless they are overridden.
+        """Forward pass that the three specific ones call unless overridden.
 
         Args:
             batch: Columns with leading batch axes, such as `OBS` `[N, ...]`.
@@ -328,7 +328,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return self._run_forward("_forward_exploration", batch, kwargs)
 
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Calls the compiled `_forward_train`, see `forward_inference`. Changes of untrained state are kept."""
+        """Calls the compiled `_forward_train` (see `forward_inference`). Changes of non-trained state, such as running
+        means, are stored in the module.
+        """
         return self._run_forward("_forward_train", batch, kwargs)
 
     def get_state(
@@ -452,7 +454,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         }
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the arguments that build a module like this one."""
+        """Arguments that construct an equal module with new weights."""
         return (), _attributes(self, _ARGUMENTS) | {"model_config": dict(self.model_config)}
 
     def as_multi_rl_module(self) -> MultiRLModule:
@@ -691,14 +693,14 @@ class MultiRLModule(RLModule):
             self[module_id].load_rllib_weights(own)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the arguments that build a MultiRLModule with the current modules of this one."""
+        """Arguments that construct a MultiRLModule with the current modules."""
         return (), _attributes(self, (*_SHARED_ARGUMENTS, "learner_only")) | {
             "model_config": dict(self.model_config),
             "rl_module_specs": {i: RLModuleSpec.from_module(m) for i, m in self.items()},
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Returns pairs of id and module; each module is saved in a separate folder."""
+        """Returns ``(module id, module)`` pairs; each module is saved in a separate folder."""
         return list(self.items())
 
     def _check_outline(self, state: Mapping[str, Any]) -> None:
@@ -764,7 +766,7 @@ class RLModuleSpec:
 
     @classmethod
     def from_module(cls, module: RLModule) -> RLModuleSpec:
-        """Returns the spec that builds a module like this one (with new weights).
+        """Returns the spec that builds an equal module, with new weights.
 
         Raises:
             ValueError: If it is a MultiRLModule.
@@ -885,7 +887,9 @@ class MultiRLModuleSpec:
                 module[module_id].restore_from_path(stored.part(module_id).path)
 
     def add_modules(self, module_specs: Mapping[str, RLModuleSpec], override: bool = True) -> None:
-        """Adds specs in place; an existing spec is replaced if `override`, else its fields that are None are set."""
+        """Adds specs in place. An existing spec is replaced if `override`; otherwise only its fields that are None are
+        set.
+        """
         for module_id, spec in module_specs.items():
             if override or module_id not in self.rl_module_specs:
                 self.rl_module_specs[module_id] = spec
@@ -899,7 +903,7 @@ class MultiRLModuleSpec:
 
     @classmethod
     def from_module(cls, module: MultiRLModule) -> MultiRLModuleSpec:
-        """Returns the spec that builds a MultiRLModule like this one (with new weights).
+        """Returns the spec that builds an equal MultiRLModule, with new weights.
 
         Raises:
             ValueError: If it is not a MultiRLModule.
@@ -971,7 +975,7 @@ AnyRLModuleSpec = RLModuleSpec | MultiRLModuleSpec
 
 
 class _CompiledForwards:
-    """Compiled forward passes of a module; compiled again after a change of its structure or plain attributes."""
+    """Compiled forward passes of a module. A change of structure or plain attributes recompiles them."""
 
     def __init__(self) -> None:
         self._entries: dict[str, list[tuple[ModuleDefinition, Callable[..., Any]]]] = {}
@@ -1000,7 +1004,7 @@ class _CompiledForwards:
 
 
 def parameter_table(module: RLModule) -> str:
-    """Returns a table of name, shape, dtype and size of each parameter of a module, with the totals, as text."""
+    """Table of a module's parameters (name, shape, dtype, size) with totals, as text."""
     prefix = MODULES_ATTRIBUTE + "/"
     leaves = nnx.to_flat_state(nnx.state(module))
     params = {
@@ -1053,7 +1057,7 @@ def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[
 
 
 def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
-    """Copies fields of another spec except `leave`; if not `override`, only fields that are None in `spec`."""
+    """Copies fields of another spec except `leave`; without `override`, only fields that are None in `spec`."""
     for field in dataclasses.fields(spec):
         mine, theirs = getattr(spec, field.name), getattr(other, field.name)
         if field.name != leave and theirs is not None and (override or mine is None):
@@ -1066,7 +1070,7 @@ def _can_hold(dtype: Any, given: Any) -> bool:
 
 
 def check_fits_specs(specs: MultiRLModuleSpec, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises a ValueError unless specs build modules of these states; nothing is allocated.
+    """Raises ValueError unless the specs build modules that fit these states. Allocates nothing.
 
     Args:
         specs: Complete specs.
@@ -1123,7 +1127,7 @@ def _takes_t(function: Callable[..., Any]) -> bool:
 
 
 def _accepted(method: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns `kwargs`, without `t` if `method` does not take it."""
+    """Removes `t` from `kwargs` if `method` has no such argument."""
     if "t" in kwargs and not _takes_t(method.__func__):  # type: ignore[attr-defined]
         return {name: value for name, value in kwargs.items() if name != "t"}
     return kwargs

@@ -131,7 +131,7 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
-    """Returns the ref of a layer of a torch Sequential, whose indices also count activations and padding."""
+    """Name (ref) of a layer of a torch Sequential, whose indices also count activations and padding."""
     net, index, kind = layer["net"], int(layer["index"]), layer["kind"]
     # Weights of a dense layer have two axes and those of a convolution four; those of a layer normalisation, which
     # follows either, have one.

@@ -40,7 +40,7 @@ def handles_resets(module: RLModule) -> bool:
 
 
 def shared_observations(module: RLModule) -> tuple[str, ...]:
-    """Returns the keys of observations that the module's class declares as shared (see `ValueFunctionAPI`)."""
+    """Observation keys that the module's class declares as shared by agents (see `ValueFunctionAPI`)."""
     return _says_so(type(module), "shared_observations") or ()
 
 

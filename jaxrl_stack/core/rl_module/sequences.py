@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def step_by_step(module: RLModule, batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Converts sequences to sequences of one step, for a module that does not read ``RESETS``.
+    """Runs a recurrent module that does not read ``RESETS`` over sequences, one step at a time; returns them as
+    sequences of one step.
 
     The module processes one step at a time, from the state after the step before, or from its initial state where
     ``RESETS`` is True. Gradients flow from step to step.

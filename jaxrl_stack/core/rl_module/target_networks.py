@@ -1,4 +1,4 @@
-"""Target networks: untrained copies of networks, which follow them slowly."""
+"""Target networks: untrained copies of networks that follow them slowly."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Network = TypeVar("Network")
 
 
 class TargetParam(nnx.Variable):
-    """Parameter of a target network: it follows the trained parameter, and has no optimizer."""
+    """Parameter of a target network. It follows a trained parameter and has no optimizer."""
 
 
 def make_target_network(main_net: Network) -> Network:
-    """Returns a copy of a network with its current values, whose parameters are `TargetParam`s.
+    """Copies a network with its current values; the copy's parameters are `TargetParam`s.
 
     Args:
         main_net: An NNX module. Its random streams are copied, too.

@@ -17,13 +17,13 @@ StateAfter = Callable[[dict[str, Any]], Any]
 
 
 def states_of(encoder: Any) -> StateAfter:
-    """Returns the function from columns to an encoder's state after them; observations may contain an action mask."""
+    """Returns a function from columns to the encoder's state after them; observations may contain an action mask."""
     return lambda columns: encoder(split_action_mask(columns)[0])[Columns.STATE_OUT]
 
 
 class Timeline:
-    """Sequences of observations extended by the next observation, so that one pass evaluates each step's observation
-    and the next one.
+    """Sequences of observations, each extended by the last next observation, so that one pass evaluates observations
+    and next observations.
 
     Burn-in, the steps before the valid ones, only updates the recurrent state of each network, online and target,
     without a gradient (Kapturowski et al., 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning",
@@ -66,7 +66,9 @@ class Timeline:
             self._steps = jnp.clip(steps, 0, length - burn_in - 1)
 
     def _from_first(self, values: Any, number: int) -> Any:
-        """Returns `number` steps of `[N, K, ...]` from the first valid one on; the last step is repeated at the end."""
+        """Selects `number` steps of `[N, K, ...]`, starting at the first valid one; repeats the last step at the
+        end.
+        """
         first = self._num_before[:, None] if self.burn_in else jnp.zeros((1, 1), jnp.int32)
         leaves = jax.tree.leaves(values)
         steps = jnp.minimum(first + jnp.arange(number), leaves[0].shape[1] - 1)
@@ -77,7 +79,7 @@ class Timeline:
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
-        """Returns the inputs of a network: `OBS` `[N, M + 1, ...]`, and `STATE_IN` after its burn-in.
+        """Inputs of a network: `OBS` `[N, M + 1, ...]`, and `STATE_IN` after the burn-in steps.
 
         Args:
             state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to

@@ -1,4 +1,4 @@
-"""Optional interfaces of RLModules besides forward passes; some algorithms require them."""
+"""Optional interfaces of RLModules in addition to forward passes; some algorithms require them."""
 
 from __future__ import annotations
 
