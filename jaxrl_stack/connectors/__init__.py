@@ -1,1 +1,1 @@
-"""Transforms of data between environment, module and learner: pure functions that chain into pipelines."""
+"""Transforms of data between environment, module and learner: pure functions, chained to pipelines."""

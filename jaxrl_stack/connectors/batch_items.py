@@ -13,7 +13,7 @@ from jaxrl_stack.utils.spaces.space_utils import BatchedNdArray
 
 
 class EpisodeItems(list):
-    """The items of an episode in a column, and the chunk of the episode that each belongs to.
+    """Items of one episode in a column, and the episode chunk of each item.
 
     Attributes:
         chunks: The episode objects, one for each item, in the order of `add_batch_item`.
@@ -36,7 +36,7 @@ def single_agent_episode_iterator(
     agents_that_stepped_only: bool = True,
     zip_with_batch_column: list[Any] | dict[tuple, Any] | None = None,
 ) -> Iterator[Any]:
-    """Goes over the single-agent episodes in ``episodes``.
+    """Iterates over the single-agent episodes in ``episodes``.
 
     Args:
         episodes: SingleAgentEpisodes.
@@ -208,12 +208,12 @@ def switch_batch_from_column_to_module_ids(batch: dict[str, dict[str, Any]]) -> 
 
 
 def is_by_episode(column_data: Any) -> bool:
-    """Whether a column holds ``{(episode id, ...): [items]}``; other dicts are pytrees of arrays."""
+    """Whether a column has the form ``{(episode id, ...): [items]}``; other dicts are pytrees of arrays."""
     return isinstance(column_data, dict) and any(isinstance(key, tuple) for key in column_data)
 
 
 def stack_items(items: Sequence[Any], name: str) -> Any:
-    """Items as one pytree of arrays ``[n, ...]``; a BatchedNdArray counts as many items as it has rows.
+    """Stacks items to one pytree of arrays ``[n, ...]``; a BatchedNdArray counts as one item per row.
 
     Args:
         items: Equal pytrees, at least one.

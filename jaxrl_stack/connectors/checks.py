@@ -21,7 +21,7 @@ BATCH_SIZE = 7
 
 
 def check_connectors(pipeline: ConnectorPipelineV2) -> None:
-    """Make sure that the pure connectors of a pipeline can be called, and that their state is made of arrays.
+    """Checks that a pipeline's pure connectors can be called, and that their states consist of arrays.
 
     Raises:
         TypeError: Names the connector, the method, what is wrong with it, and shows the right form.
@@ -41,7 +41,7 @@ def check_connectors(pipeline: ConnectorPipelineV2) -> None:
 
 
 def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Trace an env-to-module pipeline without host connectors on observations of its space.
+    """Traces an env-to-module pipeline without host connectors on observations of its space.
 
     A pipeline with a connector that asks for the module is not traced: there is none yet.
 
@@ -107,7 +107,7 @@ def _check_is_arrays(name: str, state: Any) -> None:
 
 
 class _AsksForModule(Exception):
-    """A connector looked at ``ctx.module``."""
+    """Raised during a check if a connector reads ``ctx.module``."""
 
 
 class _NoModule(StandaloneModule):

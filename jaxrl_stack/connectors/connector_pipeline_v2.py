@@ -21,7 +21,7 @@ from jaxrl_stack.utils.spaces import zeros
 
 
 class ConnectorPipelineV2(PureConnector):
-    """Sequence of connectors that run one after the other, with RLlib's API; `pure_part` is its compiled part.
+    """Sequence of connectors with RLlib's API; `pure_part` is the part that is compiled.
 
     A connector's name is its class name; further ones of the same class get ``_1``, ``_2``, … Names stay what
     they are while others are inserted and removed around them, so states always find their connector. Spaces are
@@ -95,7 +95,7 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def connectors(self) -> list[ConnectorV2]:
-        """The connectors in order; a new list, so that changes go through ``append``, ``remove``, …"""
+        """The connectors in order, as a new list; use ``append``, ``remove``, … to change the pipeline."""
         return [connector for _, connector in self._members]
 
     @property
@@ -118,15 +118,16 @@ class ConnectorPipelineV2(PureConnector):
         return [connector for connector in self if isinstance(connector, key)]
 
     def append(self, connector: ConnectorV2) -> None:
-        """Add a connector after the last one."""
+        """Adds a connector at the end."""
         self._insert(len(self._places), connector)
 
     def prepend(self, connector: ConnectorV2) -> None:
-        """Add a connector before the first one."""
+        """Adds a connector at the beginning."""
         self._insert(0, connector)
 
     def insert_before(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
-        """Inserts a connector before the first connector or marker with that name or class, and returns it.
+        """Inserts a connector before the first connector or marker with the given name or class, and returns the
+        inserted one.
 
         Raises:
             ValueError: There is none.
@@ -135,11 +136,11 @@ class ConnectorPipelineV2(PureConnector):
         return self._insert(self._index_of(name_or_class), connector)
 
     def insert_after(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
-        """Inserts a connector after the first connector or marker with that name or class; see `insert_before`."""
+        """Inserts a connector after the first connector or marker with the given name or class; see `insert_before`."""
         return self._insert(self._index_of(name_or_class) + 1, connector)
 
     def remove(self, name_or_class: str | type) -> None:
-        """Removes the first connector or marker with that name or class.
+        """Removes the first connector or marker with the given name or class.
 
         Raises:
             ValueError: There is none.
@@ -215,7 +216,7 @@ class ConnectorPipelineV2(PureConnector):
             self._chain_spaces()
 
     def _chain_spaces(self) -> None:
-        """Hand every connector the output spaces of the one before it."""
+        """Sets each connector's input spaces to the output spaces of the previous connector."""
         if self._are_spaces_chained:
             return
         spaces = self._input_observation_space, self._input_action_space
@@ -238,14 +239,14 @@ class ConnectorPipelineV2(PureConnector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The last connector's output space, for the given input spaces, which the pipeline takes over."""
+        """Sets the pipeline's input spaces, and returns the last connector's observation space."""
         self._set_input_spaces(input_observation_space, input_action_space)
         return self.observation_space
 
     def recompute_output_action_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The last connector's action space, for the given input spaces, which the pipeline takes over."""
+        """Sets the pipeline's input spaces, and returns the last connector's action space."""
         self._set_input_spaces(input_observation_space, input_action_space)
         return self.action_space
 
@@ -253,11 +254,13 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def host_connectors(self) -> dict[str, ConnectorV2]:
-        """Name -> connector written for RLlib's ``__call__``; in pipelines inside this one, ``"outer/inner"``."""
+        """Connectors by name that override RLlib's ``__call__`` and run on the host; in nested pipelines,
+        ``"outer/inner"``.
+        """
         return {name: connector for name, connector in self._flat_members() if connector.is_host_connector}
 
     def checked_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
-        """``(name, connector)`` of `host_connectors`, after a check that they precede all pure connectors.
+        """``(name, connector)`` of `host_connectors`; raises unless they precede all pure connectors.
 
         Raises:
             TypeError: One comes after a pure connector, or the pipeline's class itself overrides ``__call__``.
@@ -276,7 +279,9 @@ class ConnectorPipelineV2(PureConnector):
         return members[:first_pure]
 
     def _flat_members(self) -> Iterator[tuple[str, ConnectorV2]]:
-        """``(name, connector)`` without the pipelines around them; ``"outer/inner"`` in a pipeline inside."""
+        """Yields ``(name, connector)`` of all connectors; nested pipelines are expanded, with names
+        ``"outer/inner"``.
+        """
         for name, connector in self._members:
             if isinstance(connector, ConnectorPipelineV2) and not connector.is_host_connector:
                 yield from ((f"{name}/{inner}", sub) for inner, sub in connector._flat_members())
@@ -284,8 +289,7 @@ class ConnectorPipelineV2(PureConnector):
                 yield name, connector
 
     def pure_part(self) -> PurePipeline:
-        """Compiled part of the pipeline: the connectors after the host connectors, as they are now, under the same
-        names.
+        """Part of the pipeline that is compiled: the current connectors after the host connectors.
 
         It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
         output spaces of the host connectors.
@@ -297,7 +301,7 @@ class ConnectorPipelineV2(PureConnector):
         return self._pure_after(self.checked_host_connectors())
 
     def _pure_after(self, on_host: Sequence[tuple[str, ConnectorV2]]) -> PurePipeline:
-        """Pure connectors; the first gets the output of these host connectors."""
+        """Pure connectors, the first of which receives the output of the given host connectors."""
         for method in ("init", "apply", "merge", "rebatch"):
             if getattr(type(self), method) is not getattr(ConnectorPipelineV2, method):
                 raise _overrides(type(self).__name__, method)
@@ -318,7 +322,7 @@ class ConnectorPipelineV2(PureConnector):
         )
 
     def check_pure(self) -> None:
-        """Checks that the whole pipeline can be compiled.
+        """Checks that all connectors can be compiled.
 
         Raises:
             TypeError: A host connector is in it; the message names it and shows the pure form.
@@ -340,7 +344,7 @@ class ConnectorPipelineV2(PureConnector):
         return self._whole().init(num_envs)
 
     def apply(self, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
-        """Run all connectors in order, see `PurePipeline.apply`."""
+        """Runs all connectors in order, see `PurePipeline.apply`."""
         return self._whole().apply(state, batch, ctx)
 
     def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
@@ -372,11 +376,11 @@ class ConnectorPipelineV2(PureConnector):
     # --- Explaining
 
     def explain(self, batch: dict[str, Any], *, rl_module=None, ctx: ConnectorContext | None = None) -> None:
-        """Prints the columns that each connector reads and makes, with dtypes and shapes; see `describe`."""
+        """Prints the columns that each connector reads and writes, with dtypes and shapes; see `describe`."""
         print(self.describe(batch, rl_module=rl_module, ctx=ctx))
 
     def describe(self, batch: dict[str, Any], *, rl_module=None, ctx: ConnectorContext | None = None) -> str:
-        """Lists the columns that each connector reads and makes, with dtypes and shapes.
+        """Describes the columns that each connector reads and writes, with dtypes and shapes, as text.
 
         Nothing is computed: the connectors are traced with the shapes of ``batch``.
 
@@ -405,7 +409,7 @@ class ConnectorPipelineV2(PureConnector):
     # --- RLlib's object interface
 
     def __call__(self, *, rl_module=None, batch=None, episodes=None, explore=None, **kwargs) -> dict[str, Any]:
-        """Runs the host connectors on ``batch`` and ``episodes``, and then the pure ones on their output.
+        """Runs the host connectors on ``batch`` and ``episodes``, then the pure connectors on their output.
 
         See `ConnectorV2.__call__`. Unknown keyword arguments go to the host connectors.
 
@@ -416,11 +420,11 @@ class ConnectorPipelineV2(PureConnector):
         return self._handed_over(columns, rl_module, [] if batch else list(episodes or ()))
 
     def _given(self, batch: Any) -> Any:
-        """The batch of a call as connectors take it."""
+        """Converts the batch of a call to the form that connectors receive."""
         return batch
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Result of a call: the columns after the last connector; `episodes` are the episodes that the call got."""
+        """Converts the columns after the last connector to the result of a call; `episodes` are the call's episodes."""
         return columns
 
     def _call_members(self, rl_module: Any, batch: Any, episodes: Any, explore: Any, kwargs: dict[str, Any]) -> Any:
@@ -446,7 +450,7 @@ class ConnectorPipelineV2(PureConnector):
         return batch
 
     def _run_host_connectors(self, **arguments: Any) -> dict[str, Any]:
-        """The host connectors' columns as arrays."""
+        """Runs the host connectors, and returns their columns as arrays."""
         return run_host_connectors(self, **arguments)
 
     @property
@@ -471,12 +475,12 @@ class ConnectorPipelineV2(PureConnector):
         return list(self._members)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that build this pipeline again, connectors included."""
+        """Arguments that construct an equal pipeline, with its connectors."""
         args, kwargs = super().get_ctor_args_and_kwargs()
         return args, {**kwargs, "connectors": self.connectors, "names": self.names}
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
-        """``{name: the connector's state}``.
+        """States of the connectors, ``{name: state}``.
 
         Args:
             components: Names of the connectors to give; None gives all.
@@ -488,7 +492,7 @@ class ConnectorPipelineV2(PureConnector):
         return {name: connector.get_state(**kwargs) for name, connector in self._members if name in wanted}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Sets the states of the connectors that ``state`` names; the others keep their states.
+        """Sets the states of the connectors named in ``state``; other connectors do not change.
 
         Raises:
             ValueError: A name that no connector has, or a state that does not fit its connector.
@@ -536,7 +540,9 @@ class ConnectorPipelineV2(PureConnector):
 def _spaces_after(
     connector: ConnectorV2, observation_space: Any, action_space: Any, mask_keys: tuple[str, ...]
 ) -> tuple[Any, Any]:
-    """Output spaces of a connector for these input spaces. A mask that it does not see is kept next to its output."""
+    """Output spaces of a connector for given input spaces. An action mask that the connector does not receive is added
+    to its output.
+    """
     if connector.mask_keys != mask_keys:
         connector.mask_keys, connector._outputs = mask_keys, None
     key = mask_key_in(observation_space, mask_keys)

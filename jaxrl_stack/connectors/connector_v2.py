@@ -1,4 +1,4 @@
-"""The connector interface, and the two forms that a connector is written in: pure functions, or RLlib's call."""
+"""Connector interface, with the two forms of connectors: pure functions (`apply`), or RLlib's ``__call__``."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @classmethod
     def _form(cls) -> type[ConnectorV2] | None:
-        """The base of the form that a new class is written in; None if its bases have it, or it has none yet."""
+        """Base class (`PureConnector` or `HostConnector`) for a new subclass, according to the method it overrides;
+        None if its bases have it, or it overrides neither.
+        """
         for base in cls.__mro__:
             names = vars(base)
             if "is_host_connector" in names:
@@ -113,7 +115,7 @@ class ConnectorV2(Checkpointable, Constructible):
         self._state: Any = None
 
     def _check_declared(self, given: Collection[str]) -> None:
-        """A subclass may hand its own named arguments up. A name that no class declares is a typo."""
+        """Raises for a keyword argument that no class in the hierarchy declares, which is a typo."""
         declared = [p for cls in type(self).__mro__ for p in inspect.signature(cls.__init__).parameters.values()]
         known = {p.name for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} - {"self"}
         if not known.issuperset(given):
@@ -155,13 +157,15 @@ class ConnectorV2(Checkpointable, Constructible):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Space of the output observations; override it if it differs from the input's."""
+        """Returns the output observation space, by default the input's. Override it if the connector changes
+        observations.
+        """
         return input_observation_space
 
     def recompute_output_action_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """The action space after this connector; override it if that differs from the input's."""
+        """Returns the output action space, by default the input's. Override it if the connector changes actions."""
         return input_action_space
 
     def _output_spaces(self) -> tuple[Any, Any]:
@@ -210,11 +214,11 @@ class ConnectorV2(Checkpointable, Constructible):
         self._state = None  # its shapes follow the spaces
 
     def _observation_spaces(self) -> dict[str, gym.Space]:
-        """Input observation space per module id."""
+        """Input observation space of each module."""
         return self._spaces_by_module(self._input_observation_space, "observation")
 
     def _action_spaces(self) -> dict[str, gym.Space]:
-        """Input action space per module id."""
+        """Input action space of each module."""
         return self._spaces_by_module(self._input_action_space, "action")
 
     def _spaces_by_module(self, space, kind: str) -> dict[str, gym.Space]:
@@ -226,13 +230,13 @@ class ConnectorV2(Checkpointable, Constructible):
         return dict(space.items()) if self._multi_agent else {single_agent().module_id: space}
 
     def _map_spaces(self, function, *spaces):
-        """``function`` of the spaces, or of each module's spaces."""
+        """Applies ``function`` to the spaces, or to each module's spaces."""
         if not self._multi_agent:
             return function(*spaces)
         return gym.spaces.Dict({module_id: function(*(sub[module_id] for sub in spaces)) for module_id in spaces[0]})
 
     def _space_of(self, spaces: Mapping[str, gym.Space], module_id: str) -> gym.Space:
-        """Space of a batch's module; a single-agent connector has one space, whatever the id."""
+        """Space of a module in a batch. A single-agent connector has one space for any id."""
         if not self._multi_agent and len(spaces) == 1:
             return next(iter(spaces.values()))
         if module_id not in spaces:
@@ -246,7 +250,7 @@ class ConnectorV2(Checkpointable, Constructible):
     def _with_columns(
         batch: Mapping[str, Any], make: Callable[[str, dict[str, Any]], Mapping[str, Any]]
     ) -> dict[str, dict[str, Any]]:
-        """New batch in which every module also has the columns ``make(module id, columns)``."""
+        """Returns a new batch with the additional columns ``make(module id, columns)`` of every module."""
         return {module_id: {**columns, **make(module_id, columns)} for module_id, columns in batch.items()}
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -274,13 +278,15 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def takes_frames(self) -> bool:
-        """Whether, in a learner pipeline, the connector takes blocks of frames (`core.frames`) in place of whole
-        observations; before a connector that does not, the observations of all steps are assembled."""
+        """Whether the connector, in a learner pipeline, accepts blocks of single frames (`core.frames`). For other
+        connectors, the stacked observations of all steps are assembled first.
+        """
         return False
 
     def earlier_frames(self, state: Any) -> Any:
-        """Frames before the next observations, stacked along the last axis: ``[B, ..., (n - 1) * C]``, where
-        `num_stacked_frames` is n > 1; only for pipelines of one module."""
+        """Frames before the next observations, stacked on the last axis: ``[B, ..., (n - 1) * C]`` for ``n =
+        num_stacked_frames > 1``; only for pipelines of one module.
+        """
         raise NotImplementedError
 
     def init(self, num_envs: int) -> Any:
@@ -292,7 +298,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return ()
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Transform a batch. Pure and jittable.
+        """Transforms a batch. Pure and jittable.
 
         Args:
             state: Returned by ``init`` or the last ``apply``.
@@ -337,7 +343,8 @@ class ConnectorV2(Checkpointable, Constructible):
         metrics=None,
         **kwargs,
     ) -> dict[str, Any]:
-        """Run once, outside compiled code: a pure connector's ``apply`` on the host copy of its state.
+        """Runs the connector once, outside of compiled code: a pure connector's ``apply`` on the host copy of its
+        state.
 
         Args:
             rl_module: Module (RLModule or MultiRLModule) for connectors that ask for one.
@@ -362,7 +369,7 @@ class ConnectorV2(Checkpointable, Constructible):
         raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
-        """Make the host state fit a batch of ``num_envs``."""
+        """Converts the host state to a batch of ``num_envs`` environments."""
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
         """The host copy of the state as nested dicts of NumPy arrays; empty for a connector without state."""
@@ -376,11 +383,11 @@ class ConnectorV2(Checkpointable, Constructible):
         """
 
     def reset_state(self) -> None:
-        """Resets the state to the initial one: empty statistics, no history."""
+        """Resets the state: statistics and histories become empty."""
         self._state = None
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Merges several runners' ``get_state()`` into one state; each observation counts once.
+        """Merges ``get_state()`` of several runners; statistics count each observation once.
 
         Returns:
             A state for ``set_state``. Empty by default: per-env state of different runners cannot be merged.
@@ -388,14 +395,14 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Replaces the known part of a ``get_state()`` by that of the state `known`; what is new in `state` is kept.
+        """Copies the merged statistics of `known` into `state`; observations counted since the last merge remain.
 
         For runners that count what they have reported as known themselves, and are merged whenever they come in.
         """
         return state
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that build this connector again, with its current input spaces."""
+        """Arguments that construct an equal connector, with its current input spaces."""
         args, kwargs = self._ctor_args_and_kwargs
         spaces = {
             "input_observation_space": self._input_observation_space,
@@ -418,7 +425,7 @@ setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__in
 
 
 class HostConnector(ConnectorV2):
-    """Base class of connectors that override ``__call__``; they manage their state themselves (`get_state`,
+    """Base class of connectors that override ``__call__``. They store their state themselves (`get_state`,
     `set_state`).
 
     One whose ``__call__`` leaves its argument ``episodes`` alone can stand where episodes are arrays already, in a
@@ -428,7 +435,7 @@ class HostConnector(ConnectorV2):
     is_host_connector = True
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """``__call__`` on a batch of arrays, for a connector that comes after episodes have become arrays.
+        """Calls ``__call__`` on a batch of arrays, for a connector that follows the conversion of episodes to arrays.
 
         Raises:
             TypeError: It looked at the episodes, returned no dict, or changed one of its attributes: it runs while JAX
@@ -453,7 +460,7 @@ class HostConnector(ConnectorV2):
 
 
 class _NoEpisodes:
-    """Placeholder for episodes after they have become arrays: every use raises a `TypeError` that says so."""
+    """Placeholder for episodes that were already converted to arrays; any use raises a `TypeError`."""
 
     def __init__(self, connector: ConnectorV2):
         self._connector = type(connector).__name__
@@ -468,7 +475,7 @@ class _NoEpisodes:
 
 
 class PureConnector(ConnectorV2):
-    """Base class of connectors that override ``apply``: RLlib's object around pure functions.
+    """Base class of connectors that override ``apply``: RLlib's connector object around pure functions.
 
     `get_state` and friends work on ``state``, a host copy that pure code never sees.
     """
@@ -478,7 +485,7 @@ class PureConnector(ConnectorV2):
     _calls = 0
 
     def __call__(self, *, rl_module=None, batch=None, episodes=None, explore=None, **kwargs) -> dict[str, Any]:
-        """Run ``apply`` once on the host copy of the state; see `ConnectorV2.__call__`."""
+        """Runs ``apply`` once on the host copy of the state; see `ConnectorV2.__call__`."""
         fields = {name: kwargs[name] for name in CONTEXT_FIELDS if name in kwargs}
         nested, is_flat = nest(batch or {}, rl_module)
         if not nested and episodes and (columns := self._columns_of(episodes)):
@@ -498,21 +505,21 @@ class PureConnector(ConnectorV2):
         return next(iter(nested.values())) if is_flat else nested
 
     def _advance(self, batch: dict[str, Any], ctx: ConnectorContext) -> dict[str, Any]:
-        """``apply`` on the host copy of the state, which it replaces."""
+        """Calls ``apply`` with the host copy of the state, and stores the new state."""
         self.state, batch = self.apply(self.state, batch, ctx)
         return batch
 
     def _next_key(self) -> jax.Array:
-        """A key for a call without one, from the class and the number of calls so far."""
+        """PRNG key for a call without a key, derived from the class and the number of calls."""
         self._calls += 1
         return jax.random.fold_in(streams.named(jax.random.key(0), type(self).__name__), self._calls - 1)
 
     def _columns_of(self, episodes: Sequence[Any]) -> dict[str, Any]:
-        """The batch of a call with episodes but without one."""
+        """Builds the batch of a call that passes episodes but no batch."""
         return {}
 
     def _fields_from_episodes(self, episodes: Sequence[Any], module_ids: Iterable[str]) -> dict[str, Any]:
-        """Fields of the ConnectorContext that running episodes tell of these modules."""
+        """Fields of the ConnectorContext that can be read from running episodes of these modules."""
         return {}
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
@@ -550,7 +557,7 @@ class PureConnector(ConnectorV2):
         self._state, self._num_envs = restored, num_envs
 
     def _fitting_num_envs(self, restored) -> int:
-        """Number of environments for which ``init`` has the restored shapes."""
+        """Number of environments for which ``init`` returns the shapes of a restored state."""
         problem = shape_problem(self.state, restored)
         candidates = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(restored) if np.ndim(leaf)})
         for num_envs in [self._num_envs, *candidates]:
@@ -568,12 +575,14 @@ CONTEXT_FIELDS = ("reset", "prev_actions", "prev_rewards", "key", "settings", "s
 
 
 def _as_numpy(leaf: Any) -> Any:
-    """A JAX array as an array that environments and episodes take, and that may be written to."""
+    """Converts a JAX array to a writable NumPy array."""
     return np.array(leaf) if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) else leaf
 
 
 def nest(batch: Mapping[str, Any], rl_module: Any) -> tuple[dict[str, Any], bool]:
-    """``(batch with the module id level, whether that level was added)``; columns belong to the only module."""
+    """Adds the module id level to a batch if missing; returns ``(batch, whether it was added)``. Columns then belong to
+    the only module.
+    """
     if set(batch) & _COLUMN_NAMES:
         return {single_agent(rl_module if isinstance(rl_module, MultiRLModule) else ()).module_id: dict(batch)}, True
     return {module_id: dict(sub) for module_id, sub in batch.items()}, False

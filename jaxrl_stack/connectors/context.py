@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class ConnectorContext:
-    """Values that a connector may read in addition to its state and the batch; a frozen pytree.
+    """Values that a connector may read in addition to its state and the batch: a frozen pytree.
 
     Attributes:
         params: Trained parameters of the MultiRLModule, ``{ref: array}``.
@@ -87,7 +87,8 @@ class ConnectorContext:
         return Block(dict(columns), layout).mask
 
     def block(self, module_id: str, columns: Mapping[str, Any]) -> Block:
-        """A module's rows in a learner's pipeline as a block, whose layout is planned or follows from its columns.
+        """Converts a module's columns in a learner pipeline to a block with a layout, planned or derived from the
+        columns.
 
         Args:
             module_id: The module, which is in `module`.
@@ -112,5 +113,5 @@ class StandaloneModule:
         self._modules = rl_module if isinstance(rl_module, MultiRLModule) else dict.fromkeys(module_ids, rl_module)
 
     def bind(self, params, rest):
-        """The modules by id; they hold their own parameters, so both arguments are not used."""
+        """Returns the modules by id; ignores the arguments, because the modules hold their parameters."""
         return self._modules

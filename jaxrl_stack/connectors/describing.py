@@ -1,4 +1,4 @@
-"""Description of the columns that the connectors of a pipeline read and make."""
+"""Description of the columns that a pipeline's connectors read and write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe_members(
     num_envs: int,
     mask_keys: Sequence[str] = (),
 ) -> str:
-    """Traces connectors one after the other with the shapes of a batch, and describes the result of each.
+    """Traces connectors one after the other on the shapes of a batch, and describes each result.
 
     Args:
         members: ``(name, connector)`` in order.
@@ -57,7 +57,7 @@ def describe_members(
 
 
 def _changes(before: Mapping[str, str], columns: Mapping[str, str]) -> Iterator[str]:
-    """A line for each column: ``+`` new, ``*`` changed, ``-`` gone."""
+    """Yields a line for each column: ``+`` new, ``*`` changed, ``-`` removed."""
     for column, what in columns.items():
         mark = " " if before.get(column) == what else "+" if column not in before else "*"
         yield f"  {mark} {column:<40} {what}"

@@ -42,7 +42,7 @@ def run_host_connectors(
     made: set[str] | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Run an env-to-module pipeline's host connectors on the newest observation of every episode.
+    """Runs an env-to-module pipeline's host connectors on the newest observation of every episode.
 
     Call it once per new observation: a connector may rewrite the episode's last observation, and a second run would
     change it again. Ended episodes are fine, for their final observations.
@@ -80,7 +80,7 @@ def run_host_connectors(
 def run_host_connectors_of_learner(
     pipeline: ConnectorPipelineV2, *, episodes: Episodes, **arguments: Any
 ) -> dict[str, dict[tuple, list[Any]]]:
-    """Run a learner pipeline's host connectors on the episodes of an update, before these become a block of arrays.
+    """Runs a learner pipeline's host connectors on an update's episodes, before these are converted to arrays.
 
     Connectors may rewrite the episodes in place (observations, actions, rewards, extra model outputs) and add columns
     with one item per step.
@@ -146,7 +146,7 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
 
 
 def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) -> dict[int, Any]:
-    """Arrays of a column by the position of the episode that they are of; episodes without items are left out."""
+    """Arrays of a column by index of the episode they belong to; episodes without items are omitted."""
     extra = 1 if name == Columns.OBS else 0
     rows_of: dict[int, Any] = {}
     for key, items in data.items():
@@ -176,7 +176,7 @@ def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) 
 def _items_of_chunks(
     items: list[Any], chunks: Mapping[int, SingleAgentEpisode]
 ) -> Iterator[tuple[list[int], list[Any]]]:
-    """``(positions of chunks, their items)``: chunk by chunk if it is known which item is whose, else all together.
+    """Yields ``(indices of chunks, their items)``: chunk by chunk if each item's chunk is known, else all at once.
 
     Args:
         items: Items of an episode.
@@ -202,7 +202,7 @@ _OF_STEPS = {
 
 
 def _has_values(episode: SingleAgentEpisode, name: str) -> bool:
-    """Whether an episode's own steps have a column."""
+    """Whether an episode's steps, without lookback, have a column."""
     return name in _OF_STEPS or name in episode.extra_model_outputs
 
 
@@ -215,7 +215,7 @@ def _run(
     metrics: MetricsLogger | None = None,
     **arguments: Any,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """``(batch, {column: name of the connector that added it})``."""
+    """Runs host connectors; returns ``(batch, {column: name of the connector that added it})``."""
     arguments = {"rl_module": None, "explore": None, **arguments, "metrics": metrics}
     arguments["shared_data"] = {} if shared_data is None else shared_data
     prefix = tuple(arguments.get("metrics_prefix_key") or ())
@@ -286,7 +286,7 @@ def _observations(
 
 
 def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str) -> Any:
-    """A column as arrays ``[B, ...]``; arrays that were put there as such pass."""
+    """Converts a column of items to arrays ``[B, ...]``; columns that are arrays already do not change."""
     if is_by_episode(data):
         keys = [episode_key(episode) for episode in episodes]
         wrong = {key: len(data.get(key, ())) for key in [*keys, *data] if len(data.get(key, ())) != 1}

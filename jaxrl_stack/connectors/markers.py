@@ -1,4 +1,4 @@
-"""RLlib's connectors that turn episodes into batches: here they mark places in a pipeline."""
+"""Markers for RLlib's connectors that convert episodes to batches: named positions in a pipeline that do nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from jaxrl_stack.connectors.context import ConnectorContext
 
 
 class Marker(ConnectorV2):
-    """Named place in a pipeline, for ``insert_before`` and ``insert_after``; RLlib has a connector there.
+    """Named position in a pipeline, for ``insert_before`` and ``insert_after``, where RLlib has a connector. It does
+    nothing.
 
     Default pipelines have RLlib's markers in RLlib's order: after the user's connectors, before the algorithm's.
     Markers are not members of a pipeline: they are not in its `names`, and have no state and no compiled code.

@@ -10,7 +10,7 @@ from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 
 
 class PipelinesByModule(Checkpointable):
-    """Pipelines of one kind by module, each saved in its own folder, so that one module's policy can be loaded
+    """Pipelines of one kind by module. Each is saved in a separate folder, so that one module's policy can be loaded
     separately.
 
     Args:
@@ -21,7 +21,7 @@ class PipelinesByModule(Checkpointable):
         self._of = dict(of or {})
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """``{module_id: the pipeline's state}``.
+        """States of the pipelines, ``{module_id: state}``.
 
         Args:
             components: Ids of the modules to give; None gives all.

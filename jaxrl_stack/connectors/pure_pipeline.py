@@ -1,4 +1,4 @@
-"""The part of a pipeline that compiled programs use: its pure connectors, frozen, as functions over their states."""
+"""Compiled part of a pipeline: its pure connectors, frozen, as functions of their states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from jaxrl_stack.utils.retracing import impurity
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PurePipeline:
-    """Pure connectors run one after the other; the state is ``{name: state of the connector}``.
+    """Pure connectors that run one after the other, with the state ``{name: connector state}``.
 
     `ConnectorPipelineV2.pure_part` makes it. Members that are added to that pipeline later, or removed, and spaces that
     are set later, do not show here; the connectors are the same objects.
@@ -62,24 +62,24 @@ class PurePipeline:
 
     @property
     def num_stacked_frames(self) -> int:
-        """Number of frames that the last connector stacks; 1 if observations have an action mask."""
+        """Number of frames that the last connector stacks; 1 if it stacks none or observations have an action mask."""
         if not self.members or mask_key_in(self.observation_space, self.mask_keys):
             return 1
         return self.members[-1][1].num_stacked_frames
 
     @property
     def takes_frames(self) -> bool:
-        """Whether all connectors do."""
+        """Whether all connectors accept blocks of single frames."""
         return all(own.takes_frames for _, own in self.members)
 
     def earlier_frames(self, state: Any) -> Any:
-        """The earlier frames of the last connector."""
+        """Earlier frames of the last connector; see `ConnectorV2.earlier_frames`."""
         name, connector = self.members[-1]
         return connector.earlier_frames(state[name])
 
     @staticmethod
     def make_context(**fields: Any) -> ConnectorContext:
-        """A `ConnectorContext`, for callers of a lower layer, which cannot import the class."""
+        """Creates a `ConnectorContext`, for lower layers that cannot import the class."""
         return ConnectorContext(**fields)
 
     def init(self, num_envs: int) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class PurePipeline:
         return state
 
     def apply(self, state: dict[str, Any], batch: dict[str, Any], ctx: ConnectorContext):
-        """Run all connectors in order. An exception inside one gets a note with its name and position.
+        """Runs all connectors in order. An exception gets a note with the connector's name and position.
 
         Args:
             state: Returned by ``init`` or the last ``apply``.
@@ -132,7 +132,7 @@ class PurePipeline:
         return {name: connector.merge(state[name], axis_name) for name, connector in self.members}
 
     def where_rows(self, mask: jax.Array, yes: dict[str, Any], no: dict[str, Any]) -> dict[str, Any]:
-        """A state with the histories of one or another, row by row, and the statistics of the first one.
+        """Selects histories from `yes` or `no`, row by row; statistics come from `yes`.
 
         Args:
             mask: bool ``[B]``.
@@ -163,7 +163,7 @@ def naming(name: str, names: Sequence[str], label: str) -> Iterator[None]:
 
 
 def context_of(name: str, connector: ConnectorV2 | PurePipeline, ctx: ConnectorContext) -> ConnectorContext:
-    """The context with the connector's own key. The compiler removes keys that nothing draws from."""
+    """Context with a separate PRNG key for the connector; the compiler removes unused keys."""
     if ctx.key is None or connector.draws_from_pipeline_key:
         return ctx
     return dataclasses.replace(ctx, key=streams.named(ctx.key, name))
@@ -176,8 +176,8 @@ def applied(
     ctx: ConnectorContext,
     mask_keys: Sequence[str] = (),
 ) -> tuple[Any, dict[str, Any]]:
-    """Checked result of a connector's ``apply``. A mask that the connector does not see is kept next to its
-    observations.
+    """Calls a connector's ``apply`` and checks the result. An action mask that the connector does not receive is added
+    to its output observations.
 
     Args:
         connector: The connector.
@@ -198,7 +198,7 @@ def applied(
 
 
 def _masks_in(batch: Mapping[str, Any], mask_keys: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
-    """``{(module id, column): {key: mask}}`` of the columns with observations that have a mask."""
+    """Action masks in the batch's observations, ``{(module id, column): {key: mask}}``."""
     return {
         (mid, name): {key: columns[name][key]}
         for mid, columns in (batch.items() if mask_keys else ())
@@ -215,7 +215,7 @@ def _with_columns(batch: Mapping[str, Any], new: Mapping[tuple[str, str], Any]) 
 
 
 def _check_masks_are_kept(given: Mapping[str, Any], made: Mapping[str, Any], mask_keys: Sequence[str]) -> None:
-    """Raise a ValueError if a connector has left observations without their action mask."""
+    """Raises a ValueError if a connector has left observations without their action mask."""
     kept = _masks_in(made, mask_keys)
     for (mid, name), mask in _masks_in(given, mask_keys).items():
         if name in made.get(mid, ()) and (mid, name) not in kept:
@@ -227,7 +227,7 @@ def _check_masks_are_kept(given: Mapping[str, Any], made: Mapping[str, Any], mas
 
 
 def checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
-    """The result of a connector's ``apply``.
+    """Checks and returns the result of a connector's ``apply``.
 
     Raises:
         TypeError: It is not ``(state, {module_id: {column: arrays}})``.
@@ -249,7 +249,7 @@ def _outline(batch: Any) -> str:
 
 
 def _check_draws(connector: ConnectorV2 | PurePipeline, mask_keys: Sequence[str], *args: Any) -> None:
-    """Traces a user's connector twice, to find random numbers that it draws without ``ctx.key``.
+    """Traces a user's connector twice, to find random numbers drawn without ``ctx.key``.
 
     Raises:
         TypeError: If the two traces differ.

@@ -43,7 +43,7 @@ class PipelineInputs:
 
     @functools.cached_property
     def pipeline(self) -> EnvToModulePipeline:
-        """The pipeline."""
+        """Env-to-module pipeline that computes the inputs."""
         return self._make_pipeline()
 
     @property
@@ -74,7 +74,7 @@ class PipelineInputs:
 
     @functools.cached_property
     def _members(self) -> list[tuple[str, Any]]:
-        """Connectors that change observations, by name."""
+        """Connectors by name that change observations."""
         left_out = (*ENV_TO_MODULE, RecordedMeanStdFilter)
         return [(name, own) for name, own in self.pipeline._flat_members() if not isinstance(own, left_out)]
 

@@ -1,4 +1,4 @@
-"""States of connectors: pytrees of arrays, their host copies, and their form in checkpoints."""
+"""States of connectors: pytrees of arrays, their copies on the host, and their form in checkpoints."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def as_dict(state: Any) -> dict[str, Any]:
 
 
 def restore(template: Any, state: dict[str, Any], name: str) -> Any:
-    """The pytree that ``as_dict`` took apart, in the structure of ``template``; ``name`` is for the error message."""
+    """Inverse of ``as_dict``: returns a pytree with the structure of ``template``. ``name`` appears in error
+    messages.
+    """
     plain = serialization.to_state_dict(template)
     try:
         restored = serialization.from_state_dict(template, state if isinstance(plain, dict) else state["state"])
@@ -69,6 +71,6 @@ def restore(template: Any, state: dict[str, Any], name: str) -> Any:
 
 
 def per_env_leaves(init: Callable[[int], Any]) -> Any:
-    """A pytree of bools like ``init(number of environments)``: whether a leaf has something of each environment."""
+    """Pytree of bools with the structure of ``init(num_envs)``: True for leaves with an environment axis."""
     one, two = (jax.eval_shape(lambda n=n: init(n)) for n in (1, 2))
     return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)

@@ -1,4 +1,4 @@
-"""Connectors as data: the checkpoint form of a connector setting whose function cannot be stored by name."""
+"""Connectors as data: the form in checkpoints of a connector setting whose function has no importable name."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from jaxrl_stack.utils.class_paths import ClassLoader
 
 
 class _Recipe(NamedTuple):
-    """A connector's class and the arguments of its constructor."""
+    """Class and constructor arguments of a connector."""
 
     connector_class: type[ConnectorV2]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def make(self) -> ConnectorV2:
-        """A new connector, which shares nothing that can change with another one."""
+        """Creates a new connector, which shares no mutable object with others."""
         args, kwargs = copy.deepcopy((self.args, self.kwargs))
         return self.connector_class(*args, **kwargs)
 
 
 class StoredConnectors(Plain):
-    """Function for a connector setting that makes the same connectors as another function.
+    """Connector function that creates the same connectors as another function, from their classes and arguments.
 
     Args:
         connectors: Result of the other function. Only classes and constructors' arguments are kept, no states.
@@ -35,19 +35,19 @@ class StoredConnectors(Plain):
         self._recipes = [_Recipe(type(own), *own.get_ctor_args_and_kwargs()) for own in connectors]
 
     def __call__(self) -> list[ConnectorV2]:
-        """New connectors at each call."""
+        """Creates new connectors."""
         return [recipe.make() for recipe in self._recipes]
 
     def __repr__(self) -> str:
         return f"StoredConnectors({', '.join(recipe.connector_class.__name__ for recipe in self._recipes)})"
 
     def to_plain(self) -> dict[str, Any]:
-        """Class and arguments of each connector."""
+        """Class and constructor arguments of each connector, for checkpoints."""
         return {"connectors": [recipe._asdict() for recipe in self._recipes]}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Self:
-        """The inverse of `to_plain`.
+        """Creates the function from a result of `to_plain`.
 
         Raises:
             ValueError: If one is no connector.

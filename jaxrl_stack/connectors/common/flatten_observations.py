@@ -15,7 +15,7 @@ from jaxrl_stack.utils.spaces import flatten_observation, flatten_space
 
 
 class FlattenObservations(ConnectorV2):
-    """Makes one float32 vector of every observation; Discrete parts become one-hot.
+    """Flattens each observation to one float32 vector; Discrete parts become one-hot.
 
     Args:
         input_observation_space: Any observation space, nested or not.
@@ -54,7 +54,7 @@ class FlattenObservations(ConnectorV2):
         self._keys_to_remove = list(keys_to_remove or ())
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """A rank-1 float32 Box."""
+        """Returns a one-dimensional float32 Box."""
         flat: Any = self._map_spaces(lambda space: flatten_space(self._kept(space)), input_observation_space)
         if not self._multi_agent or self._agent_ids is None:
             return flat

@@ -1,4 +1,4 @@
-"""DefaultObservations: vectors, images and the mask of actions, as the default modules take them."""
+"""DefaultObservations: observations as vectors, images and an action mask, for the default modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS
 
 
 class DefaultObservations(FlattenObservations):
-    """`FlattenObservations` that leaves images ``[H, W, C]`` as they are, and the mask of actions, too.
+    """`FlattenObservations` that does not change images ``[H, W, C]`` and the action mask.
 
     With a mask, observations become ``{"action_mask": mask, "observations": all else}``. All else is one float32
     vector; an image; or, of images among other things, a dict with a vector or an image for each key.
@@ -47,7 +47,7 @@ class DefaultObservations(FlattenObservations):
         super().__init__(input_observation_space, input_action_space, **kwargs)
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Each image's own Box, and rank-1 float32 Boxes."""
+        """Returns the unchanged Box of each image, and one-dimensional float32 Boxes for other parts."""
         return self._map_spaces(self._prepared_space, input_observation_space)
 
     def _prepared_space(self, space: Any) -> gym.Space:

@@ -29,7 +29,8 @@ class EnvToModulePipeline(ConnectorPipelineV2):
     setting = "env_to_module_connector"
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Columns as sequences of one step ``[B, 1, ...]``, with ``STATE_IN``, if the module has a recurrent state.
+        """For a recurrent module, converts the columns to sequences of one step, ``[B, 1, ...]``, and adds
+        ``STATE_IN``.
 
         Raises:
             ValueError: A running episode does not have the module's last ``STATE_OUT``.
@@ -64,7 +65,7 @@ class EnvToModulePipeline(ConnectorPipelineV2):
 
 
 def _states_before(episodes: Sequence[Any], first: Any) -> Any:
-    """The recurrent states ``[B, ...]`` before the next steps of running episodes; `first` where one starts."""
+    """Recurrent states ``[B, ...]`` before the next steps of running episodes; `first` at the start of an episode."""
     states = []
     for episode in episodes:
         if episode.t and Columns.STATE_OUT not in episode.extra_model_outputs:

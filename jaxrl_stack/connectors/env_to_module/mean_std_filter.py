@@ -22,7 +22,7 @@ from jaxrl_stack.utils.spaces import with_parts
 
 
 class MeanStdFilter(ConnectorV2):
-    """Normalises observations by the mean and standard deviation of all observations so far, these included.
+    """Normalises observations by the running mean and standard deviation, which include the current batch.
 
     With all of them switched off it only clips: ``MeanStdFilter(de_mean_to_zero=False, de_std_to_one=False,
     update_stats=False, clip_by_value=5.0)``.
@@ -81,7 +81,7 @@ class MeanStdFilter(ConnectorV2):
         return gym.spaces.Dict({key: space[key], OBSERVATIONS: with_parts(normalized, space[OBSERVATIONS])})
 
     def _mask_key(self, space: Any) -> str | None:
-        """The key of the action mask in a space, which is no number to normalise."""
+        """Key of the action mask in a space; the mask is not normalised."""
         return mask_key_in(space, self.mask_keys)
 
     def init(self, num_envs: int) -> Any:
@@ -92,7 +92,7 @@ class MeanStdFilter(ConnectorV2):
         }
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS, leaves ``[B, ...]``. The batch is counted before it is normalised."""
+        """Normalises OBS, leaves ``[B, ...]``, after adding the batch to the statistics."""
         spaces = self._observation_spaces()
         state, batch = dict(state), dict(batch)
         is_counted = self.update_stats and ctx.update_statistics
@@ -133,11 +133,11 @@ class MeanStdFilter(ConnectorV2):
         return merged
 
     def rebatch(self, state: Any, num_envs: int) -> Any:
-        """The same statistics: they have no environment axis."""
+        """Returns the statistics unchanged, because they have no environment axis."""
         return state
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """The shared base with the deltas of all runners added, each once.
+        """Adds the runners' new observations (deltas) to the statistics of the last merge, each once.
 
         States with another base than the one with most rows come from runners that missed the last
         synchronisation. Their deltas may be in that base already, so they are left out: rows can be lost then,
@@ -165,11 +165,11 @@ class MeanStdFilter(ConnectorV2):
         return as_dict(to_host(merged))
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """`state` with the base of `known`."""
+        """Copies the merged statistics of `known` into `state`."""
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
 
     def _map_boxes(self, function: Callable, space: Any, observation: Any) -> Any:
-        """The observation with ``function(path, part)`` at every Box of its space, but the action mask."""
+        """Applies ``function(path, part)`` to every Box in an observation, except the action mask."""
         key = self._mask_key(space)
         if key is None:
             return _map_boxes(function, space, observation)
@@ -177,14 +177,14 @@ class MeanStdFilter(ConnectorV2):
         return {key: observation[key], OBSERVATIONS: rest}
 
     def _empty(self, space: Any) -> dict[str, running_statistics.RunningStatistics]:
-        """Statistics of no rows for every Box, by its path: ``"obs"``, or ``"obs/key"`` in a Dict."""
+        """Empty statistics for every Box, by path: ``"obs"``, or ``"obs/key"`` in a Dict."""
         empty = {}
         self._map_boxes(lambda path, box: empty.update({path: running_statistics.init(box.shape)}), space, space)
         return empty
 
 
 class RecordedMeanStdFilter(MeanStdFilter):
-    """Normalises observations by statistics of recorded ones, as training on these does.
+    """Normalises observations by the statistics of recorded data, as training on this data does.
 
     It is the last env-to-module connector with ``offline_data(normalize_observations=True)``, which sets its state.
 
@@ -201,7 +201,7 @@ class RecordedMeanStdFilter(MeanStdFilter):
 
 
 def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.OBS) -> Any:
-    """The observation with ``function(path, part)`` at every Box of its space; the rest as it is."""
+    """Applies ``function(path, part)`` to every Box in an observation; other parts do not change."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _map_boxes(function, sub, observation[key], f"{path}/{key}") for key, sub in space.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -210,5 +210,5 @@ def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.
 
 
 def _num_rows(statistics: dict[str, Any]) -> int:
-    """Rows that went into the statistics, of all Boxes of a space together."""
+    """Number of rows in the statistics, summed over all Boxes."""
     return sum(to_int(one.count) for one in statistics.values())

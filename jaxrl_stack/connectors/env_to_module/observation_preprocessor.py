@@ -1,4 +1,4 @@
-"""Base classes for changes to observations: to one of them at a time, or to all agents' together."""
+"""Base classes of observation preprocessors: for single observations, or for all agents' observations jointly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
 
     @abc.abstractmethod
     def preprocess(self, observation: Any) -> Any:
-        """The changed observation.
+        """Returns the changed observation. Override it.
 
         Args:
             observation: Pytree of one observation; leaves have the shapes of the input observation space.
@@ -75,7 +75,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
     def __call__(
         self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs
     ) -> dict[str, Any]:
-        """Run once on the host.
+        """Runs the connector once on the host.
 
         ``preprocess(observation, episode)`` gets the last observation of each episode, and what it returns takes
         that one's place in the episode; the batch stays as it is.
@@ -100,7 +100,7 @@ def _required_parameters(function: Any) -> tuple[str, ...]:
 
 
 def _preprocessed(connector: Any, name: str, observed: Any, episode: Any) -> Any:
-    """Calls a connector's ``preprocess``, with keywords if its arguments have RLlib's names.
+    """Calls a connector's ``preprocess``, by keyword if its arguments have RLlib's names.
 
     Args:
         connector: The connector.
@@ -114,7 +114,7 @@ def _preprocessed(connector: Any, name: str, observed: Any, episode: Any) -> Any
 
 
 class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
-    """Applies ``preprocess`` to the observations that an environment returns for its agents, all of them together.
+    """Applies ``preprocess`` to the observations of all agents in an environment jointly.
 
     It stands before all other connectors of ``env_runners(env_to_module_connector=...)``: each module's pipeline gets
     what it returns for the module's agents. If shapes, dtypes or bounds change, subclasses also override
@@ -125,7 +125,7 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
 
     @abc.abstractmethod
     def preprocess(self, observations: Any, episode: Any) -> Any:
-        """The changed observations.
+        """Returns the changed observations. Override it.
 
         Args:
             observations: ``{agent: observation}`` of the agents that observe, without batch axis.
@@ -136,13 +136,13 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
         """
 
     def preprocessed(self, observations: Any, episode: Any) -> Any:
-        """The result of ``preprocess``."""
+        """Calls ``preprocess`` and returns its result."""
         return _preprocessed(self, "observations", observations, episode)
 
     def __call__(
         self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs
     ) -> dict[str, Any]:
-        """Run once on `MultiAgentEpisode`s: the last observations of each are replaced; the batch stays as it is."""
+        """Replaces the last observations of each `MultiAgentEpisode`; the batch does not change."""
         for episode in episodes or ():
             changed = self.preprocessed(episode.get_observations(-1), episode)
             for agent, observation in changed.items():

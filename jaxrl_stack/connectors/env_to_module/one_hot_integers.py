@@ -1,4 +1,4 @@
-"""Codes in integer boxes, such as the ids of tiles in a grid, as one-hot vectors."""
+"""One-hot encoding of integer codes in Boxes, such as tile ids in a grid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_stack.utils.spaces import map_parts, with_parts
 
 
 class OneHotIntegers(ConnectorV2):
-    """Makes each number in a Box of codes a one-hot vector along the last axis: ``[..., C]`` becomes ``[..., n]``.
+    """Converts integer codes in a Box to one-hot vectors along the last axis: ``[..., C]`` becomes ``[..., n]``.
 
     Codes are integers of few values without an order, such as tiles and colours of a grid ``[H, W, 2]``. Channel c has
     ``n_c`` values, from its lowest bound to its highest one, and n is the sum of these. All other parts of a nested
@@ -40,7 +40,7 @@ class OneHotIntegers(ConnectorV2):
         self.max_values = max_values
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Boxes of codes become uint8 boxes of zeros and ones."""
+        """Replaces Boxes of codes by uint8 Boxes of zeros and ones."""
         return self._map_spaces(self._one_hot_space, input_observation_space)
 
     def _one_hot_space(self, space: Any) -> Any:
@@ -63,7 +63,7 @@ class OneHotIntegers(ConnectorV2):
         return out
 
     def _codes(self, part: Any) -> tuple[np.ndarray, np.ndarray] | None:
-        """Channel and integer value that each element of the one-hot axis encodes; None for unchanged parts."""
+        """Channel and integer value of each entry on the one-hot axis; None for parts that are not encoded."""
         if not isinstance(part, gym.spaces.Box) or part.dtype.kind not in "iu" or not part.shape:
             return None
         low, high = (bound.astype(np.int64).reshape(-1, part.shape[-1]) for bound in (part.low, part.high))

@@ -16,7 +16,7 @@ from jaxrl_stack.utils.spaces import flatdim, flatten_observation, from_zero
 
 
 class PrevActionsPrevRewards(ConnectorV2):
-    """Makes a dict of every observation, which adds the last actions and rewards.
+    """Converts each observation to a dict with the previous actions and rewards.
 
     ``_orig_obs`` is the observation as it came in. ``prev_n_actions`` holds the module's last actions,
     flattened (Discrete: one-hot) and side by side, the oldest first; ``prev_n_rewards`` the last rewards,
@@ -51,7 +51,7 @@ class PrevActionsPrevRewards(ConnectorV2):
         self.n_prev_rewards = n_prev_rewards
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """A Dict of the original space and one Box each for actions and rewards."""
+        """Returns a Dict of the input space, a Box of actions and a Box of rewards."""
         self._spaces_by_module(input_action_space, "action")  # says so if there is none
         return self._map_spaces(self._extended_space, input_observation_space, input_action_space)
 
@@ -96,7 +96,9 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
-    """The history with ``last`` after it, zeros after a reset; the newest entries stay in ``history``."""
+    """Appends ``last`` to the history and returns it, with zeros after a reset; stores the newest entries in
+    ``history``.
+    """
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.
     window = jnp.where(reset[:, None], 0.0, window)

@@ -43,7 +43,7 @@ class ResizeImages(ConnectorV2):
         self.size = (height, width)
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Boxes of the new size, with the lowest and the highest bound of each image."""
+        """Returns Boxes of the new size; bounds are the lowest and highest bound of each image."""
         return self._map_spaces(self._resized_space, input_observation_space)
 
     def _resized_space(self, space: Any) -> Any:

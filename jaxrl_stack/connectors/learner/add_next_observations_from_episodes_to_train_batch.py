@@ -14,7 +14,8 @@ from jaxrl_stack.ops.masks import expand
 
 
 class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
-    """Adds NEXT_OBS, the module's input after each step and before any reset, for models of the environment.
+    """Adds NEXT_OBS, the module's input after each step and before any reset, for example for a model of the
+    environment.
 
     Where the environments run on the host, it makes the runners keep what they leave out otherwise: the observations
     after steps that terminated an episode. Batches that have the column pass.

@@ -8,7 +8,9 @@ __all__ = ["FrameStacking", "FrameStackingLearner"]
 
 
 class FrameStackingLearner(FrameStacking):
-    """FrameStacking with ``as_learner_connector=True``: declares the stacked space and checks it."""
+    """FrameStacking with ``as_learner_connector=True``: declares the stacked space and checks observations
+    against it.
+    """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **{"as_learner_connector": True, **kwargs})

@@ -18,7 +18,7 @@ MIN_ADVANTAGE_STD = 1e-4
 
 
 class GeneralAdvantageEstimation(ConnectorV2):
-    """Adds ``ADVANTAGES`` (standardised over all valid rows of all devices) and ``VALUE_TARGETS``.
+    """Adds ``ADVANTAGES``, standardised over the valid rows of all devices, and ``VALUE_TARGETS``.
 
     Reads ``[T, B, ...]`` columns obs, final_obs, rewards, terminateds, truncateds (and loss_mask, and discount). The
     value function is evaluated once, over the whole block, with the parameters of before the update; and once more on

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LearnerConnectorPipeline(ConnectorPipelineV2):
-    """From a recorded block of steps to the columns that a loss reads.
+    """Pipeline from a recorded block of steps to the columns that a loss reads.
 
     Columns are ``[T, B, ...]``: OBS (the module's inputs, as recorded after the env-to-module pipeline),
     ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LOSS_MASK, the module's outputs, and FINAL_OBS (the module's
@@ -27,7 +27,7 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether one of the connectors does."""
+        """Whether a connector reads the final observations of terminated episodes."""
         return any(connector.needs_all_final_obs for connector in self)
 
     def _run_host_connectors(self, *, batch: dict[str, Any], **arguments: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
     def columns_from_host_connectors(
         self, episodes: Sequence[SingleAgentEpisode], **arguments: Any
     ) -> list[dict[str, Any]]:
-        """Runs the host connectors, which may rewrite the episodes, and returns the further columns of each episode.
+        """Runs the host connectors, which may change the episodes; returns the added columns of each episode.
 
         Args:
             episodes: Episodes or chunks of an update.

@@ -67,7 +67,7 @@ class NormalizeRewards(ConnectorV2):
         return type(self) is NormalizeRewards
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces REWARDS, float32 ``[T, B]``. The block is counted before it is divided."""
+        """Divides REWARDS, float32 ``[T, B]``, after adding the block to the statistics."""
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):
             columns = batch[module_id]

@@ -1,4 +1,4 @@
-"""Connectors from the module's outputs to the actions that the environment gets."""
+"""Connectors from the module's outputs to the environment's actions."""
 
 from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.markers import (

@@ -45,7 +45,7 @@ class ActionNoise(ConnectorV2):
 
     @abc.abstractmethod
     def advance(self, state: jax.Array, starts: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """One step of the noise.
+        """Advances the noise by one step.
 
         Args:
             state: Noise state, from `initial` or the last call.
@@ -57,7 +57,7 @@ class ActionNoise(ConnectorV2):
         """
 
     def init(self, num_envs: int) -> Any:
-        """``{module_id: state of the noise}``."""
+        """Initial states of the noise, ``{module_id: state}``."""
         return {key: self.initial((num_envs, *self._box(space).shape)) for key, space in self._action_spaces().items()}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
@@ -100,7 +100,8 @@ class ActionNoise(ConnectorV2):
 
 
 class OrnsteinUhlenbeckNoise(ActionNoise):
-    """Noise that is pulled back to a mean, as in DDPG (Uhlenbeck & Ornstein 1930; Lillicrap et al. 2015, section 7).
+    """Ornstein-Uhlenbeck noise, which reverts to a mean, as in DDPG (Uhlenbeck & Ornstein 1930; Lillicrap et al. 2015,
+    section 7).
 
     ``x <- x + theta * (mean - x) * dt + sigma * sqrt(dt) * N(0, 1)``, one process for each component of an action,
     from 0 at the start of an episode. It forgets over ``1 / (theta * dt)`` steps, and its standard deviation goes to
@@ -183,7 +184,7 @@ class ColoredNoise(ActionNoise):
 
 
 def _relaxations(beta: float, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """``(decays per step, amplitudes)`` of the AR(1) processes that `ColoredNoise` adds up; variances sum to 1.
+    """``(decays per step, amplitudes)`` of the AR(1) processes whose sum is `ColoredNoise`; their variances sum to 1.
 
     With the decay d and unit innovations an AR(1) process has the spectrum ``1 / d / (c ** 2 + w ** 2)`` over
     ``w = 2 * sin(pi * f)``, with the corner ``c ** 2 = (1 - d) ** 2 / d``. For corners in equal ratios, weights of

@@ -35,7 +35,7 @@ class ModuleToEnvPipeline(ConnectorPipelineV2):
         return {name: unbatch(column) if is_nested[name] else column for name, column in columns.items()}
 
     def _leading_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
-        """Empty: here every connector is compiled.
+        """Always []: all connectors of this pipeline are compiled.
 
         Raises:
             TypeError: There is a host connector.

@@ -17,7 +17,7 @@ from jaxrl_stack.utils.spaces.boxes import float32_bounds, integer_bounds, scale
 
 
 class NormalizeAndClipActions(ConnectorV2):
-    """Writes ACTIONS_FOR_ENV; ACTIONS stay as the module gave them.
+    """Writes ACTIONS_FOR_ENV, rescaled or clipped actions. ACTIONS, the module's outputs, do not change.
 
     The environment gets, leaf by leaf of a nested action space:
 

@@ -19,7 +19,8 @@ from jaxrl_stack.utils.spaces.boxes import scaled_from_bounds
 
 
 class RandomActions(ConnectorV2):
-    """Replaces a share of the actions by draws from the action space when exploring; greedy actions pass unchanged.
+    """Replaces a fraction of the actions by random draws from the action space when exploring; greedy actions do not
+    change.
 
     ACTIONS becomes what is done, and hence what is recorded. ACTION_LOGP, the log-probability of another action in
     these steps, is taken out of all: PPO, which needs it to learn, refuses such a connector in training. Where there is
