@@ -1,4 +1,4 @@
-"""Column of an episode: its own items, preceded by look-back items of the chunk before."""
+"""Column of an episode: items of its steps, preceded by lookback items from the previous chunk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ Indices = int | np.integer | slice | list[int] | np.ndarray | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AsItem:
-    """Wrapper of a `fill` that is one item, also if it is a number, for columns whose items differ in structure.
+    """Marks a `fill` value as one whole item, even if it is a number, for columns whose items have different
+    structures.
 
     Attributes:
         item: The item.
@@ -31,7 +32,7 @@ class AsItem:
 
 
 class InfiniteLookbackBuffer:
-    """List, or batch of arrays, whose first `lookback` items come before time step 0.
+    """List, or batch of arrays, whose first `lookback` items precede time step 0.
 
     Items are first collected in a list; `finalize()` converts them to arrays `[n, ...]` (nested like one item).
 
@@ -70,7 +71,7 @@ class InfiniteLookbackBuffer:
         return None if self.space is None else nested.space_struct(self.space)
 
     def __len__(self) -> int:
-        """Number of own items, without the look-back."""
+        """Number of items without the lookback."""
         return self.len_incl_lookback() - self.lookback
 
     def len_incl_lookback(self) -> int:
@@ -102,7 +103,7 @@ class InfiniteLookbackBuffer:
         self.lookback -= position < self.lookback
 
     def concat(self, other: InfiniteLookbackBuffer) -> None:
-        """Appends the own items of `other`, without its look-back; this buffer remains a list, or arrays.
+        """Appends the items of `other`, without its lookback. The data remains a list or arrays, as before.
 
         Raises:
             ValueError: if both hold arrays whose structures or item shapes differ.
@@ -123,7 +124,7 @@ class InfiniteLookbackBuffer:
         self._shared = False
 
     def finalize(self) -> None:
-        """Converts the list of items to arrays `[n, ...]`; does nothing if it has been done before.
+        """Converts the list of items to arrays `[n, ...]`; does nothing if the data are arrays already.
 
         An empty list becomes an empty batch with the item shape of `space`, or of shape `[0]` without a space.
 
@@ -148,7 +149,7 @@ class InfiniteLookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Returns one item, or several: as a list before `finalize()`, as arrays `[k, ...]` after it.
+        """Returns one item or several: a list before `finalize()`, arrays `[k, ...]` after it.
 
         Args:
             indices: an int for one item; a slice or a list of ints for several; None for all own items.
@@ -219,7 +220,7 @@ class InfiniteLookbackBuffer:
             self._assign(_as_rows(positions), rows)
 
     def sub_buffer(self, start: int, stop: int, lookback: int) -> InfiniteLookbackBuffer:
-        """Returns the own items `[start, stop)` with up to `lookback` items before them as look-back.
+        """Returns the items `[start, stop)`, with up to `lookback` preceding items as lookback.
 
         Args:
             start: first own item, in `[0, len(self)]`.
@@ -307,7 +308,7 @@ class InfiniteLookbackBuffer:
         return index + (self.lookback if from_start else self.len_incl_lookback())
 
     def _positions(self, indices: Any, neg_index_as_lookback: bool, *, cuts: bool) -> int | range | list[int]:
-        """Converts indices to positions in `data`, which may be outside of it.
+        """Converts indices to positions in `data`; positions may be out of range.
 
         If `cuts`, slices are cut at the ends, as in Python. Open ends of slices exclude the look-back.
         """
@@ -335,7 +336,7 @@ class InfiniteLookbackBuffer:
         return range(start, stop, step)
 
     def _holds(self, positions: int | range | list[int]) -> bool:
-        """Whether all of these positions have items."""
+        """Whether all positions are in range."""
         size = self.len_incl_lookback()
         if isinstance(positions, int):
             return 0 <= positions < size
@@ -343,7 +344,7 @@ class InfiniteLookbackBuffer:
         return all(0 <= position < size for position in ends)
 
     def _get_filled(self, positions: range | list[int], fill: Any, one_hot_discrete: bool) -> Any:
-        """Returns the items at positions, some of which are outside the buffer and replaced by `fill`."""
+        """Returns the items at positions; positions out of range get `fill`."""
         filler, size = self._fill_item(fill, one_hot_discrete), self.len_incl_lookback()
         if not self.finalized:
             return [self._get_item(i, one_hot_discrete) if 0 <= i < size else filler for i in positions]
@@ -401,7 +402,7 @@ class InfiniteLookbackBuffer:
 
 
 def _as_rows(positions: range | list[int]) -> slice | list[int]:
-    """Returns positions as an index of arrays: a slice, which makes views, if possible."""
+    """Converts positions to an index for arrays: a slice, which gives views, if possible."""
     if isinstance(positions, list):
         return positions
     stop = positions.stop if positions.stop >= 0 else None

@@ -1,4 +1,4 @@
-"""Trajectories of several agents in one environment, or a chunk of them, as host data."""
+"""Multi-agent episodes and chunks of them, on the host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_MODULE_ID = "default_policy"
 
 @dataclasses.dataclass(slots=True)
 class HangingStep:
-    """Incomplete step of an agent: it has an action, but no next observation or end yet.
+    """Incomplete step of an agent: it has an action and the sum of rewards so far, but no next observation or end yet.
 
     Attributes:
         action: The action.
@@ -136,7 +136,7 @@ class MultiAgentEpisode:
     def _replay(
         self, observations: Any, actions: Any, rewards: Any, infos: Any, outputs: Any, flags: tuple[Flags, Flags]
     ) -> None:
-        """Adds the given data step by step; an agent's flags belong to its last step, "__all__" to the last step."""
+        """Adds given data step by step. An agent's flags apply to its last step, "__all__" to the last env step."""
         steps = len(rewards)
         infos = [{}] * (steps + 1) if infos is None else infos
         outputs = [{}] * steps if outputs is None else outputs
@@ -200,7 +200,7 @@ class MultiAgentEpisode:
 
     @property
     def is_numpy(self) -> bool:
-        """Whether the agents' episodes have arrays."""
+        """Whether the agents' data are arrays."""
         return any(episode.is_numpy for episode in self.agent_episodes.values())
 
     @property
@@ -209,7 +209,7 @@ class MultiAgentEpisode:
         return self.is_terminated or self.is_truncated
 
     def __len__(self) -> int:
-        """Number of own environment steps, without the look-back."""
+        """Number of env steps, without the lookback."""
         return self.env_t - self.env_t_started
 
     def __repr__(self) -> str:
@@ -305,7 +305,7 @@ class MultiAgentEpisode:
         self._last_step_time = now
 
     def module_for(self, agent_id: Hashable) -> str:
-        """Returns the id of the RLModule that acts for an agent; it is constant during the episode."""
+        """Returns the id of the RLModule that acts for an agent; constant during the episode."""
         if agent_id not in self._module_ids:
             fn = self.agent_to_module_mapping_fn
             self._module_ids[agent_id] = DEFAULT_MODULE_ID if fn is None else fn(agent_id, self)
@@ -374,7 +374,7 @@ class MultiAgentEpisode:
     def _add_to(
         self, agent: Hashable, observations: Mapping[Any, Any], info: Any, terminated: bool, truncated: bool
     ) -> None:
-        """Completes an agent's step if it observes or ends, and records its end."""
+        """Completes an agent's running step if the agent observes or ends, and records the end."""
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         ends = terminated or truncated
         if agent in self.hanging and (agent in observations or ends):
@@ -453,7 +453,7 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns infos by agent; arguments as in `get_observations`, but `fill` is one item, since infos differ."""
+        """Returns infos by agent. Arguments as in `get_observations`, except that `fill` is one whole item."""
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": None if fill is None else AsItem(fill)}
         return self._get("infos", indices, agent_ids, env_steps, return_list, how)
 
@@ -468,7 +468,9 @@ class MultiAgentEpisode:
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> Any:
-        """Returns actions by agent, with hanging ones, at the steps of their observations; see `get_observations`."""
+        """Returns actions by agent, including actions of incomplete steps, each at the env step of its observation; see
+        `get_observations`.
+        """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill, "one_hot_discrete": one_hot_discrete}
         return self._get("actions", indices, agent_ids, env_steps, return_list, how)
 
@@ -482,7 +484,9 @@ class MultiAgentEpisode:
         fill: float | None = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns rewards by agent at the steps of their actions, hanging ones as sums so far; see `get_actions`."""
+        """Returns rewards by agent, each at the env step of its action; an incomplete step has the sum of rewards so
+        far. See `get_actions`.
+        """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": fill}
         return self._get("rewards", indices, agent_ids, env_steps, return_list, how)
 
@@ -519,17 +523,17 @@ class MultiAgentEpisode:
         return found
 
     def get_terminateds(self) -> dict[Any, bool]:
-        """Returns whether each agent is terminated, and under ``"__all__"`` the episode."""
+        """Returns each agent's terminated flag, and the episode's under ``"__all__"``."""
         flags = {agent: episode.is_terminated for agent, episode in self.agent_episodes.items()}
         return {**flags, ALL: self.is_terminated}
 
     def get_truncateds(self) -> dict[Any, bool]:
-        """Returns whether each agent is truncated, and under ``"__all__"`` the episode."""
+        """Returns each agent's truncated flag, and the episode's under ``"__all__"``."""
         flags = {agent: episode.is_truncated for agent, episode in self.agent_episodes.items()}
         return {**flags, ALL: self.is_truncated}
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Returns the undiscounted sum of all agents' rewards of own, completed steps.
+        """Returns the undiscounted sum of all agents' rewards in complete steps of this chunk.
 
         Args:
             include_hanging_rewards: Whether to add rewards of incomplete steps that no later chunk completes, and
@@ -542,23 +546,23 @@ class MultiAgentEpisode:
         return float(completed + hanging + sum(self._early_rewards.values()))
 
     def get_duration_s(self) -> float:
-        """Returns the seconds between the first and the last observations that were added to this chunk."""
+        """Returns the seconds between the first and the last observations added to this chunk."""
         return self._duration_s
 
     def env_steps(self) -> int:
-        """Returns the number of own environment steps."""
+        """Returns the number of env steps in this chunk."""
         return len(self)
 
     def agent_steps(self) -> int:
-        """Returns the number of own, completed steps of all agents."""
+        """Returns the number of complete agent steps in this chunk, summed over agents."""
         return sum(len(episode) for episode in self.agent_episodes.values())
 
     def get_sample_batch(self) -> dict[Any, dict[str, Any]]:
-        """Returns the own, completed steps as arrays by agent; see `SingleAgentEpisode.get_sample_batch`."""
+        """Returns the complete steps of this chunk as arrays by agent; see `SingleAgentEpisode.get_sample_batch`."""
         return {agent: episode.get_sample_batch() for agent, episode in self.agent_episodes.items()}
 
     def print(self) -> None:
-        """Prints a table of the environment steps in which agents have observations."""
+        """Prints a table of the env steps at which each agent has an observation."""
         first = self.env_t_started - self._len_lookback
         width = max([4, *(len(str(agent)) + 2 for agent in self.env_t_to_agent_t)])
         marks = {
@@ -581,7 +585,7 @@ class MultiAgentEpisode:
         return [*self.agent_episodes[agent].extra_model_outputs, *(hanging.extra_model_outputs if hanging else ())]
 
     def _column(self, agent: Hashable, name: str, is_output: bool) -> InfiniteLookbackBuffer | None:
-        """Returns the column of an agent with its hanging step at the end; None if it lacks the output."""
+        """Returns a column of an agent, extended by its incomplete step; None if the agent lacks this output."""
         episode, hanging = self.agent_episodes[agent], self.hanging.get(agent)
         if not is_output:
             column = getattr(episode, name)
@@ -707,7 +711,7 @@ class MultiAgentEpisode:
         return self
 
     def cut(self, len_lookback_buffer: int = 0) -> MultiAgentEpisode:
-        """Returns the chunk of length 0 that continues this one, with its hanging steps.
+        """Returns the chunk of length 0 that continues this one, with its incomplete steps.
 
         It has the agents that have not ended.
 
@@ -767,7 +771,7 @@ class MultiAgentEpisode:
         return self.slice(item)
 
     def concat_episode(self, other: MultiAgentEpisode) -> None:
-        """Appends the next chunk of the same episode, without its look-back, in place.
+        """Appends the next chunk of the same episode, without its lookback, in place.
 
         This episode gets the hanging steps and end flags of `other`, and its `custom_data` is updated from `other`.
 
@@ -808,7 +812,7 @@ class MultiAgentEpisode:
         self._last_step_time = other._last_step_time
 
     def _chunk(self, start: int, stop: int, lookback: int) -> MultiAgentEpisode:
-        """Returns the own environment steps ``[start, stop)`` as a running episode.
+        """Returns the env steps ``[start, stop)`` of this chunk as a running episode.
 
         It has `lookback` environment steps before them, or more if an agent's last observation is older.
         """
@@ -841,7 +845,7 @@ class MultiAgentEpisode:
         return chunk
 
     def _add_part(self, chunk: MultiAgentEpisode, agent: Hashable, start: int, stop: int) -> None:
-        """Adds an agent's steps to a chunk, and the agent's hanging step at the chunk's end."""
+        """Adds an agent's steps to a chunk, and an incomplete step if the chunk ends within one."""
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         own = agent_range(times, start, stop, chunk._len_lookback)
         assert own is not None
@@ -936,7 +940,7 @@ class MultiAgentEpisode:
 
 
 def episodes_of_agents(episodes: Iterable[SingleAgentEpisode | MultiAgentEpisode]) -> list[SingleAgentEpisode]:
-    """Returns the episodes, in which each episode of several agents is replaced by its agents' episodes."""
+    """Replaces each multi-agent episode by the episodes of its agents."""
     found: list[SingleAgentEpisode] = []
     for episode in episodes:
         found += episode.agent_episodes.values() if isinstance(episode, MultiAgentEpisode) else [episode]
@@ -966,7 +970,7 @@ def _last_steps(
     actions: Sequence[Mapping[Any, Any]],
     rewards: Sequence[Mapping[Any, Any]],
 ) -> dict[Any, int]:
-    """Returns the last environment step with an observation or reward of each agent without a hanging action.
+    """Returns the last env step with an observation or reward, for each agent without an incomplete step.
 
     Args:
         observations: Observations by agent, one dict more than there are steps.

@@ -1,4 +1,4 @@
-"""Maps from environment steps to each agent's own steps in an episode of several agents, and ranges in these maps."""
+"""Maps from env steps to each agent's steps in a multi-agent episode, and ranges in these maps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentRange:
-    """Range of an agent's own steps in a chunk.
+    """Range of an agent's steps in a chunk.
 
     Attributes:
         start: Index of the agent's first observation in the chunk: the last one at or before the chunk's first
@@ -40,7 +40,7 @@ class AgentRange:
 
 
 def agent_range(times: InfiniteLookbackBuffer, start: int, stop: int, lookback: int) -> AgentRange | None:
-    """Returns an agent's range in the own environment steps ``[start, stop)``; None without an observation until then.
+    """Returns an agent's range in the env steps ``[start, stop)``; None if the agent has no observation before `stop`.
 
     Args:
         times: The agent's map of times.
@@ -59,7 +59,7 @@ def agent_range(times: InfiniteLookbackBuffer, start: int, stop: int, lookback: 
 
 
 def first_moment(times: InfiniteLookbackBuffer) -> int:
-    """Returns the own environment step of an agent's first observation in its map of times; negative in look-back."""
+    """Returns the env step of an agent's first observation; negative if it is in the lookback."""
     return next(moment for moment, t in enumerate(times.data) if t != SKIPPED) - times.lookback
 
 

@@ -37,7 +37,8 @@ OLD_MEMBERS = {
 
 
 class SingleAgentEpisode:
-    """Observations, actions, rewards, infos and model outputs of one agent, with a look-back before them.
+    """Observations, actions, rewards, infos and model outputs of one agent, preceded by lookback steps of an earlier
+    chunk.
 
     An episode (chunk) with n steps has n actions, rewards and extra model outputs, and n + 1 observations and
     infos: `actions[t]` was computed from `observations[t]` and led to `rewards[t]`, `observations[t + 1]`. Each
@@ -156,7 +157,7 @@ class SingleAgentEpisode:
         len_lookback_buffer: int = 0,
         **more: Any,
     ) -> SingleAgentEpisode:
-        """Builds a numpy'ized episode from arrays, without a copy or any work per step.
+        """Creates a numpy'ized episode from arrays, without a copy or work per step.
 
         The arrays (views of a larger trajectory, for example) are only read: `set_*` copies a column before
         its first write.
@@ -203,7 +204,7 @@ class SingleAgentEpisode:
 
     @property
     def custom_data(self) -> dict[Any, Any]:
-        """Dict for data of the user; chunks and slices inherit a shallow copy of it."""
+        """Dict for the user's data; chunks and slices get a shallow copy."""
         return self._custom_data
 
     @property
@@ -340,7 +341,7 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Returns one observation, or several: a list of them, or arrays `[k, ...]` in a numpy'ized episode.
+        """Returns one observation or several: a list, or arrays `[k, ...]` in a numpy'ized episode.
 
         Args:
             indices: an int, a slice, a list of ints, or None for all own items. `0` is the first own item,
@@ -360,7 +361,7 @@ class SingleAgentEpisode:
         )
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Returns one info dict, or a list of them; arguments as in `get_observations`, but `fill` is one item."""
+        """Returns one info dict or a list. Arguments as in `get_observations`, except that `fill` is one whole item."""
         fill = None if fill is None else AsItem(fill)
         return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
@@ -372,7 +373,7 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Returns one action, or several; arguments, form and errors as in `get_observations`."""
+        """Returns one action or several. Arguments, form and errors as in `get_observations`."""
         return self.actions.get(
             indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill, one_hot_discrete=one_hot_discrete
         )
@@ -380,7 +381,7 @@ class SingleAgentEpisode:
     def get_rewards(
         self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: float | None = None
     ) -> Any:
-        """Returns one reward, or several; arguments, form and errors as in `get_observations`."""
+        """Returns one reward or several. Arguments, form and errors as in `get_observations`."""
         return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def get_extra_model_outputs(
@@ -509,7 +510,7 @@ class SingleAgentEpisode:
         return self.slice(item)
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Appends the next chunk of the same episode, without its look-back, in place.
+        """Appends the next chunk of the same episode, without its lookback, in place.
 
         This episode keeps its form (lists or arrays), and gets the end flags of `other`. Its `custom_data` is updated
         from `other`.
@@ -550,27 +551,27 @@ class SingleAgentEpisode:
         self._last_step_time = other._last_step_time
 
     def get_return(self) -> float:
-        """Returns the undiscounted sum of the own rewards."""
+        """Returns the undiscounted sum of this chunk's rewards, without the lookback."""
         return float(np.sum(self.rewards.get(), dtype=np.float64))
 
     def get_duration_s(self) -> float:
-        """Returns the seconds between the first and the last observation that were added to this chunk."""
+        """Returns the seconds between the first and the last observation added to this chunk."""
         return self._duration_s
 
     def env_steps(self) -> int:
-        """Returns the number of own environment steps."""
+        """Returns the number of env steps, without the lookback."""
         return len(self)
 
     def agent_steps(self) -> int:
-        """Returns the number of own agent steps, which equals the number of environment steps."""
+        """Returns the number of agent steps, which equals the number of env steps."""
         return len(self)
 
     def __len__(self) -> int:
-        """Number of own steps, without the look-back."""
+        """Number of steps, without the lookback."""
         return self.t - self.t_started
 
     def get_data_dict(self) -> dict[str, Any]:
-        """Returns the n own steps as columns: lists, or arrays if the episode is numpy'ized.
+        """Returns the steps, without the lookback, as columns: lists, or arrays in a numpy'ized episode.
 
         The keys are obs, actions, rewards, terminateds, truncateds, infos, t, eps_id, and the extra model
         outputs. The observations are those before each step, without the last one.
@@ -663,11 +664,11 @@ class SingleAgentEpisode:
         return {name: getattr(self, name) for name in IDENTITY}
 
     def _array_columns(self) -> list[InfiniteLookbackBuffer]:
-        """Returns all columns that can be arrays, which infos cannot."""
+        """Returns all columns except infos, which cannot be arrays."""
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
     def _output_columns(self, outputs: Mapping[str, Any]) -> dict[str, InfiniteLookbackBuffer]:
-        """Returns the columns to which steps with these outputs can be added.
+        """Returns the extra model output columns for steps with these outputs.
 
         The acting module determines the keys, so that a chunk without own steps accepts any keys.
         """
@@ -682,7 +683,9 @@ class SingleAgentEpisode:
         return {key: columns.get(key, InfiniteLookbackBuffer()) for key in outputs}
 
     def _chunk(self, start: int, stop: int, lookback: int) -> SingleAgentEpisode:
-        """Returns the own steps `[start, stop)` with up to `lookback` steps before them, as a running episode."""
+        """Returns the steps `[start, stop)`, with up to `lookback` preceding steps as lookback, as a running
+        episode.
+        """
         if lookback < 0:
             raise ValueError(f"len_lookback_buffer={lookback} must be 0 or positive")
         chunk = SingleAgentEpisode(
