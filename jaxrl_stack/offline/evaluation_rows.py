@@ -1,4 +1,4 @@
-"""Rows of recorded data for a loss that is only computed: read and prepared as training reads and prepares them."""
+"""Recorded rows for evaluating a loss, read and prepared as in training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Facts for a training step that plans rows for a learner without training.
+    """Facts for planning an offline training step for a learner that only evaluates.
 
     Attributes:
         config: Config of the rows.
@@ -33,12 +33,12 @@ class LearnerAlone:
 
     @property
     def acting_modules(self) -> dict[str, Any]:
-        """The modules."""
+        """Modules of the learner."""
         return {mid: self.learner.module[mid] for mid in self.learner.module_ids}
 
 
 class EvaluationRows:
-    """Minibatches of an evaluation's data, of which several runners have different rows; a `RowSource`.
+    """Minibatches of an evaluation's data, as a `RowSource`. Several runners read different rows.
 
     Passes over the data are shuffled as in training, with a seed of their own. Every runner draws the batches of all,
     and takes its part, so that rows do not depend on who is late.
@@ -90,14 +90,14 @@ class EvaluationRows:
         self._shard, self._num_shards = shard, num_shards
 
     def draw(self) -> Experience:
-        """The next minibatch."""
+        """Returns the next minibatch."""
         rows = self._step.draw_rows()
         return rows if self._num_shards == 1 else rows.split(self._num_shards)[self._shard]
 
     def prepare_anew(self) -> None:
-        """Makes the next minibatch use values that the learner's current module computes, such as value targets."""
+        """Makes the next minibatch use values, such as value targets, computed with the learner's current module."""
         self._step.prepare_anew()
 
     def stop(self) -> None:
-        """End the threads that read."""
+        """Ends the reading threads."""
         self._step.stop()

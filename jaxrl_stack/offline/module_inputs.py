@@ -1,4 +1,4 @@
-"""Module inputs made of recorded observations of an environment, where nothing samples it."""
+"""Module inputs computed from recorded observations of an environment, for runs that do not sample it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
 
 
 def inputs_of(config: AlgorithmConfig, space: gym.Space) -> PipelineInputs:
-    """Module inputs made by the config's env-to-module connectors, which are created when they are needed.
+    """Module inputs computed by the config's env-to-module connectors, which are created at the first use.
 
     Args:
         config: Names the connectors, and the environment or its spaces.
@@ -73,7 +73,7 @@ def inputs_of(config: AlgorithmConfig, space: gym.Space) -> PipelineInputs:
 
 
 def check_connectors_of(data: Dataset, config: AlgorithmConfig, inputs: PipelineInputs | None) -> None:
-    """Refuses recorded module inputs that were made by other env-to-module connectors than the config's.
+    """Raises if recorded module inputs come from other env-to-module connectors than the config's.
 
     Without an environment the config's spaces are those of the data, whatever made it.
 

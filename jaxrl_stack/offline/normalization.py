@@ -80,12 +80,11 @@ class DataNormalization:
         return {name: value for name, value in vars(self).items() if name != "_normalize"}
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """State of the connector by its name, as env-to-module pipelines take it; {} if observations stay as they
-        are."""
+        """State of the normalising connector, ``{connector name: state}``; {} if observations are not normalised."""
         return {} if self._filter is None else {type(self._filter).__name__: self._filter.get_state()}
 
     def apply(self, steps: Steps) -> Steps:
-        """The steps as training sees them, with float32 observations and rewards."""
+        """Normalises steps as in training: returns float32 observations and rewards."""
         steps = self.apply_to_observations(steps)
         if self.reward_scale == 1.0 or Columns.REWARDS not in steps.columns:
             return steps
@@ -93,7 +92,7 @@ class DataNormalization:
         return dataclasses.replace(steps, columns={**steps.columns, Columns.REWARDS: rewards})
 
     def apply_to_observations(self, steps: Steps) -> Steps:
-        """The steps with observations as the policy sees them, and rewards as they were."""
+        """Normalises only the observations; rewards do not change."""
         columns = dict(steps.columns)
         if self._filter is not None:
             made = [
@@ -113,7 +112,7 @@ def _check_numbers(obs: Any) -> None:
 
 
 def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
-    """Batches of `_ROWS` observations, as connectors take them; in the last one, rows behind the data are masked."""
+    """Yields batches of `_ROWS` observations for connectors; the last one is padded with masked rows."""
     for start in range(0, steps.num_rows, _ROWS):
         number = min(_ROWS, steps.num_rows - start)
         obs = jax.tree.map(lambda x: _filled(x[start : start + number]), steps.columns[Columns.OBS])  # noqa: B023
@@ -123,7 +122,7 @@ def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
 def _count_returns(
     statistics: running_statistics.RunningStatistics, before: jax.Array, steps: Steps, gamma: float
 ) -> tuple[running_statistics.RunningStatistics, jax.Array]:
-    """Statistics with the discounted returns so far of all steps, and the last of these."""
+    """Adds the discounted running returns of all steps to statistics; returns them with the last running return."""
     rewards, is_final = steps.columns[Columns.REWARDS], steps.is_final
     for start in range(0, steps.num_rows, _ROWS):
         part = slice(start, start + _ROWS)

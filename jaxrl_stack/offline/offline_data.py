@@ -1,4 +1,4 @@
-"""Opened data sets of `offline_data(input_=...)`, from which training draws minibatches."""
+"""Data sets of `offline_data(input_=...)`, from which training draws minibatches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BASE_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATE
 
 
 class Piece(Protocol):
-    """A part of a data set that is read by itself: a row group, or a file.
+    """Part of a data set that is read in one go: a row group or a file.
 
     Attributes:
         num_rows: Number of rows, final rows included; None if it is not known without reading.
@@ -64,7 +64,7 @@ class StepsInPieces(Protocol):
 
 
 class OfflineData:
-    """The recorded data of a config, which `OfflineStep` trains on.
+    """Recorded data of a config, on which `OfflineStep` trains.
 
     Args:
         config: The algorithm's config.
@@ -103,12 +103,12 @@ class OfflineData:
 
     @property
     def default_map_batches_kwargs(self) -> dict[str, Any]:
-        """For Ray Data."""
+        """Default arguments of Ray Data's ``map_batches``."""
         return {"concurrency": max(2, self.config.num_learners), "zero_copy_batch": True}
 
     @property
     def default_iter_batches_kwargs(self) -> dict[str, Any]:
-        """For Ray Data."""
+        """Default arguments of Ray Data's ``iter_batches``."""
         return {"prefetch_batches": 2}
 
     @property
@@ -116,7 +116,8 @@ class OfflineData:
         return self.config.prelearner_class is not None or is_ray_dataset(self.data)
 
     def open(self, columns: Sequence[str] | None = None) -> Any:
-        """The data set that `offline_data(input_=...)` names. Subclasses may return any object like `StepsInPieces`.
+        """Opens the data set of `offline_data(input_=...)`. Subclasses may return any object with the interface
+        `StepsInPieces`.
 
         Args:
             columns: Columns to read, in addition to observations, actions, rewards and flags; None: all.
@@ -137,7 +138,7 @@ class OfflineData:
         return open_dataset(config.input_, options=dataclasses.replace(self._options(), columns=names))
 
     def _options(self) -> ReadOptions:
-        """Options for reading files: the settings of `offline_data`, with the module's spaces if they are known."""
+        """Options for reading files: the settings of `offline_data`, and the module's spaces if known."""
         config, inputs = self.config, self._inputs()
         # Observations of files may be the module's; before its space is known, nothing is read.
         return ReadOptions.from_settings(
@@ -159,7 +160,9 @@ class OfflineData:
         return None
 
     def _has_sample_batches(self) -> bool:
-        """Whether `input_read_method="read_json"` names RLlib's JSON files of sample batches, which are read here."""
+        """Whether `input_read_method="read_json"` refers to RLlib's JSON files of sample batches, which this package
+        reads itself.
+        """
         config = self.config
         if config.input_read_method != "read_json" or config.input_read_method_kwargs:
             return False
@@ -174,13 +177,13 @@ class OfflineData:
                 )
 
     def select(self, columns: Sequence[str]) -> None:
-        """Restricts later reads to these columns, if nothing else uses the others."""
+        """Restricts later reads to these columns, unless the config uses others."""
         if isinstance(self.data, Dataset) and self.config.prelearner_class is None:
             self._selected = tuple(columns)
             self._is_stale = True
 
     def adapt(self, spaces: tuple[Any, Any]) -> None:
-        """Read steps as a module takes them.
+        """Makes reads convert steps to a module's spaces.
 
         Args:
             spaces: The module's observation and action space.
@@ -199,7 +202,7 @@ class OfflineData:
     # --------------------------------------------------------------------------------------------------------- reading
 
     def _pieces(self) -> Any:
-        """The data set, whichever kind it is, opened as it is read now."""
+        """The opened data set, of any kind."""
         if self._is_stale:
             self._is_stale = False
             self._materialized.clear()
@@ -210,12 +213,12 @@ class OfflineData:
 
     @property
     def num_steps(self) -> int | None:
-        """Total number of steps; None if it is not known without reading."""
+        """Total number of steps; None if it is unknown before reading."""
         counts = [piece.num_steps for piece in self._pieces().pieces]
         return None if self._maps_rows or None in counts else sum(counts)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimated bytes of the data in memory with these columns, from a part of it.
+        """Estimates the bytes of these columns in memory, from part of the data.
 
         None: not known without reading all.
         """
@@ -230,7 +233,7 @@ class OfflineData:
         return of_first if len(counts) == 1 else round(of_first / max(1, first.num_rows) * sum(counts))
 
     def pieces_of_inputs(self) -> list[list[Any]]:
-        """The pieces of each input that is drawn from by weight; all together where none has a weight."""
+        """Pieces of each weighted input; without weights, one list of all pieces."""
         data = self._pieces()
         found: list[list[Any]] = [[] for _ in data.weights or [1.0]]
         for piece in data.pieces:
@@ -239,11 +242,11 @@ class OfflineData:
 
     @property
     def weights(self) -> list[float]:
-        """Share of minibatches that comes from each of `pieces_of_inputs`."""
+        """Fraction of minibatches to draw from each of `pieces_of_inputs`."""
         return [float(weight) for weight in self._pieces().weights or [1.0]]
 
     def read(self, piece: Any, columns: Sequence[str], spaces: tuple[Any, Any]) -> Steps:
-        """The steps of a piece, as modules take them.
+        """Reads the steps of a piece, converted to the module's spaces.
 
         Args:
             piece: One of the data set.
@@ -260,7 +263,7 @@ class OfflineData:
         return steps if self.normalization is None else self.normalization.apply(steps)
 
     def _as_taken(self, steps: Steps, columns: Sequence[str], spaces: tuple[Any, Any], piece: Any) -> Steps:
-        """Some columns of steps, as modules take them."""
+        """Selects columns of steps and converts them to the module's spaces."""
         missing = [name for name in columns if name not in steps.columns]
         if missing:
             raise ValueError(
@@ -302,11 +305,11 @@ class OfflineData:
         return np.clip(actions, -1.0, 1.0)
 
     def columns_of(self, piece: Any) -> list[str]:
-        """Names of the recorded columns of a piece."""
+        """Names of the columns recorded in a piece."""
         return list(self._mapped(self._kept(piece), (None, None)).columns)
 
     def normalize(self, spaces: tuple[Any, Any]) -> None:
-        """Makes `read` normalise as the config says, by statistics of all rows, which this call reads.
+        """Makes `read` normalise according to the config. This call reads all rows to compute the statistics.
 
         Args:
             spaces: The module's observation and action space.
@@ -337,7 +340,7 @@ class OfflineData:
         return {}
 
     def _kept(self, piece: Any) -> Steps:
-        """A piece as it is in the data; with `materialize_data` it is read once."""
+        """Reads a piece without conversion; with `materialize_data`, only once."""
         if not self.config.materialize_data:
             return self._pieces().read(piece)
         if piece not in self._materialized:
@@ -345,7 +348,7 @@ class OfflineData:
         return self._materialized[piece]
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
-        """Applies the config's `prelearner_class`, if there is one, to batches of rows."""
+        """Applies the config's `prelearner_class`, if any, to batches of rows."""
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
             return steps
@@ -360,7 +363,8 @@ class OfflineData:
         return Steps.concatenated([prelearner.steps(rows_of(part, schema)) for part in _split(steps, rows)])
 
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
-        """``(all steps of each input, its weight)``; see `read`. Statistics that normalise them are of all of them.
+        """Reads all steps: returns ``(steps of each input, weights)``; see `read`. Normalisation uses the statistics of
+        all steps.
 
         Raises:
             ValueError: If an input has none.
@@ -384,7 +388,7 @@ class OfflineData:
         return whole, self.weights
 
     def recorded(self, columns: Sequence[str], optional: Sequence[str], spaces: tuple[Any, Any]) -> Steps:
-        """All steps of all inputs, as they were recorded: rewards and observations are not normalised.
+        """Reads all steps of all inputs as recorded, without normalisation.
 
         Args:
             columns: See `read`.
@@ -403,8 +407,9 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """All steps of an input, in parts. Without a `prelearner_class`, a part has all steps of its episodes in the
-        files that are read together."""
+        """Yields all steps of an input in parts. Without a `prelearner_class`, a part contains whole episodes of the
+        files that are read together.
+        """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
             for part in data.read_parts(number if data.weights else None):
@@ -422,7 +427,7 @@ class OfflineData:
         num_shards: int = 1,
         module_state: dict[str, Any] | None = None,
     ) -> Any:
-        """Rows of the data, piece by piece in their order, from the beginning again after the last one.
+        """Returns rows of the data in order, piece by piece, starting over after the last one.
 
         Training does not call it, unless a subclass overrides it: then every update is made from what it returns.
 
@@ -472,7 +477,7 @@ RAY_DATA_ONLY = ("map_batches_kwargs", "iter_batches_kwargs", "input_read_method
 
 
 def _split(steps: Steps, num_rows: int) -> Iterator[Steps]:
-    """Splits steps into runs of whole pieces of episodes, with at least `num_rows` rows except for the last run."""
+    """Splits steps into parts of whole episode pieces with at least `num_rows` rows, except for the last part."""
     starts, first = steps.piece_starts(), 0
     while first < steps.num_rows:
         last = int(starts[min(np.searchsorted(starts, first + num_rows), len(starts) - 1)])
@@ -485,7 +490,7 @@ def _name_of(piece: Any) -> str:
 
 
 def _other_shape(column: Any, space: Any) -> str:
-    """The difference of a column's shapes from a space's, in words; "" if there is none."""
+    """Sentence about a difference between a column's shapes and a space; "" without a difference."""
     try:
         expected = [tuple(leaf.shape) for leaf in jax.tree.leaves(map_parts(lambda part: part, space))]
     except (AttributeError, TypeError):

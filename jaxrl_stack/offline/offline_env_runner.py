@@ -19,7 +19,7 @@ from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 
 
 class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
-    """Env runner that writes every sampled step into files, for ``offline_data(output=...)``, which selects this class.
+    """Env runner that writes every sampled step to files; ``offline_data(output=...)`` selects it.
 
     What `sample` returns is recorded, and what training samples as arrays. Observations are the module's inputs,
     actions the module's: neither clipped nor rescaled.
@@ -100,7 +100,7 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
 
 
 def host_runner_class(*, is_multi_agent: bool, records: bool) -> type[HostEnvRunner]:
-    """The class of runners of host environments, unless a config names another one."""
+    """Default class of runners of host environments, if the config sets none."""
     if is_multi_agent:
         return MultiAgentEnvRunner
     return OfflineSingleAgentEnvRunner if records else SingleAgentEnvRunner

@@ -38,7 +38,7 @@ PARTS_OF_LEARNERS = ("rl_module", "extra", "connector", "counters")
 
 
 class OfflineEvaluationRunner(FaultAwareApply):
-    """Computes the Learner's loss on recorded rows, with the Learner's whole state, and updates nothing.
+    """Computes the Learner's loss on recorded rows with the Learner's state, without updates.
 
     The loss is that of ``config.learner_class``, the user's own included, or
     ``evaluation(offline_loss_for_module_fn=...)``, a function ``f(self, *, module_id, config, batch, fwd_out)`` that
@@ -119,7 +119,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
 
     @property
     def module(self) -> MultiRLModule:
-        """The modules, with their weights."""
+        """The modules, with their current weights."""
         return self.learner.module
 
     def get_loss_for_module_fn(self) -> Any:
@@ -130,11 +130,11 @@ class OfflineEvaluationRunner(FaultAwareApply):
 
     @property
     def _dataset_iterator(self) -> Iterator[Any] | None:
-        """The iterator that `set_dataset_iterator` set; None: the runner reads the data itself."""
+        """Iterator from `set_dataset_iterator`; None if the runner reads the data itself."""
         return self._iterator
 
     def set_dataset_iterator(self, iterator: Iterator[Any]) -> None:
-        """Take rows from here.
+        """Sets an iterator that provides the rows.
 
         Args:
             iterator: Iterator of ``{module_id: {column: [N, ...]}}``, such as `OfflineData.sample` returns.
@@ -204,7 +204,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
         self.metrics.log_value((ALL_MODULES, NUM_ENV_STEPS_SAMPLED_LIFETIME), number, reduce="lifetime_sum")
 
     def _source(self) -> RowSource:
-        """The iterator that was set, or the data of the config, which is opened at the first call."""
+        """The given iterator, or the config's data, opened at the first call."""
         if self._iterator is not None:
             return IteratedRows(self._iterator, self.learner.num_devices)
         if self._rows is None:
@@ -223,11 +223,11 @@ class OfflineEvaluationRunner(FaultAwareApply):
 
     @property
     def shares_a_learner(self) -> bool:
-        """Whether it reads the weights of a Learner in this process, whose state need not be sent."""
+        """Whether the runner reads the weights of a Learner in this process, so that no state must be sent."""
         return self._shares
 
     def _follow(self) -> None:
-        """Take over the state of the Learner of this process that another loss is computed with."""
+        """Copies the state of this process's Learner into the separate one that computes another loss."""
         if self._follows is not None:
             self.learner.set_state(self._follows.get_state(PARTS_OF_LEARNERS))
 
@@ -240,8 +240,8 @@ class OfflineEvaluationRunner(FaultAwareApply):
         return {COMPONENT_RL_MODULE: self.module.get_state(), WEIGHTS_SEQ_NO: self._weights_seq_no}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes over those of ``learner`` (the state of `Learner.get_state`), ``rl_module``, ``weights_seq_no`` and
-        ``num_env_steps`` that the state contains.
+        """Restores the parts of a state that are present: ``learner`` (from `Learner.get_state`), ``rl_module``,
+        ``weights_seq_no``, ``num_env_steps``.
 
         Raises:
             ValueError: If it does not fit the modules.
@@ -261,11 +261,11 @@ class OfflineEvaluationRunner(FaultAwareApply):
         return self.metrics.reduce()
 
     def assert_healthy(self) -> None:
-        """Raises an AssertionError if it was not built."""
+        """Raises an AssertionError if the runner was not built."""
         assert self.module is not None
 
     def stop(self) -> None:
-        """End the threads that read the data."""
+        """Ends the reading threads."""
         if self._rows is not None:
             self._rows.stop()
 

@@ -29,7 +29,7 @@ _RUNS = "offline evaluation"
 
 
 class OfflineEvaluationRunnerGroup:
-    """One runner in this process, or N actors with the ids 1 to N, each with its part of the data.
+    """One runner in this process, or N actors with the ids 1 to N, each with a part of the data.
 
     Lost actors are restarted by Ray (``restart_failed_offline_eval_runners``, at most
     ``max_num_offline_eval_runner_restarts`` times each) and get the state that was sent last, once
@@ -99,7 +99,7 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def runner_cls(self) -> type[OfflineEvaluationRunner]:
-        """The class of the runners."""
+        """Class of the runners."""
         if self.config.offline_eval_runner_class is not None:
             return self.config.offline_eval_runner_class
         evaluates_loss = self.config.offline_evaluation_type == "eval_loss"
@@ -142,7 +142,7 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def num_remote_runner_restarts(self) -> int:
-        """Number of times that an actor came back."""
+        """Total number of restarts of actors."""
         return self._manager.total_num_restarts()
 
     @property
@@ -152,7 +152,7 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def num_in_flight_async_reqs(self) -> int:
-        """Number of requests whose results were not fetched yet."""
+        """Number of requests without a fetched result."""
         return self._manager.num_outstanding_async_reqs()
 
     @property
@@ -162,7 +162,7 @@ class OfflineEvaluationRunnerGroup:
 
     @functools.cached_property
     def offline_data(self) -> OfflineData:
-        """Data that is evaluated on, opened in this process; every runner opens it for itself."""
+        """Evaluation data, opened in this process; every runner also opens it."""
         config = self.config.get_evaluation_config_object() or self.config
         return (config.offline_data_class or OfflineData)(config)
 
@@ -213,17 +213,17 @@ class OfflineEvaluationRunnerGroup:
         return sent
 
     def fetch_runs(self, timeout_seconds: float) -> list[Any]:
-        """Results of finished runs, as soon as one is finished; empty after the timeout."""
+        """Waits for at least one finished run and returns the results; [] after the timeout."""
         return self._results(self._manager.fetch_first_async_reqs(_RUNS, timeout_seconds=timeout_seconds))
 
     def forget_runs(self) -> None:
-        """Fetch no results of runs that are under way."""
+        """Drops the results of runs in progress."""
         self._manager.forget_requests(_RUNS)
 
     # --------------------------------------------------------------------------------------------------------- states
 
     def sync_weights(self, from_worker_or_learner_group: LearnerGroup, num_env_steps: int = 0, **kwargs: Any) -> None:
-        """Hand the Learners' present state to the runners; one that shares their process has it already.
+        """Sends the Learners' current state to the runners, except to one that shares their process.
 
         Args:
             from_worker_or_learner_group: The learners.
@@ -241,8 +241,7 @@ class OfflineEvaluationRunnerGroup:
         return self._local is not None and getattr(self._local, "shares_a_learner", False)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets the state of all runners, and keeps it for runners that will be restarted; see the runner's
-        `set_state`."""
+        """Sets the state of all runners, and stores it for actors that restart later; see the runner's `set_state`."""
         if self._local is not None:
             self._local.set_state(dict(state))
         if self._manager.num_actors():
@@ -252,7 +251,7 @@ class OfflineEvaluationRunnerGroup:
             self._results(self._manager.foreach_actor("set_state", kwargs=self._sent, timeout_seconds=timeout))
 
     def probe_unhealthy_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Take actors back in that Ray has restarted.
+        """Returns actors to the group that Ray has restarted.
 
         Args:
             timeout_seconds: Longest wait; None for ``offline_eval_runner_health_probe_timeout_s``.
@@ -266,7 +265,7 @@ class OfflineEvaluationRunnerGroup:
         return back
 
     def _restore(self, actor_ids: list[int]) -> list[int]:
-        """Hand restarted actors the state that was sent last."""
+        """Sends restarted actors the newest state."""
         if not self._sent:
             return actor_ids
         results = self._manager.foreach_actor(
@@ -283,11 +282,11 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def num_dropped(self) -> int:
-        """Number of actors that were lost and not replaced."""
+        """Total number of actors that were lost and not replaced."""
         return self._recovery.num_dropped
 
     def stop(self) -> None:
-        """End all actors, and the threads of the local runner; a second call does nothing."""
+        """Stops all actors and the local runner's threads; a second call does nothing."""
         if self._local is not None:
             self._local.stop()
         self._manager.stop(STOP_TIMEOUT_S)

@@ -51,7 +51,7 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
 
     @property
     def module(self) -> MultiRLModule:
-        """The modules, with their weights."""
+        """The modules, with their current weights."""
         return self._own if self._follows is None else self._follows.module
 
     def _evaluate_batch(self) -> None:
@@ -82,7 +82,7 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
         self._log_env_steps(number)
 
     def _recorded(self) -> tuple[dict[str, Any], RecordedEpisodes, np.ndarray]:
-        """Columns, episodes, and the order in which they come."""
+        """Returns ``(columns, episodes, order of the episodes)`` of the data."""
         if self._episodes is None:
             steps = recorded_steps(self.config, self._spaces_of_modules()[self._module_map().module_id])
             if self._normalization is not None:

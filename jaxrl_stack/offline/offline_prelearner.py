@@ -35,7 +35,8 @@ _NO_OUTPUTS = {"dones", "agent_index", "type"}
 
 
 class OfflinePreLearner:
-    """Maps batches of rows to episodes; all data passes the subclass that `offline_data(prelearner_class=...)` names.
+    """Maps batches of rows to episodes. All data passes through the subclass set by
+    `offline_data(prelearner_class=...)`.
 
     The learner pipeline is no part of it: it runs with every update, where the weights are.
 
@@ -88,7 +89,7 @@ class OfflinePreLearner:
         }
 
     def steps(self, batch: Mapping[str, Any]) -> Steps:
-        """The steps that a batch of rows becomes.
+        """Converts a batch of rows to steps.
 
         Raises:
             ValueError: If no episode comes of it.
@@ -107,7 +108,7 @@ class OfflinePreLearner:
     # ------------------------------------------------------------------------------------------------ to be overridden
 
     def _map_to_episodes(self, batch: Mapping[str, Any], to_numpy: bool = False, **kwargs: Any) -> dict[str, list[Any]]:
-        """The episodes of a batch of rows; rows of one ``eps_id`` are one, in the order of ``t`` if it is there.
+        """Converts a batch of rows to episodes: rows with the same ``eps_id``, ordered by ``t`` if present.
 
         Args:
             batch: ``{column: [N, ...]}``, one row per step, by the names in the data.
@@ -128,12 +129,13 @@ class OfflinePreLearner:
     def _map_sample_batch_to_episode(
         self, batch: Mapping[str, Any], to_numpy: bool = False, **kwargs: Any
     ) -> dict[str, list[Any]]:
-        """Called in place of `_map_to_episodes` with `offline_data(input_read_sample_batches=True)`; rows are single
-        steps here, too."""
+        """Called instead of `_map_to_episodes` with `offline_data(input_read_sample_batches=True)`; rows are single
+        steps here, too.
+        """
         return self._map_to_episodes(batch, to_numpy=to_numpy, **kwargs)
 
     def _postprocess_and_sample(self, episodes: list[Any]) -> list[Any]:
-        """Selects episodes to train on: all, or, with a user's episode buffer, a sample from it."""
+        """Selects the episodes to train on: all, or a sample from the user's episode buffer."""
         if self.episode_buffer is None:
             return self._validate_episodes(episodes)
         self.episode_buffer.add(self._validate_episodes(episodes))
@@ -161,7 +163,7 @@ class OfflinePreLearner:
         return bool(trained(module_id, multi_agent_batch)) if callable(trained) else module_id in trained
 
     def _by_column(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """A batch by the names of columns, whatever they are in the data."""
+        """Renames the columns of a batch from the data's names to standard names."""
         names = {own: name for name, own in (SCHEMA | self.config.input_read_schema).items()}
         return {names.get(name, name): column for name, column in batch.items()}
 
@@ -205,7 +207,7 @@ _ENDS = (Columns.TERMINATEDS, Columns.TRUNCATEDS, "dones")
 
 
 def _runs(columns: Mapping[str, Any]) -> Iterator[slice]:
-    """Runs of rows that are of one piece of an episode."""
+    """Yields slices of consecutive rows that belong to the same piece of an episode."""
     num_rows = len(jax.tree.leaves(columns[Columns.OBS])[0])
     starts = np.ones(num_rows + 1, bool)
     if Columns.EPS_ID in columns:

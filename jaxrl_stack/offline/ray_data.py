@@ -1,4 +1,4 @@
-"""Data that Ray Data reads: formats that have no reader here, and data sets that are given as its objects."""
+"""Data read with Ray Data: formats without a reader in this package, and Ray Data's data set objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_ray_dataset(data: Any) -> bool:
-    """Whether it is one of Ray Data's; nothing is imported for it."""
+    """Whether an object is a Ray Data data set; imports nothing."""
     ray_data = sys.modules.get("ray.data")
     return ray_data is not None and isinstance(data, ray_data.Dataset)
 
@@ -50,7 +50,7 @@ def read_with_ray(config: AlgorithmConfig) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class WholePiece:
-    """All of a data set, as one piece."""
+    """A whole data set, as a single piece."""
 
     num_rows: None = None
     num_steps: None = None
@@ -58,7 +58,7 @@ class WholePiece:
 
 
 class RayData:
-    """A Ray Dataset, of which a prelearner makes steps; it is read as a whole.
+    """Ray Data data set whose rows a prelearner converts to steps; it is read as a whole.
 
     Args:
         data: The Ray Dataset.
@@ -72,7 +72,7 @@ class RayData:
         self.pieces = [WholePiece()]
 
     def read(self, piece: WholePiece) -> Steps:
-        """All steps, batch by batch.
+        """Reads all steps, batch by batch.
 
         Raises:
             ValueError: If there are none.

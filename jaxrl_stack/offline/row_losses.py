@@ -1,4 +1,4 @@
-"""Losses of rows: a Learner computes them without an update, for both evaluations on recorded data."""
+"""Losses of rows, computed by a Learner without an update, for both kinds of evaluation on recorded data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class RowSource(Protocol):
 
 
 class Evaluate(Protocol):
-    """`Learner.evaluate_rows`, or a function that calls it in several learners."""
+    """Type of `Learner.evaluate_rows`, or of a function that calls it in several learners."""
 
     def __call__(self, rows: Experience, /, *, seed: int, timesteps: int) -> dict[str, Any]: ...
 
 
 class RowLosses(NamedTuple):
-    """Losses of rows.
+    """Losses and counts of rows.
 
     Attributes:
         values: ``{module_id: {name: number}}``: the loss of each module, and what the loss logs.
@@ -41,7 +41,7 @@ class RowLosses(NamedTuple):
 
 
 def row_losses(source: RowSource, evaluate: Evaluate, *, seed: int, timesteps: int) -> RowLosses:
-    """Draws rows and computes their losses; learners stay as they are.
+    """Draws rows and computes their losses, without an update.
 
     Args:
         source: Gives the rows.
@@ -57,7 +57,7 @@ def row_losses(source: RowSource, evaluate: Evaluate, *, seed: int, timesteps: i
 
 @dataclasses.dataclass(frozen=True)
 class IteratedRows:
-    """Rows of an iterator of the user's own; rows that devices cannot share evenly are left out.
+    """Rows of a user's iterator. Rows that cannot be split evenly over the devices are dropped.
 
     Attributes:
         iterator: Iterator of ``{module_id: {column: [N, ...]}}``.

@@ -54,7 +54,7 @@ class OffPolicyEstimator:
 
     @property
     def q_model_config(self) -> Mapping[str, Any] | None:
-        """Settings of fitted Q evaluation, see `FittedQConfig`; None for methods that learn no Q."""
+        """Settings of fitted Q evaluation (see `FittedQConfig`); None for methods without a Q model."""
         return None
 
     def estimate(self, batch: Any, split_batch_by_episode: bool = True) -> dict[str, float]:
@@ -79,19 +79,19 @@ class OffPolicyEstimator:
         return results_of(found[self.method], found)
 
     def estimates(self, batch: Any) -> Estimates:
-        """The same with all that is known; see `Policy.estimate`."""
+        """Estimates as `estimate`, with intervals and diagnostics; see `Policy.estimate`."""
         module: Any = getattr(self.policy, "module", self.policy)
         return estimate(
             module, batch, methods=self.method, gamma=self.gamma, q_model_config=self.q_model_config, **self._how
         )
 
     def train(self, batch: Any) -> dict[str, Any]:
-        """Does nothing: `estimate` learns from the data that it estimates with."""
+        """Does nothing: `estimate` fits its model on the data it is given."""
         return {}
 
 
 def results_of(own: Estimate, found: Estimates) -> dict[str, float]:
-    """RLlib's numbers of an estimate.
+    """Converts an estimate to RLlib's metrics.
 
     Args:
         own: The estimate.
