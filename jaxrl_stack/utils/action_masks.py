@@ -37,7 +37,7 @@ def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
 
 
 def allows_an_action(action_space: Any, mask: Any) -> Any:
-    """True where a mask allows at least one action, in MultiDiscrete spaces one per component: bool ``[...]``.
+    """Whether a mask allows at least one action (in MultiDiscrete spaces, one per component), bool ``[...]``.
 
     Args:
         action_space: Discrete or MultiDiscrete.
@@ -50,7 +50,7 @@ def allows_an_action(action_space: Any, mask: Any) -> Any:
 
 
 def note_mask_that_allows_nothing() -> None:
-    """Logs once what happens if a mask allows no action and no error can be raised."""
+    """Logs once how actions are chosen if a mask allows none and no error can be raised."""
     notice_once(
         "An action mask allows no action, so the action is drawn from all of them. Repair the environment: each mask "
         f"has to allow at least one. In training, the result {NO_VALID_ACTION_SHARE} is the share of such rows."
@@ -58,7 +58,7 @@ def note_mask_that_allows_nothing() -> None:
 
 
 def mask_key_of(space: gym.Space | None, action_space: gym.Space | None) -> str | None:
-    """The key of an environment's observations under which the mask for its actions is; None without one."""
+    """Observation key of the action mask; None without a mask."""
     if not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2 or OBSERVATIONS not in space.spaces:
         return None
     (key,) = space.spaces.keys() - {OBSERVATIONS}
@@ -67,7 +67,7 @@ def mask_key_of(space: gym.Space | None, action_space: gym.Space | None) -> str 
 
 
 def mask_length(action_space: gym.Space | None) -> int | None:
-    """Entries of a mask of actions: ``n`` of Discrete, ``sum(nvec)`` of MultiDiscrete; None for other spaces."""
+    """Number of entries of an action mask: ``n`` of Discrete, ``sum(nvec)`` of MultiDiscrete; None for other spaces."""
     if isinstance(action_space, gym.spaces.Discrete):
         return int(action_space.n)
     if isinstance(action_space, gym.spaces.MultiDiscrete):

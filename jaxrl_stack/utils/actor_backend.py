@@ -1,4 +1,4 @@
-"""Interface to the processes of actors, and its implementation with Ray."""
+"""Interface to actor processes, and its implementation with Ray."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Backend(Protocol):
-    """Starts, awaits and ends actors.
+    """Starts actors, waits for their calls and stops them.
 
     A handle from `start` calls methods as Ray's do: ``handle.method.remote(*args, **kwargs)`` returns a reference, and
     ``handle.method.options(num_returns=n).remote(...)`` returns n of them. Lost actors and objects are exceptions of
@@ -21,7 +21,7 @@ class Backend(Protocol):
         ...
 
     def start(self, cls: type, options: Mapping[str, Any], /, **kwargs: Any) -> Any:
-        """Start an actor.
+        """Starts an actor.
 
         Args:
             cls: Class of the actor.
@@ -44,7 +44,7 @@ class Backend(Protocol):
     def wait(
         self, refs: Sequence[Any], n: int = 1, timeout_s: float | None = None, *, fetch: bool = True
     ) -> tuple[list[Any], list[Any]]:
-        """Wait for calls.
+        """Waits for calls.
 
         Args:
             refs: References of their results.
@@ -58,11 +58,11 @@ class Backend(Protocol):
         ...
 
     def put(self, value: Any) -> Any:
-        """Reference of a value that all actors can read."""
+        """Stores a value that all actors can read, and returns a reference."""
         ...
 
     def kill(self, actor: Any, *, restart: bool = False) -> None:
-        """End an actor. Does nothing if the backend does not run any more.
+        """Kills an actor; does nothing if the backend no longer runs.
 
         Args:
             actor: Handle of the actor.
@@ -71,16 +71,16 @@ class Backend(Protocol):
         ...
 
     def now(self) -> float:
-        """Seconds of a clock that only moves forward."""
+        """Time in seconds of a monotonic clock."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Waits for a number of seconds."""
         ...
 
 
 class RayBackend:
-    """Actors of Ray, which is imported when the first one is started."""
+    """Actors run by Ray, which is imported when the first actor starts."""
 
     @property
     def is_running(self) -> bool:
@@ -143,7 +143,7 @@ def start_actors(
     strategies: Sequence[Any] = (),
     backend: Backend = RAY,
 ) -> list[Any]:
-    """Start actors of one class.
+    """Starts several actors of one class.
 
     Args:
         cls: Class of the actors.

@@ -1,4 +1,4 @@
-"""FaultTolerantActorManager: calls to a set of actors of which some may be slow, dead or coming back."""
+"""FaultTolerantActorManager: calls to a set of actors, some of which may be slow, dead or restarting."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PROBE_INTERVAL_S = 0.1
 
 
 class FaultAwareApply:
-    """Methods that an actor's class needs for a `FaultTolerantActorManager`."""
+    """Methods that an actor class needs for a `FaultTolerantActorManager`."""
 
     def ping(self) -> str:
-        """Answer, to show that the actor lives."""
+        """Returns a text, which shows that the actor is alive."""
         return "pong"
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``func(self, *args, **kwargs)``."""
+        """Returns ``func(self, *args, **kwargs)``."""
         return func(self, *args, **kwargs)
 
 
@@ -50,7 +50,7 @@ class _Request:
 
 
 class FaultTolerantActorManager:
-    """Calls functions of many actors at once and records which of them are healthy.
+    """Calls functions on many actors in parallel, and tracks which actors are healthy.
 
     An actor that dies or cannot be reached is marked as unhealthy and left out of further calls. Ray restarts it if its
     ``max_restarts`` allow it; `probe_unhealthy_actors` finds out which are back. An actor whose code raises stays
@@ -108,7 +108,7 @@ class FaultTolerantActorManager:
         return [actor_id for actor_id, state in self._states.items() if state.is_healthy]
 
     def recoverable_actor_ids(self) -> list[int]:
-        """Ids of the unhealthy actors that are not known to be gone for good."""
+        """Ids of unhealthy actors that may still return."""
         return [i for i, state in self._states.items() if not state.is_healthy and not state.is_lost_for_good]
 
     def num_actors(self) -> int:
@@ -120,19 +120,19 @@ class FaultTolerantActorManager:
         return len(self.healthy_actor_ids())
 
     def total_num_restarts(self) -> int:
-        """Number of times that an actor came back after a restart."""
+        """Total number of restarts of actors."""
         return self._num_restarts
 
     def num_outstanding_async_reqs(self, tag: str | None = None) -> int:
-        """Number of asynchronous requests whose results were not fetched yet, with one tag or in total."""
+        """Number of asynchronous requests without a fetched result, for one tag or in total."""
         return sum(tag is None or request.tag == tag for request in self._requests.values())
 
     def async_request_refs(self, tag: str) -> list[Any]:
-        """References to the results of the asynchronous requests of a tag that were not fetched yet."""
+        """References to results of a tag's asynchronous requests that were not fetched."""
         return [ref for ref, request in self._requests.items() if request.tag == tag]
 
     def actor_ids_with_room(self, tag: str) -> list[int]:
-        """Ids of the healthy actors that take another asynchronous request of a tag."""
+        """Ids of the healthy actors that accept another asynchronous request of a tag."""
         in_flight = Counter(request.actor_id for request in self._requests.values() if request.tag == tag)
         return [i for i in self.healthy_actor_ids() if in_flight[i] < self._max_in_flight]
 
@@ -145,7 +145,7 @@ class FaultTolerantActorManager:
         return self._state_of(actor_id).is_healthy
 
     def set_actor_state(self, actor_id: int, healthy: bool) -> None:
-        """Mark an actor as healthy or not. One that is not loses its unfinished requests.
+        """Marks an actor as healthy or not. An unhealthy actor loses its unfinished requests.
 
         Raises:
             ValueError: If there is no such actor.
@@ -159,7 +159,7 @@ class FaultTolerantActorManager:
         state.is_healthy = healthy
 
     def add_actors(self, actors: Sequence[Any]) -> list[int]:
-        """Take further actors in.
+        """Adds actors.
 
         Returns:
             Their ids; ids of removed actors are not given again.
@@ -170,7 +170,7 @@ class FaultTolerantActorManager:
         return new
 
     def remove_actor(self, actor_id: int) -> Any:
-        """Forget an actor and its unfinished requests.
+        """Removes an actor and its unfinished requests.
 
         Returns:
             Its handle; the actor itself is not ended.
@@ -184,7 +184,8 @@ class FaultTolerantActorManager:
         return actor
 
     def restart_actor(self, actor_id: int) -> None:
-        """End an actor and let Ray start it again, which is one of its ``max_restarts``; it is unhealthy until then.
+        """Kills an actor, so that Ray restarts it (one of its ``max_restarts``). It is unhealthy until it answers
+        again.
 
         Raises:
             ValueError: If there is no such actor.
@@ -194,7 +195,7 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Losses of actors that no call has returned, since the last call of this method.
+        """Returns the losses of actors since the last call that no other call has returned.
 
         They were found out by questions of this manager, or by calls that were not waited for.
         """
@@ -202,12 +203,12 @@ class FaultTolerantActorManager:
         return losses
 
     def clear(self) -> None:
-        """End all actors at once, restarts included, and forget them."""
+        """Kills and removes all actors, including those that are restarting."""
         for actor_id in self.actor_ids():
             self.backend.kill(self.remove_actor(actor_id))
 
     def stop(self, timeout_seconds: float) -> None:
-        """Call ``stop()`` of the healthy actors, then end and forget all.
+        """Calls ``stop()`` on the healthy actors, then kills and removes all.
 
         Args:
             timeout_seconds: Longest wait for the calls.
@@ -223,7 +224,7 @@ class FaultTolerantActorManager:
         return self._states[actor_id]
 
     def forget_requests(self, tag: str) -> None:
-        """Never fetch the results of the asynchronous requests of a tag; actors are done with them all the same."""
+        """Drops the results of a tag's asynchronous requests. The actors still complete them."""
         self._requests = {ref: request for ref, request in self._requests.items() if request.tag != tag}
 
     def _forget_requests(self, actor_id: int) -> None:
@@ -245,7 +246,7 @@ class FaultTolerantActorManager:
         mark_healthy: bool = False,
         num_returns: int = 1,
     ) -> RemoteCallResults:
-        """Call all actors and wait for their answers.
+        """Calls all actors and waits for their answers.
 
         Args:
             func: ``func(object, **kwargs)``, the name of a method, or a list with one of these per actor.
@@ -316,7 +317,7 @@ class FaultTolerantActorManager:
         return_obj_refs: bool = False,
         mark_healthy: bool = False,
     ) -> RemoteCallResults:
-        """The outcomes of asynchronous calls that came in.
+        """Returns the outcomes of finished asynchronous calls.
 
         Args:
             tags: One tag or several; empty for all.
@@ -331,8 +332,8 @@ class FaultTolerantActorManager:
     def fetch_first_async_reqs(
         self, tag: str, *, timeout_seconds: float | None, also: Sequence[Any] = ()
     ) -> RemoteCallResults:
-        """Waits for the first outcome of asynchronous calls with a tag, and returns all that have arrived; a failure is
-        an outcome, too.
+        """Waits for the first outcome of a tag's asynchronous calls, and returns all available outcomes. A failure is
+        also an outcome.
 
         Args:
             tag: Tag of the calls.
@@ -345,7 +346,7 @@ class FaultTolerantActorManager:
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
     def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
-        """The outcomes of asynchronous calls, which are then forgotten; `how` to `_wait`."""
+        """Returns and removes the outcomes of asynchronous calls; `how` are arguments of `_wait`."""
         self._check_not_awaited()
         wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
         requests = {ref: r for ref, r in self._requests.items() if not wanted or r.tag in wanted}
@@ -368,7 +369,7 @@ class FaultTolerantActorManager:
         ignore_ray_errors: bool = True,
         return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Fetches finished results with a tag and keeps the actors busy with new calls.
+        """Returns finished results of a tag, and sends each actor with room a new call.
 
         Args:
             func: See `foreach_actor`.
@@ -402,7 +403,7 @@ class FaultTolerantActorManager:
     def probe_unhealthy_actors(
         self, timeout_seconds: float | None = None, mark_healthy: bool = False, actor_ids: Sequence[int] | None = None
     ) -> list[int]:
-        """Ids of the unhealthy actors that answer again.
+        """Pings unhealthy actors; returns the ids of those that answer.
 
         Args:
             timeout_seconds: Longest wait for those that Ray is restarting; None waits until all of them are back, 0
@@ -443,12 +444,12 @@ class FaultTolerantActorManager:
 
     @staticmethod
     def is_lost_for_good(call: CallResult) -> bool:
-        """Whether a call failed because its actor is dead and Ray does not start it again."""
+        """Whether a call failed because its actor is dead and Ray does not restart it."""
         return not call.ok and _is_final(call.get())
 
     @staticmethod
     def handle_remote_call_result_errors(results: RemoteCallResults, *, ignore_ray_errors: bool) -> None:
-        """Raise the first error among the results.
+        """Raises the first error among results.
 
         Args:
             results: Outcomes of calls.
@@ -478,7 +479,7 @@ class FaultTolerantActorManager:
         keeps_limit: bool = False,
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
-        """Send the calls, by reference to the first result."""
+        """Sends the calls, by reference to the first result."""
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
         all_kwargs = [kwargs or {}] * len(ids) if kwargs is None or isinstance(kwargs, dict) else list(kwargs)
@@ -547,7 +548,7 @@ class FaultTolerantActorManager:
         return outcome
 
     def _check_not_awaited(self) -> None:
-        """Raises errors of calls that nobody waited for; notes the actors that they lost (`take_losses`)."""
+        """Raises errors of calls without a waiting caller; records the actors that these calls lost (`take_losses`)."""
         if not self._not_awaited:
             return
         refs = list(self._not_awaited)

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Restarts:
-    """Number of actor restarts, and the planned ones.
+    """Counts actor restarts, and schedules planned ones.
 
     Args:
         backend: Backend whose clock is used.
@@ -30,7 +30,7 @@ class Restarts:
         self._due: dict[int, float] = {}
 
     def schedule(self, actor_id: int, delay: float) -> float:
-        """Plan a restart: at once, or that many seconds after the last one.
+        """Schedules a restart: immediately, or `delay` seconds after the last one.
 
         Returns:
             Seconds until then.
@@ -40,7 +40,7 @@ class Restarts:
         return self._due[actor_id] - now
 
     def take_due(self) -> list[int]:
-        """The actors to restart now."""
+        """Returns the actors to restart now."""
         now = self._now()
         ids = [actor_id for actor_id, due in self._due.items() if due <= now]
         for actor_id in ids:
@@ -56,7 +56,7 @@ class Restarts:
         return min(self._due.values(), default=self._now())
 
     def note(self, actor_id: int) -> None:
-        """Record that this actor is back from a restart."""
+        """Counts a completed restart of an actor."""
         self._num[actor_id] = self.num_of(actor_id) + 1
         self._last[actor_id] = self._now()
 
@@ -87,19 +87,19 @@ class ActorRecovery:
         self.watch(pool)
 
     def watch(self, pool: FaultTolerantActorManager) -> None:
-        """Continues with the actors of another pool, none of which was restarted."""
+        """Continues with the actors of another pool, with restart counts of 0."""
         self._pool = pool
         self.restarts = Restarts(pool.backend)
 
     @property
     def policy(self) -> LossPolicy:
-        """The present policy."""
+        """Current loss policy."""
         return self._policy()
 
     # -------------------------------------------------------------------------------------------------------- answers
 
     def constructed(self, func: Func, actor_ids: Sequence[int] | None = None) -> list[Any]:
-        """Results of a first call, which must work: nothing is ignored while actors are built.
+        """Results of the first call after construction; any failure raises.
 
         Raises:
             Exception: What the call or the constructor of an actor raised.
@@ -114,7 +114,7 @@ class ActorRecovery:
         return [call.get() for call in results]
 
     def answers(self, results: RemoteCallResults) -> list[tuple[int, Any]]:
-        """``(id, result)`` of the calls that worked.
+        """``(id, result)`` of the successful calls.
 
         Raises:
             Exception: What an actor's code raised, or the loss of an actor, unless the policy ignores it.
@@ -132,13 +132,13 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """`note_loss` of all actors whose loss no call has returned."""
+        """Calls `note_loss` for each lost actor that no other call has reported."""
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Count the loss of an actor; drop the actor if it does not come back and the policy ignores that.
+        """Counts the loss of an actor; drops an actor that cannot return if the policy ignores losses.
 
         Raises:
             Exception: The loss, if the actor does not come back and the policy does not ignore it.
@@ -157,7 +157,7 @@ class ActorRecovery:
             self.drop(call.actor_id)
 
     def note_failure(self, actor_id: int, error: Exception) -> None:
-        """Count a failure of an actor's code; restart the actor, or drop it if the policy has no restarts."""
+        """Counts a failure of an actor's code; restarts the actor, or drops it if the policy allows no restarts."""
         policy = self.policy
         self.count_failure(error)
         if not policy.restarts:
@@ -172,7 +172,7 @@ class ActorRecovery:
             self._restart_due()
 
     def count_failure(self, error: Exception) -> None:
-        """Count a failure in a row.
+        """Counts a consecutive failure.
 
         Raises:
             ConsecutiveFailuresError: If the policy does not tolerate as many.
@@ -187,17 +187,17 @@ class ActorRecovery:
             raise failure
 
     def count_success(self) -> None:
-        """End the row of failures."""
+        """Resets the count of consecutive failures."""
         self._num_failures_in_a_row = 0
 
     def drop(self, actor_id: int) -> None:
-        """Continue without an actor, which is ended if it still lives."""
+        """Removes an actor from the group, and kills it if it is alive."""
         if actor_id in self._pool.actor_ids():
             self._pool.backend.kill(self._pool.remove_actor(actor_id))
             self.num_dropped += 1
 
     def _restart_due(self) -> None:
-        """Restart the actors that have failed and whose delay is over."""
+        """Restarts failed actors whose delay has passed."""
         for actor_id in self.restarts.take_due():
             if actor_id in self._pool.actor_ids():
                 self._pool.restart_actor(actor_id)
@@ -207,7 +207,7 @@ class ActorRecovery:
     def take_back(
         self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
     ) -> list[int]:
-        """Take actors back that are alive again.
+        """Returns actors to the group that are alive again.
 
         Args:
             timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 takes those that are back already. An
@@ -238,7 +238,7 @@ class ActorRecovery:
 
 
 def first_failures(results: RemoteCallResults) -> list[CallResult]:
-    """First failed call of each actor: several calls of one actor fail for the same reason."""
+    """First failed call of each actor; an actor's further calls fail for the same reason."""
     failed: dict[int, CallResult] = {}
     for call in results:
         if not call.ok:

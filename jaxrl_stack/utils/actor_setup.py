@@ -1,4 +1,4 @@
-"""JAX in the processes of actors: on their own cores and platform, without threads that they gain nothing from."""
+"""Configuration of JAX in actor processes: their cores and platform, and fewer threads."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) 
 
 
 def prepare_host_process() -> None:
-    """Let small programs run in the thread that calls them, in a process with a local env runner.
+    """Makes small programs run in the calling thread, in a process with a local env runner.
 
     Without it a policy call takes about twice as long; results are the same. Too late once the backend is up: then
     there is one notice and nothing changes.
@@ -103,7 +103,7 @@ def _context_of_actor() -> Any:
 
 
 def is_backend_up() -> bool:
-    """Whether JAX has started its backend, after which threads, devices and platform are fixed."""
+    """Whether JAX has started its backend; threads, devices and platform can no longer change."""
     # The number of CPU devices is the setting that JAX refuses to change from then on; there is no public question.
     num_devices = jax.config.values["jax_num_cpu_devices"]
     try:

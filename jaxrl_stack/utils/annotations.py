@@ -1,4 +1,4 @@
-"""Decorators that mark the audience of a class or method; they change nothing else."""
+"""Decorators that mark the audience of a class or method, without other effects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def override(parent_cls: type) -> Callable[[T], T]:
-    """Decorator of a method that takes the place of one of `parent_cls`.
+    """Decorator for a method that overrides one of `parent_cls`.
 
     Args:
         parent_cls: The class that has the method already, itself or from its bases.
@@ -55,25 +55,27 @@ def OldAPIStack(obj: T) -> T:
 
 
 def OverrideToImplementCustomLogic(obj: T) -> T:
-    """Mark of a method that subclasses may replace; see `is_overridden`."""
+    """Decorator that marks a method for overriding by subclasses; see `is_overridden`."""
     obj.__is_overridden__ = False  # type: ignore[attr-defined]
     return obj
 
 
 def OverrideToImplementCustomLogic_CallToSuperRecommended(obj: T) -> T:
-    """Mark of a method that subclasses may replace, and should call ``super()`` in; see `is_overridden`."""
+    """Decorator that marks a method for overriding by subclasses, which should call ``super()``; see
+    `is_overridden`.
+    """
     return OverrideToImplementCustomLogic(obj)
 
 
 def is_overridden(obj: Callable[..., Any]) -> bool:
-    """Whether a method is another one than the one that was marked ``OverrideToImplementCustomLogic``."""
+    """Whether a method differs from the one marked with ``OverrideToImplementCustomLogic``."""
     return getattr(obj, "__is_overridden__", True)
 
 
 def Deprecated(
     old: str | None = None, *, new: str | None = None, help: str | None = None, error: bool | type[Exception] = False
 ) -> Callable[[T], T]:
-    """Decorator of a function or class that should not be used any more.
+    """Decorator for a deprecated function or class.
 
     Args:
         old: Name in the message; None: the object's own.

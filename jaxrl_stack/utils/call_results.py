@@ -21,7 +21,7 @@ class ResultOrError:
 
     @classmethod
     def of(cls, call: Callable[..., Any], *args: Any) -> ResultOrError:
-        """Outcome of ``call(*args)``, which runs here."""
+        """Calls ``call(*args)`` in this process and returns the outcome."""
         try:
             return cls(result=call(*args))
         except Exception as error:
@@ -34,7 +34,7 @@ class ResultOrError:
 
     @property
     def is_ray_error(self) -> bool:
-        """Whether the actor, its node or the connection failed, in contrast to the code that it ran."""
+        """Whether the actor, its node or the connection failed, as opposed to the actor's code."""
         if self.error is None:
             return False
         from ray.exceptions import RayError, RayTaskError
@@ -77,9 +77,9 @@ class RemoteCallResults(list[CallResult]):
         self.append(CallResult(result_or_error.result, result_or_error.error, actor_id, tag))
 
     def ignore_errors(self) -> Iterator[CallResult]:
-        """Only the calls that have a result."""
+        """Yields only the calls with a result."""
         return (call for call in self if call.ok)
 
     def ignore_ray_errors(self) -> Iterator[CallResult]:
-        """All but the calls that a dead or unreachable actor left without an answer."""
+        """Yields all calls except those that failed because their actor is dead or unreachable."""
         return (call for call in self if not call.is_ray_error)

@@ -1,4 +1,4 @@
-"""Classes and functions as text, and back; only classes that the caller trusts are imported."""
+"""Conversion of classes and functions to text and back; only trusted code is imported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def path_of(thing: type | Callable[..., Any]) -> str:
 
 
 def register_class(thing: T) -> T:
-    """Allows checkpoints to name a class or function of yours: loading then needs no `allow` for it.
+    """Allows checkpoints to refer to your class or function, so that loading needs no `allow` for it.
 
     Works as a decorator. Nothing is imported when a checkpoint names it: the object given here is used.
 
@@ -46,11 +46,11 @@ def register_class(thing: T) -> T:
 
 
 class NotAllowedError(ValueError):
-    """A checkpoint names code that its reader has not allowed."""
+    """Raised if a checkpoint refers to code that the caller has not allowed."""
 
 
 class ClassLoader:
-    """Finds classes and functions by the text that a checkpoint holds.
+    """Finds classes and functions by their text in a checkpoint.
 
     Classes of this package are imported. Of those that the running script (``__main__``) defines, the ones that extend
     the class that is expected are found. Everything else must have been registered (`register_class`) or be given here;
@@ -86,7 +86,7 @@ class ClassLoader:
         return text in self._texts
 
     def load(self, path: Any, *, what: str, base: type | None = None, expected: Iterable[str] = ()) -> Any:
-        """The class or function of a text that `path_of` made.
+        """Returns the class or function for a text from `path_of`.
 
         Args:
             path: The text.
@@ -138,13 +138,13 @@ class ClassLoader:
 
 
 def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Classes and functions by their names without the module; names that occur twice are left out."""
+    """Classes and functions by name without module; ambiguous names are omitted."""
     names = [path.partition(":")[2] for path in given]
     return {name: thing for name, thing in zip(names, given.values(), strict=True) if names.count(name) == 1}
 
 
 def _extension_in_main(path: str, bases: Collection[str]) -> type | None:
-    """The class that the running script defines under this text, if it is a subclass of one of these.
+    """Class of the running script with this text, if it is a subclass of one of `bases`.
 
     Nothing is imported, and no attribute is asked for that a module or class could compute.
     """

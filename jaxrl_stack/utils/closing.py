@@ -9,7 +9,7 @@ logger = logging.getLogger(__name__)
 
 
 def close_env(env: Any) -> None:
-    """Close an environment. An exception is logged: others have to be closed, too, and nothing needs this one any more.
+    """Closes an environment. Exceptions are only logged, so that other environments are closed, too.
 
     Args:
         env: Anything with a method ``close()``.

@@ -1,4 +1,4 @@
-"""Compiled programs that outlive the process, in a folder that only its owner writes to."""
+"""Persistent cache of compiled programs, in a folder that only its owner can write to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARM_FIELDS = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part",
 
 
 def enable_compilation_cache(directory: str | None) -> None:
-    """Keep compiled programs in a directory, so that the next process loads instead of compiling them.
+    """Stores compiled programs in a directory, so that later processes load them instead of compiling.
 
     They are native code of this kind of CPU: each kind has a folder of its own inside, which only its owner may write
     to. One that another user owns or may write to is not used, with a warning. A directory that the user configured in
@@ -53,7 +53,7 @@ def enable_compilation_cache(directory: str | None) -> None:
 
 
 def _problem_with(folder: Path) -> str | None:
-    """Reason not to load native code from a folder; None if there is none."""
+    """Reason not to load native code from a folder; None if it is safe."""
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode):
         return "it is a link"
@@ -65,7 +65,7 @@ def _problem_with(folder: Path) -> str | None:
 
 
 def _kind_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """A name for the type of this machine's CPU with all its features: XLA compiles for exactly these."""
+    """Name of this machine's CPU type with its features, for which XLA compiles."""
     fields = [platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):
         first = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
@@ -77,7 +77,7 @@ def _kind_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _evict(folder: Path, max_bytes: int) -> None:
-    """Remove the programs that were not used for longest until the others have at most `max_bytes`."""
+    """Removes the least recently used programs until the rest needs at most `max_bytes`."""
     # JAX's own limit needs the package filelock, and takes a lock and looks at all entries for each program.
     with os.scandir(folder) as entries:
         files = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries]

@@ -50,5 +50,5 @@ class CompileClock:
 
     @property
     def compiles(self) -> int:
-        """Programs that the backend compiled (or loaded from the persistent cache)."""
+        """Number of programs that the backend compiled or loaded from the persistent cache."""
         return _totals.compiles - self._compiles

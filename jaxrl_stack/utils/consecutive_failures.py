@@ -8,7 +8,8 @@ _SETTING = "num_consecutive_env_runner_failures_tolerance"
 
 
 class ConsecutiveFailuresError(RuntimeError):
-    """More failures in a row than ``num_consecutive_env_runner_failures_tolerance``; the last one is its ``__cause__``.
+    """Raised after more consecutive failures than ``num_consecutive_env_runner_failures_tolerance``; ``__cause__`` is
+    the last one.
 
     Args:
         message: Text of the error.

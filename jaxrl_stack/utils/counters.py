@@ -26,7 +26,7 @@ def zero() -> np.ndarray:
 
 
 def from_int(n: int) -> np.ndarray:
-    """The host counter of a Python integer.
+    """Converts a Python integer to a counter on the host.
 
     Args:
         n: Integer in [0, 2**64).
@@ -50,7 +50,7 @@ def of_steps(num_steps: Any) -> jax.Array:
 
 
 def to_int(counter: Any) -> int:
-    """The Python integer of one counter (``uint32[2]``, on the host or on a device)."""
+    """Converts a counter (``uint32[2]``, on host or device) to a Python integer."""
     high, low = np.asarray(counter)
     return int(high) * _WORD + int(low)
 
@@ -78,7 +78,7 @@ def add(counter: Any, n: Any) -> Any:
 
 
 def as_floats(counter: Any) -> tuple[jax.Array, jax.Array]:
-    """Two float32 numbers whose sum, in float64, is the counter: its nearest float32, and the remainder.
+    """Two float32 whose float64 sum is the counter: its nearest float32, and the remainder.
 
     Args:
         counter: ``uint32[..., 2]``, below 2**48.
@@ -93,7 +93,7 @@ def as_floats(counter: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def difference(a: Any, b: Any) -> jax.Array:
-    """`a` - `b` as float32; subtracted exactly first, so that only the result is rounded.
+    """`a` - `b` as float32, computed exactly before rounding.
 
     Args:
         a: ``uint32[..., 2]``.

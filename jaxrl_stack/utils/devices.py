@@ -25,7 +25,7 @@ Device: TypeAlias = jax.Device  # pyright: ignore[reportInvalidTypeForm]
 
 
 def use_cpu_devices(n: int) -> None:
-    """Split the host into `n` CPU devices. Call it first: in the first cell of a notebook, before any JAX operation.
+    """Splits the host into `n` CPU devices. Call it first (in a notebook, in the first cell), before any JAX operation.
 
     JAX fixes the number of CPU devices when its backend starts, and importing gymnax starts it. Setting the
     environment variable ``JAX_NUM_CPU_DEVICES`` before Python starts does the same.
@@ -52,13 +52,13 @@ def use_cpu_devices(n: int) -> None:
 
 
 def num_cpu_devices(config: AlgorithmConfig) -> int:
-    """CPU devices of a learner without accelerator: one for each whole one of ``num_cpus_per_learner``, at least 1."""
+    """Number of CPU devices of a learner without accelerator: ``num_cpus_per_learner`` rounded down, at least 1."""
     cpus = config.num_cpus_per_learner
     return 1 if cpus in ("auto", None) else max(1, int(cpus))
 
 
 def learner_devices(config: AlgorithmConfig) -> list[Device]:
-    """The devices of this process that a learner of this config maps its update over.
+    """Local devices over which a learner of this config maps its update.
 
     ===================================  ===================================================
     setting                              devices
@@ -104,7 +104,7 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
 
 
 def joined_devices(devices: list[Device]) -> list[Device]:
-    """The devices of one axis over all processes that ``jax.distributed`` joined, in the order of the processes.
+    """Devices of all processes that ``jax.distributed`` joined, ordered by process: one axis.
 
     Args:
         devices: The devices that this process takes part with. Every process takes part with those at the same places
@@ -133,7 +133,7 @@ def joined_devices(devices: list[Device]) -> list[Device]:
 
 
 def num_joined_processes(platform: str | None = None) -> int:
-    """Processes that ``jax.distributed`` joined; 1 without it, and then no backend is started to find out."""
+    """Number of processes that ``jax.distributed`` joined; 1 without it, without starting a backend."""
     return jax.process_count(platform) if jax.distributed.is_initialized() else 1
 
 
@@ -161,7 +161,7 @@ def map_over_devices(
     out_axes: tuple[int | None, ...],
     donate_argnums: tuple[int, ...],
 ) -> Callable[..., Any]:
-    """``jax.pmap`` over these devices, or, without an axis name, the function itself.
+    """Returns ``jax.pmap`` of a function over the devices, or the function itself without an axis name.
 
     The first has ``trace(*args)``: what a call with these arguments runs, as a `jax.stages.Traced`, which can be
     lowered for platforms that are not here. Programs are given back with the last reference to it.
@@ -215,7 +215,7 @@ def map_over_devices(
 def _on_the_only_device(
     function: Callable[..., Any], in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...]
 ) -> Callable[..., Any]:
-    """The function itself, without the leading axis of mapped arguments and results, which these have outside."""
+    """Wraps a function for a single device: removes and adds the leading axis of mapped arguments and results."""
 
     def changed(change: Callable[[Any], Any], values: Sequence[Any], axes: tuple[int | None, ...]) -> tuple[Any, ...]:
         pairs = zip(values, axes, strict=True)
@@ -229,7 +229,7 @@ def _on_the_only_device(
 
 
 def place_replicated(tree: Any, devices: list[Device]) -> Any:
-    """A copy of `tree` on every device of this process, with the sharding that ``pmap`` gives to unmapped results.
+    """Copies `tree` to every device of this process, with the sharding of ``pmap``'s unmapped results.
 
     Always copies, so that no two leaves share a buffer and donating the result does no harm.
     """
@@ -238,12 +238,12 @@ def place_replicated(tree: Any, devices: list[Device]) -> Any:
 
 
 def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
-    """A copy on every device: the sharding that ``pmap`` gives to unmapped results."""
+    """Sharding with a copy on every device, equal to the sharding of ``pmap``'s unmapped results."""
     return _sharding(devices)
 
 
 def place_sharded(tree: Any, devices: list[Device]) -> Any:
-    """Put leaves ``[D, ...]`` on D devices, one slice each, with the sharding that ``pmap`` expects.
+    """Places leaves ``[D, ...]`` on D devices, one slice each, with the sharding that ``pmap`` expects.
 
     Args:
         tree: Of all `joined_devices`: each process places the slices that are its own. Donating the result does no
@@ -290,12 +290,12 @@ def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
 
 
 def host_view(tree: Any) -> Any:
-    """The first device's shard of every leaf, without a copy. For replicated leaves that is the whole value."""
+    """First device's shard of every leaf, without a copy; of replicated leaves the whole value."""
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
 
 def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """Copies replicated leaves to one device; without leaves nothing is copied.
+    """Copies replicated leaves to one device; does nothing without leaves.
 
     If they are on that device already, one program copies them, in a third of the time of a transfer.
 
@@ -318,7 +318,7 @@ def _copying(sharding: jax.sharding.NamedSharding) -> Callable[[Any], Any]:
 
 
 def own_shards(tree: Any) -> Any:
-    """This process's part of leaves ``[D, ...]`` that are sharded over devices, as arrays on the host."""
+    """This process's part of sharded leaves ``[D, ...]``, as host arrays."""
 
     def fetch(x: jax.Array) -> Any:
         shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
@@ -328,7 +328,7 @@ def own_shards(tree: Any) -> Any:
 
 
 def all_shards(tree: Any) -> Any:
-    """Leaves ``[D, ...]`` that are sharded over all `joined_devices`, as arrays on the host.
+    """Sharded leaves ``[D, ...]`` of all `joined_devices`, as host arrays.
 
     All joined processes have to call it together, and all of them get everything.
     """
@@ -348,7 +348,7 @@ _LARGEST_MESSAGE = 1 << 22
 
 
 def gathered(own: np.ndarray) -> np.ndarray:
-    """``[P, ...]``: the arrays of all P joined processes, which have to call it together.
+    """Gathers the arrays of all P joined processes, ``[P, ...]``. All processes must call it.
 
     Args:
         own: NumPy, of the same shape and dtype in all of them.
@@ -368,7 +368,7 @@ def gathered(own: np.ndarray) -> np.ndarray:
 
 
 def gathered_values(own: Any) -> list[Any]:
-    """The values of all joined processes, which have to call it together.
+    """Gathers the values of all joined processes. All processes must call it.
 
     Args:
         own: What can be pickled, of any size in each of them.
@@ -395,7 +395,7 @@ def _gathering() -> Callable[..., Any]:
 
 
 def check_processes_agree(settings: Mapping[str, Any]) -> None:
-    """Make sure that all joined processes, which call it together, were given the same settings.
+    """Checks that all joined processes have equal settings. All processes must call it.
 
     Args:
         settings: By name. Numbers, texts, and lists and dicts of these are compared; of anything else its type.
@@ -432,7 +432,7 @@ def _as_text(value: Any) -> str:
 
 
 def of_first_process(function: Callable[[], str]) -> str:
-    """Calls ``function()`` only in the first of the joined processes, while the others wait for its result.
+    """Calls ``function()`` in the first joined process; the other processes wait and receive its result.
 
     Args:
         function: Returns a text of at most 4,000 bytes.

@@ -1,14 +1,14 @@
-"""Exceptions that environments and users' code may raise and catch by RLlib's names."""
+"""Exceptions, under RLlib's names, that environments and users' code may raise and catch."""
 
 from __future__ import annotations
 
 
 class UnsupportedSpaceException(Exception):
-    """A space that something cannot work with."""
+    """Raised for a space that is not supported."""
 
 
 class EnvError(Exception):
-    """Something is wrong with an environment; the one to raise from ``step()`` and ``reset()``."""
+    """Error of an environment, to be raised in ``step()`` and ``reset()``."""
 
 
 class MultiAgentEnvError(Exception):
@@ -16,4 +16,4 @@ class MultiAgentEnvError(Exception):
 
 
 class NotSerializable(Exception):
-    """An object that cannot be sent to another process."""
+    """Raised for an object that cannot be sent to another process."""

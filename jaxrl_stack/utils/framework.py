@@ -1,4 +1,4 @@
-"""Imports of deep-learning frameworks that may not be installed; the one in use here is JAX."""
+"""Imports of deep-learning frameworks that may not be installed; this package uses JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def try_import_jax(error: bool = False) -> tuple[ModuleType, ModuleType]:
-    """``(jax, flax)``; both are always there.
+    """Returns ``(jax, flax)``, which are always installed.
 
     Args:
         error: Has no effect.
@@ -17,7 +17,7 @@ def try_import_jax(error: bool = False) -> tuple[ModuleType, ModuleType]:
 
 
 def try_import_torch(error: bool = False) -> tuple[ModuleType | None, Any]:
-    """``(torch, torch.nn)``, if PyTorch is installed; nothing here needs it.
+    """Returns ``(torch, torch.nn)`` if PyTorch is installed; this package does not need it.
 
     Args:
         error: Raise if it is not installed.
@@ -55,7 +55,9 @@ def try_import_tfp(error: bool = False) -> ModuleType | None:
 
 
 def _imported(name: str, message: str | None) -> Any:
-    """Imports a module; if it is not installed, raises an ImportError with the message, or returns None without one."""
+    """Imports a module. If it is not installed, raises ImportError with `message`, or returns None if `message` is
+    None.
+    """
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -71,7 +73,7 @@ def check_framework(function: str, framework: str | None) -> None:
 
 
 def convert_to_tensor(struct: Any, framework: str = "jax", device: Any = None) -> Any:
-    """A struct with JAX arrays in place of its numbers, lists and NumPy arrays.
+    """Converts the numbers, lists and NumPy arrays in a struct to JAX arrays.
 
     Args:
         struct: Any nesting of dicts, tuples and lists.
@@ -93,7 +95,7 @@ _NO_TORCH = (
 
 
 class _Absent:
-    """Placeholder of a module that is not installed: every name in it is a class without instances."""
+    """Placeholder of a module that is not installed; every attribute is a class without instances."""
 
     def __init__(self, name: str):
         self.__name__ = name

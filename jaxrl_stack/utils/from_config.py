@@ -1,4 +1,4 @@
-"""Objects made from a description of them, and the sentinel for arguments that were not passed."""
+"""Construction of objects from descriptions, and the sentinel for arguments that were not passed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _ShortRepr(type):
 
 
 class NotProvided(metaclass=_ShortRepr):
-    """Default of config arguments: leaves the setting as it is. (None is a value: it sets None.)
+    """Default of config arguments that leaves a setting unchanged (None is a value).
 
     Used as the class itself, never instantiated.
     """
@@ -59,7 +59,7 @@ def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
 
 
 def _described(text: str) -> Any:
-    """The dict that a text holds, or that the file which it names holds; else the text."""
+    """Dict described by a text, or by the file that the text names; else the text."""
     suffix = pathlib.PurePath(text).suffix
     if suffix in (".json", ".yaml", ".yml"):
         content = pathlib.Path(text).read_text()

@@ -37,7 +37,7 @@ def rgb2gray(img: np.ndarray) -> np.ndarray:
 
 
 def area_mean(pixels: np.ndarray, dim: int, axis: int) -> np.ndarray:
-    """Means over `dim` equal parts of an axis; a pixel on a border counts for both sides, by its share.
+    """Means over `dim` equal parts of an axis. A pixel at a border counts in both parts, weighted by overlap.
 
     By differences of running sums, not by a product with a matrix of weights: for images this small, the threads of the
     linear algebra library cost more than they bring, and several runners on one machine would fight for the cores.
@@ -62,7 +62,7 @@ def area_mean(pixels: np.ndarray, dim: int, axis: int) -> np.ndarray:
 
 
 def pillow() -> Any:
-    """The package PIL, with its modules Image, ImageDraw and ImageFont.
+    """Imports PIL with its modules Image, ImageDraw and ImageFont.
 
     Raises:
         ImportError: It is not installed; says how to install it.

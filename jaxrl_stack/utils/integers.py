@@ -1,4 +1,4 @@
-"""Integers: which of them a dtype holds, and which are choices of a discrete space. Needs NumPy and gymnasium only."""
+"""Checks of integers against dtypes and discrete spaces. Needs only NumPy and gymnasium."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def limits_of(dtype: np.dtype) -> tuple[int, int]:
 
 
 def outside_of(dtype: np.dtype, array: np.ndarray) -> int | None:
-    """An integer of an array that an integer dtype cannot hold; None without one."""
+    """Returns an integer of an array that does not fit an integer dtype; None if all fit."""
     if not array.size or np.can_cast(array.dtype, dtype):
         return None
     first, last = limits_of(dtype)

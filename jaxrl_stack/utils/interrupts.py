@@ -11,7 +11,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[None]:
-    """Inside of the block a first Ctrl-C waits until its end; a second one goes through at once.
+    """Context manager that delays a first Ctrl-C to the end of the block; a second one interrupts immediately.
 
     For calls of programs that donate their arguments, together with the assignment of their results: the call itself
     cannot be interrupted, so Python raises KeyboardInterrupt after it, when the old state is gone and the new one has

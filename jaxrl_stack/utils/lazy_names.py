@@ -13,7 +13,7 @@ def lazy_names(
     modules: Mapping[str, tuple[str, ...]],
     elsewhere: Callable[[str, str, Sequence[str]], Any] | None = None,
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__, __dir__`` of a package whose names are defined in modules that are expensive to import.
+    """Returns ``__getattr__, __dir__`` for a package whose names are defined in modules that are slow to import.
 
     Args:
         package: The package's ``__name__``.

@@ -1,4 +1,4 @@
-"""Facts from the trace of a pure function: the inputs that it uses, and the forms of its outputs."""
+"""Facts from the trace of a pure function: the inputs that it uses, and shapes and dtypes of its outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CALLS = ("jit", "pjit")
 
 
 class Once(NamedTuple):
-    """A function that was traced.
+    """Traced function.
 
     Attributes:
         call: Does what the function does without calling it again, for arguments of this structure, shapes and dtypes;
@@ -61,8 +61,8 @@ def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, o
 
 
 def read_inputs(program: Jaxpr, wanted: Sequence[bool]) -> list[bool]:
-    """Inputs of a program that its effects or wanted outputs can depend on; functions inside it that are jitted count
-    as if they were inlined.
+    """Marks the inputs of a program on which its effects or wanted outputs can depend. Jitted functions inside count as
+    inlined.
 
     Args:
         program: The program.

@@ -1,4 +1,4 @@
-"""LossPolicy: reaction to the loss of actors of one role, with the wording of its messages."""
+"""LossPolicy: reaction to the loss of actors of one role, with its messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class _Settings(NamedTuple):
-    """Names of a role's settings (None if it lacks one), and of the method of `AlgorithmConfig` that takes them."""
+    """Names of a role's settings (None if missing), and of the `AlgorithmConfig` method that sets them."""
 
     method: str
     restarts: str
@@ -88,7 +88,7 @@ class LossPolicy:
         return self.max_restarts if self.restarts else 0
 
     def setting_of(self, field: str) -> str | None:
-        """Name of the setting that an attribute comes from; None if the role has no setting for it."""
+        """Name of the setting for an attribute; None if the role has none."""
         return getattr(_SETTINGS.get(self.role), field, None)
 
     # ------------------------------------------------------------------------------------------------------- messages
@@ -103,7 +103,7 @@ class LossPolicy:
         return f"{self.role[0].upper()}{self.role[1:]} actors"
 
     def note_of_loss(self, actor_id: int) -> str:
-        """Note for the error of a loss: the reason why it is one, and the settings that change this."""
+        """Note for the error about a lost actor: the reason, and the settings that would tolerate it."""
         settings, name = _SETTINGS.get(self.role), self.name(actor_id)
         if self.restarts:
             limit = self.setting_of("max_restarts") or "max_restarts"

@@ -1,4 +1,4 @@
-"""States of several members of a population side by side: shared and separate parts."""
+"""States of several population members in one pytree: shared and separate leaves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _says_what_is_shared(node: Any) -> bool:
 
 
 def split_fixed(state: Any) -> tuple[Any, Any]:
-    """``(changing part, fixed part)`` of a state, each with None in place of the other.
+    """Splits a state into ``(changing part, fixed part)``, with None in place of missing leaves.
 
     What never changes is in the fields that `fixed_fields` of its class names, which all members share.
     """
@@ -53,14 +53,14 @@ def split_fixed(state: Any) -> tuple[Any, Any]:
 
 
 def with_fixed(state: Any, fixed: Any) -> Any:
-    """A state with the fixed part that `split_fixed` took out."""
+    """Returns a state with the fixed part from `split_fixed`."""
     if fixed is None:
         return state
     return dataclasses.replace(state, **{name: getattr(fixed, name) for name in fixed.fixed_fields})
 
 
 def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
-    """`jax.tree.map` over the leaves that each member has separately.
+    """`jax.tree.map` over the leaves that members do not share.
 
     Args:
         function: Called with the leaves of all `trees`.
@@ -78,7 +78,7 @@ def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Ca
 
 
 def stacked(axes: Any, states: Sequence[Any]) -> Any:
-    """The states of several members as one, on the host.
+    """Stacks the states of several members, on the host.
 
     Args:
         axes: Result of `member_axes` for one of them.

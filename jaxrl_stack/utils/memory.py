@@ -1,4 +1,4 @@
-"""Estimates of the memory that arrays of given shapes need, before they are allocated, and of free memory.
+"""Estimates of the memory for arrays of given shapes, before allocation, and of free memory.
 
 Nothing is compiled or allocated; shapes may have any size.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TooManyError(ValueError):
-    """More than memory holds.
+    """Raised if an estimate exceeds the memory.
 
     Args:
         message: Problem and remedy.
@@ -39,7 +39,7 @@ class TooManyError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes of arrays that hold the same rows.
+    """Estimated bytes of arrays with a common number of rows.
 
     Attributes:
         what: Name of the arrays, for messages.
@@ -57,19 +57,19 @@ class MemoryEstimate:
     def of_shapes(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, Any], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """From ``{column: pytree of arrays or jax.ShapeDtypeStructs}``, each with all rows."""
+        """Creates an estimate from ``{column: pytree of arrays or jax.ShapeDtypeStructs}`` with all rows."""
         return cls(what, counts, {name: bytes_of_shapes(column) for name, column in columns.items()}, is_complete)
 
     @classmethod
     def of_rows(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, int], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """From ``{column: bytes per row}``."""
+        """Creates an estimate from ``{column: bytes per row}``."""
         num_rows = math.prod(counts.values())
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """So many of `of` equal parts, rounded up; they divide the first of the counts."""
+        """Estimate of `number` of `of` equal parts, rounded up; divides the first count."""
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])
         columns = {name: -(-size * number // of) for name, size in self.columns.items()}
@@ -88,12 +88,12 @@ class MemoryEstimate:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all counts."""
+        """Number of rows: the product of all counts."""
         return math.prod(self.counts.values())
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes of a row over all columns, rounded up; values that several rows share count in each row."""
+        """Bytes per row over all columns, rounded up; values shared by several rows count in each row."""
         return -(-self.num_bytes // max(1, self.num_rows))
 
     @property
@@ -131,7 +131,7 @@ def bytes_of_shapes(tree: Any) -> int:
 
 
 def space_bytes(space: Space) -> int:
-    """Bytes of one element of `space` in an array of its dtype; int64 and float64 count as JAX's 32 bits.
+    """Bytes of one element of `space` as an array; int64 and float64 count as 32 bits, as in JAX.
 
     Raises:
         TypeError: `space` has no fixed shape.
@@ -170,7 +170,7 @@ def require_memory(estimate: MemoryEstimate, limit: int | None, *, where: str, r
 
 @dataclasses.dataclass(frozen=True)
 class HostMemory:
-    """Memory of this machine, or of the container that this process runs in.
+    """Memory of this machine, or of the container of this process.
 
     Attributes:
         total: Bytes in all.
@@ -182,7 +182,7 @@ class HostMemory:
 
 
 def available_host_bytes() -> int | None:
-    """Bytes that can still be allocated on this machine; None where that is unknown."""
+    """Bytes that can still be allocated on this machine; None if unknown."""
     host = host_memory()
     return None if host is None else host.available
 
@@ -204,7 +204,7 @@ def available_memory(device: Device) -> int | None:
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory | None:
-    """Total and available memory of ``/proc/meminfo``, or of this process's control group (v1, v2) if it is less.
+    """Total and available memory from ``/proc/meminfo``, or from this process's control group (v1, v2) if that is less.
 
     Args:
         root: Folder that contains ``proc`` and ``sys``.
@@ -225,7 +225,7 @@ def host_memory(root: Path = Path("/")) -> HostMemory | None:
 
 
 def _group_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """``(limit, bytes in use)`` of the control groups of this process and of those around them, where limited."""
+    """Yields ``(limit, bytes in use)`` of this process's control group and of its ancestors with a limit."""
     groups = root / "proc/self/cgroup"
     if not groups.is_file():
         return

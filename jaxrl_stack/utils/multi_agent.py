@@ -1,4 +1,4 @@
-"""Flags of several agents: ends of single agents and of the whole episode."""
+"""Termination flags of several agents and of the whole episode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ALL = "__all__"
 
 
 def agent_flags(agents: Collection[Hashable], flags: Mapping[Any, Any]) -> set[Hashable]:
-    """Agents with a set flag, by themselves or through ``"__all__"``, which ends all agents in the same way.
+    """Agents whose flag is set, directly or by ``"__all__"``.
 
     Args:
         agents: Ids of agents that have not ended.
@@ -26,7 +26,7 @@ def episode_flags(
     terminateds: Mapping[Any, Any],
     truncateds: Mapping[Any, Any],
 ) -> tuple[bool, bool]:
-    """Whether an episode is terminated, and whether it is truncated.
+    """Returns ``(terminated, truncated)`` of an episode.
 
     ``"__all__"`` decides where one of the two has it: an explicit False continues the episode, although no agent may
     be present. Without it the episode ends with the last of its agents: terminated if all of them are, truncated if one

@@ -61,5 +61,5 @@ def _name(path: Any) -> str:
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether it is an array of PRNG keys."""
+    """Whether a leaf is an array of PRNG keys."""
     return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -1,4 +1,4 @@
-"""Nested NumPy data (dicts, tuples and lists of arrays) and the gymnasium spaces that describe it; for the host."""
+"""Nested NumPy data (dicts, tuples and lists of arrays) and their gymnasium spaces, on the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """``jax.tree.map``, for which None is a leaf here: an item of an episode may be one.
+    """``jax.tree.map`` that treats None as a leaf, because an episode's item may be None.
 
     Structures of other kinds of mappings or sequences than `tree`, with its keys and lengths, do, too.
 
@@ -29,7 +29,7 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def owned(tree: Any) -> Any:
-    """A copy of dicts, lists, tuples and arrays, which environments may fill with other values later."""
+    """Copies dicts, lists, tuples and arrays, because environments may overwrite theirs later."""
     if isinstance(tree, np.ndarray):
         return tree.copy()
     if type(tree) is dict:
@@ -38,12 +38,12 @@ def owned(tree: Any) -> Any:
 
 
 def tree_leaves(tree: Any) -> list[Any]:
-    """``jax.tree.leaves``, likewise."""
+    """``jax.tree.leaves`` that treats None as a leaf."""
     return jax.tree.leaves(tree, is_leaf=_is_none)
 
 
 def _plain(tree: Any) -> Any:
-    """The structure with dicts and tuples only."""
+    """Converts a structure to dicts and tuples only."""
     if isinstance(tree, Mapping):
         return {key: _plain(value) for key, value in tree.items()}
     return tuple(map(_plain, tree)) if isinstance(tree, list | tuple) else tree
@@ -65,7 +65,7 @@ def batch(items: Sequence[Any]) -> Any:
 
 
 def unbatch(tree: Any) -> list[Any]:
-    """Split a structure with leaves `[n, ...]` into a list of its n rows (views where a row is an array)."""
+    """Splits a structure with leaves `[n, ...]` into a list of n rows; rows that are arrays are views."""
     return [take(tree, row) for row in range(batch_size(tree))]
 
 
@@ -75,18 +75,18 @@ def take(tree: Any, index: Any) -> Any:
 
 
 def row(tree: Any, index: int) -> Any:
-    """A copy of one row: the arrays that it is of may be written to again."""
+    """Copies one row, because the arrays may be overwritten later."""
     return tree_map(lambda leaf: np.array(leaf[index]), tree)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two items of one structure are the same; NaN equals itself."""
+    """Whether two items of equal structure have equal values; NaN equals NaN."""
     same = tree_map(lambda a, b: np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc"), left, right)
     return all(tree_leaves(same))
 
 
 def batch_size(tree: Any) -> int:
-    """Return the common size of the leading axis of all leaves.
+    """Returns the common size of the leading axis of all leaves.
 
     Raises:
         ValueError: if there is no leaf, a leaf has no axis, or the sizes differ.
@@ -99,7 +99,7 @@ def batch_size(tree: Any) -> int:
 
 
 def cast_lossless(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    """Return `values` as `dtype`, or None if that would change a value (but floats may be rounded)."""
+    """Converts `values` to `dtype`; None if that would change a value other than by rounding floats."""
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
     rounds = dtype.kind in "fc" and np.can_cast(values.dtype, dtype, "same_kind")
@@ -107,7 +107,7 @@ def cast_lossless(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
 
 
 def full_like_item(item: Any, value: Any) -> Any:
-    """Return a structure like `item` whose numeric leaves are filled with the number `value`.
+    """Returns a structure like `item` with all numeric leaves filled with `value`.
 
     Leaves keep their shape, and their dtype where it can hold `value` (the smallest common dtype otherwise).
     Where `item` has no leaves, or leaves that are not numbers, `value` itself is returned.
@@ -127,12 +127,12 @@ def full_like_item(item: Any, value: Any) -> Any:
 
 
 def space_struct(space: gym.Space) -> Any:
-    """Return the elementary spaces of `space`: in a dict for `Dict`, in a tuple for `Tuple`, else itself."""
+    """Returns the elementary spaces of `space`: in a dict for `Dict`, in a tuple for `Tuple`, else itself."""
     return map_parts(lambda part: part, space)
 
 
 def blank_item(struct: Any) -> Any:
-    """Return a valid item for a `space_struct`: the first category of discrete spaces, zeros elsewhere.
+    """Returns a valid item for a `space_struct`: the first category of discrete spaces, zeros elsewhere.
 
     Raises:
         ValueError: if an elementary space has no fixed shape.

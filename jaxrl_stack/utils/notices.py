@@ -30,7 +30,7 @@ def notice_once(message: str, key: str | None = None) -> None:
 
 
 def share_notices(group: str) -> None:
-    """From now on, of the processes of this machine that name the same group one gives a notice.
+    """Makes processes on this machine with the same `group` print each notice only once.
 
     For the actors of a run: all runners and all of Tune's trials have the same to say.
     """

@@ -19,7 +19,7 @@ MAX_LOG_NN_OUTPUT = 2
 
 
 def convert_to_numpy(x: Any, reduce_type: bool = True) -> Any:
-    """A struct with NumPy arrays in place of JAX's (and PyTorch's).
+    """Converts the JAX and PyTorch arrays in a struct to NumPy.
 
     Args:
         x: Any nesting of dicts, tuples and lists.
@@ -40,7 +40,7 @@ def convert_to_numpy(x: Any, reduce_type: bool = True) -> Any:
 
 
 def fc(x: Any, weights: Any, biases: Any = None, framework: str | None = None) -> np.ndarray:
-    """A dense layer.
+    """Applies a dense layer.
 
     Args:
         x: ``[B, n]``.
@@ -60,7 +60,7 @@ def fc(x: Any, weights: Any, biases: Any = None, framework: str | None = None) -
 def flatten_inputs_to_1d_tensor(
     inputs: Any, spaces_struct: Any = None, time_axis: bool = False, batch_axis: bool = True
 ) -> np.ndarray:
-    """One float32 vector per row: discrete parts one-hot, all others raveled, dicts by sorted keys.
+    """Flattens inputs to one float32 vector per row: discrete parts one-hot, other parts raveled, dicts by sorted keys.
 
     Args:
         inputs: Struct of arrays ``[B, T, ...]``, ``[B, ...]`` or ``[...]``, as the two arguments below say.
@@ -98,7 +98,7 @@ def flatten_inputs_to_1d_tensor(
 
 
 def make_action_immutable(obj: Any) -> Any:
-    """An array that refuses to be written to, or a read-only view of a dict; anything else as it is."""
+    """Makes an array or dict read-only; returns other objects unchanged."""
     if isinstance(obj, np.ndarray):
         obj.setflags(write=False)
         return obj
@@ -111,7 +111,7 @@ def huber_loss(x: Any, delta: float = 1.0) -> np.ndarray:
 
 
 def l2_loss(x: Any) -> np.floating:
-    """``sum(x²) / 2``."""
+    """Computes ``sum(x²) / 2``."""
     return np.sum(np.square(x)) / 2
 
 
@@ -143,7 +143,7 @@ def one_hot(
 
 
 def one_hot_multidiscrete(x: Any, depths: Iterable[int]) -> np.ndarray:
-    """One-hot vectors of integers ``[..., k]``, side by side: float32 ``[..., sum(depths)]``.
+    """One-hot vectors of integers ``[..., k]``, concatenated: float32 ``[..., sum(depths)]``.
 
     Args:
         x: The integers.
@@ -161,7 +161,7 @@ def lstm(
     time_major: bool = False,
     forget_bias: float = 1.0,
 ) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """A layer of LSTM cells (Hochreiter and Schmidhuber, 1997), whose gates are in TensorFlow's order.
+    """Applies an LSTM layer (Hochreiter and Schmidhuber, 1997) with gates in TensorFlow's order.
 
     Args:
         x: Inputs ``[B, T, n]``; with `time_major` ``[T, B, n]``.

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def optional_import(module: str, *, purpose: str, install: str, package: str | None = None) -> Any:
-    """Import a module of a package that may be absent.
+    """Imports a module of an optional package; the error names the install command.
 
     Args:
         module: Full name of the module.

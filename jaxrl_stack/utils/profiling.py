@@ -1,4 +1,4 @@
-"""Profile of an iteration: a trace of JAX's profiler, and the shares of a training step's parts."""
+"""Profiling of an iteration: a trace of JAX's profiler, and the fractions of time of a training step's parts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Profiler:
     def around(
         self, iteration: int, driver: Driver, directory: str | os.PathLike[str] | None
     ) -> Iterator[dict[str, Any]]:
-        """Trace this iteration if it is one of them.
+        """Context manager that traces the iteration if it is selected.
 
         Args:
             iteration: Number of the iteration.
@@ -75,7 +75,7 @@ class Profiler:
 
 
 def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
-    """Share of each named scope in the total time of a program's instructions, over all devices and threads.
+    """Fraction of each named scope in the total time of a program's instructions, over all devices and threads.
 
     Args:
         folder: Folder of one trace.
@@ -97,7 +97,7 @@ def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
 
 
 def compiled_text(lowered: Any) -> str:
-    """The text of a program after compilation, with the scopes of today: a cached one may have been compiled without.
+    """Text of a compiled program with current scopes; a cached program may have been compiled without them.
 
     An option that changes nothing passes what is cached in this process; that on disk is told apart by the setting.
     """
@@ -111,7 +111,7 @@ def compiled_text(lowered: Any) -> str:
 
 
 def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Share of each timer, and of the time that no timer covers, in an iteration of a given length in seconds."""
+    """Fraction of an iteration's seconds for each timer, and for the rest."""
     return _as_shares({**timers, OTHER: max(0.0, seconds - sum(timers.values()))})
 
 

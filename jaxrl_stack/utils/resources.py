@@ -22,7 +22,9 @@ Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "offline_eval
 
 
 class RoleSettings(NamedTuple):
-    """Names of the settings for a process's CPUs, GPUs and other resources, and for the number of such processes."""
+    """Names of the settings for the CPUs, GPUs and other resources of a process, and for the number of such
+    processes.
+    """
 
     cpus: str
     gpus: str
@@ -77,7 +79,7 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 
 def learner_cpus(config: AlgorithmConfig) -> float:
-    """CPUs of one learner: ``num_cpus_per_learner``, where "auto" is 1 without a GPU and 0 with one."""
+    """Number of CPUs of one learner: ``num_cpus_per_learner``; "auto" is 1 without a GPU, 0 with one."""
     if config.num_cpus_per_learner in ("auto", None):
         return 0 if config.num_gpus_per_learner else 1
     return float(config.num_cpus_per_learner)
@@ -130,7 +132,7 @@ def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
-    """The role of each actor, in the order of the bundles. Environments on the device need no runners."""
+    """Role of each actor, in the order of the bundles. Environments on the device need no runners."""
     # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
     numbers: dict[Role, int] = {
         "env_runner": 0 if config.env is None else config.num_sampling_actors,
@@ -154,14 +156,14 @@ def _can_grow() -> bool:
 
 
 def is_one_machine() -> bool:
-    """Whether all actors run on this machine: Ray is connected to a cluster of one node that cannot grow."""
+    """Whether all actors run on this machine: the Ray cluster has one node and cannot grow."""
     import ray
 
     return ray.is_initialized() and not _can_grow() and sum(node["Alive"] for node in ray.nodes()) == 1
 
 
 def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> None:
-    """Make sure that the cluster that Ray is connected to can ever hold an algorithm's actors.
+    """Checks that the connected Ray cluster can provide the resources of an algorithm's actors.
 
     What others use at the moment does not matter: one can wait for that. A cluster that can grow is not checked.
 
@@ -183,7 +185,7 @@ def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> N
 
 
 def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, main_process: bool = False) -> str | None:
-    """Why these nodes can never hold an algorithm's actors, or None if nothing speaks against it.
+    """Reason why these nodes cannot provide the resources of an algorithm's actors; None if they may.
 
     Args:
         config: The algorithm's config.
@@ -310,7 +312,7 @@ def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 
 
 
 def remove_placement_group(group: Any) -> None:
-    """Frees a group of `create_placement_group`. A tuner's group is kept; None is ignored."""
+    """Frees a group from `create_placement_group`. Ignores None and a tuner's group."""
     import ray
 
     if group is not None and ray.is_initialized() and group != ray.util.get_current_placement_group():
@@ -333,7 +335,7 @@ def scheduling_strategy(group: Any, index: int) -> Any:
 
 
 def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping[str, Any]) -> list[Any]:
-    """`scheduling_strategy` of each of several actors of one role.
+    """`scheduling_strategy` for each of several actors of one role.
 
     Args:
         group: From `create_placement_group`.
@@ -346,7 +348,7 @@ def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping
 
 
 def in_bundle(group: Any, index: int) -> Any:
-    """The ``scheduling_strategy`` of an actor in one of a placement group's bundles; -1 for any of them."""
+    """``scheduling_strategy`` for an actor in a placement group's bundle; index -1 for any bundle."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     return PlacementGroupSchedulingStrategy(
@@ -359,7 +361,7 @@ def in_bundle(group: Any, index: int) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class RayLease:
-    """The use of a Ray instance by something that needs it; several can share one.
+    """Use of a Ray instance. Several leases can share one instance.
 
     Attributes:
         node_id: The instance that was started for it; None if the user's was found.
@@ -368,11 +370,11 @@ class RayLease:
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether Ray was started for it."""
+        """Whether Ray was started for this lease."""
         return self.node_id is not None
 
     def release(self) -> None:
-        """Shuts Ray down if it was started for this lease (or leases that share it) and no other lease is held."""
+        """Shuts Ray down if it was started for leases and this is the last one."""
         import ray
 
         node_id, self.node_id = self.node_id, None
@@ -388,7 +390,7 @@ _leases: Counter[str] = Counter()
 
 
 def start_ray_if_needed(config: AlgorithmConfig | None = None) -> RayLease:
-    """Connect to Ray: the instance that the user started, a running cluster (``RAY_ADDRESS``), or a new local one.
+    """Connects to Ray: the user's instance, a running cluster (``RAY_ADDRESS``), or a new local instance.
 
     Args:
         config: The config of an algorithm that a new instance has to hold, even if its processes then share cores.
@@ -432,7 +434,7 @@ def _without_unneeded_services() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_notice_of_tokens() -> Iterator[None]:
-    """Suppresses Ray's warning about its port token, which matters only if ports are open to others."""
+    """Context manager that suppresses Ray's warning about its port token, which matters only for open ports."""
 
     def is_of_use(record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith("Token authentication is enabled")

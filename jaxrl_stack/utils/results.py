@@ -1,4 +1,4 @@
-"""The nested dict that `Algorithm.train` returns: its keys, and access by path."""
+"""Nested dict that `Algorithm.train` returns: keys, and access by path."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def empty_result(
     loss_keys: Sequence[str] = ("total_loss",),
     evaluation: bool = False,
 ) -> dict[str, Any]:
-    """A result with every key that an algorithm's results have, before anything is known.
+    """Result with all keys of an algorithm's results, before any value is known.
 
     Args:
         module_ids: Modules that sample and learn.
@@ -214,7 +214,7 @@ def adds_up(name: str) -> bool:
 
 
 def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Merge nested dicts in place; values of `new` win. Dicts of `new` are copied, other values are shared."""
+    """Merges nested dicts in place; values of `new` take precedence. Dicts of `new` are copied, other values shared."""
     for key, value in new.items():
         if isinstance(value, dict):  # not Mapping: ten times as long to tell, for every number of every result
             below = into.get(key)
@@ -226,7 +226,7 @@ def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:
 
 
 def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
-    """Nested dicts as one flat dict.
+    """Flattens nested dicts to one dict.
 
     Args:
         nested: A result. Keys that are no strings become strings.
@@ -239,7 +239,7 @@ def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
 
 
 def nested_leaves(tree: Mapping[Any, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """``(path, value)`` of everything in nested dicts that is no dict; parts of paths become strings."""
+    """Yields ``(path, value)`` of all values in nested dicts that are no dicts; path parts become strings."""
     for name, value in tree.items():
         path = (*prefix, str(name))
         if isinstance(value, Mapping):
@@ -299,7 +299,7 @@ def _paths_of_numbers(result: Mapping[Any, Any]) -> list[str]:
 
 
 def _similar(key: str, keys: Sequence[str]) -> list[str]:
-    """Paths among `keys` that one which is not there may mean, the likeliest first."""
+    """Paths in `keys` similar to a missing one, most likely first."""
     name = key.rsplit("/", 1)[-1]
     if name in _OLD_KEYS:
         return [_OLD_KEYS[name]]

@@ -20,7 +20,7 @@ Attributes = Mapping[str, tuple[Any, ...]]
 
 
 def impurity(function: Callable[..., Any], *args: Any, program: Any = None, thorough: bool = False) -> str | None:
-    """Difference between two traces of a function; None if there is none.
+    """Difference between two traces of a function; None if they are equal.
 
     Args:
         function: Function of `args`.
@@ -51,13 +51,14 @@ def _fresh_caches() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _trace_number() -> Any:
-    """Context manager in which jitted functions are traced again; always the same context, so that caches do not
-    grow."""
+    """Context manager in which jitted functions are traced again; always the same object, so that caches do not
+    grow.
+    """
     return jax.make_user_context(0)
 
 
 def _constants(program: Any) -> Iterator[Any]:
-    """Arrays and numbers that are part of a program, and names of its operations."""
+    """Yields arrays and numbers in a program, and names of its operations."""
     yield from getattr(program, "consts", ())
     inner = getattr(program, "jaxpr", program)
     for equation in inner.eqns:
@@ -113,7 +114,7 @@ def _length(leaf: Any) -> int | None:
 
 
 def changed_attributes(before: Attributes, after: Attributes) -> list[str]:
-    """Names of the attributes that hold something else than before, are new or are gone."""
+    """Names of attributes that were changed, added or removed."""
     return [
         name
         for name in {**before, **after}
@@ -128,5 +129,5 @@ def _are_same(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
 
 
 def leaked_attributes(thing: Any) -> list[str]:
-    """Names of the attributes that hold an array of a trace, which is over."""
+    """Names of attributes that hold a traced array of a finished trace."""
     return [name for name, value in vars(thing).items() if any(isinstance(leaf, Tracer) for leaf in _leaves(value))]

@@ -12,7 +12,7 @@ NUM_SEEDS = 2**31 - 2**20
 
 
 def derived_seed(stream: str, *numbers: int) -> int:
-    """A seed that follows from a name and integers and from nothing else, in any process.
+    """Derives a seed from a name and integers; equal in all processes.
 
     Sums such as ``seed + index`` overlap: seeds 0 and 1 would share all environments but one. Here other numbers mean
     another seed, but for the one in 2**31 that every hash has.
@@ -29,7 +29,7 @@ def derived_seed(stream: str, *numbers: int) -> int:
 
 
 def generator_state(generator: np.random.Generator) -> dict[str, Any]:
-    """The state of a NumPy generator as data that any format can hold: no integer has more than 64 bits.
+    """State of a NumPy generator without integers above 64 bits, so that any file format can store it.
 
     Args:
         generator: The generator; where its kind has an integer as a part of its state, there is a list of two here.
@@ -42,7 +42,7 @@ def generator_state(generator: np.random.Generator) -> dict[str, Any]:
 
 
 def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -> None:
-    """Loads a state of `generator_state`, or the bit generator's own state.
+    """Loads a state from `generator_state`, or from the bit generator.
 
     Raises:
         ValueError: The state is of another kind of generator.

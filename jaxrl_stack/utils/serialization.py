@@ -1,4 +1,4 @@
-"""Values and classes as plain data, by RLlib's names. The JSON form of spaces is this package's."""
+"""Conversion of values and classes to plain data, under RLlib's names. The JSON form of spaces is this package's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ space_from_dict = gym_space_from_dict = spaces.space_from_dict
 
 
 def convert_numpy_to_python_primitives(obj: Any) -> Any:
-    """Dicts, lists and tuples with Python's numbers, strings and lists in place of NumPy's and JAX's."""
+    """Converts NumPy and JAX values in dicts, lists and tuples to Python numbers, strings and lists."""
     if isinstance(obj, Mapping):
         return {key: convert_numpy_to_python_primitives(value) for key, value in obj.items()}
     if isinstance(obj, tuple | list):
@@ -27,7 +27,7 @@ def convert_numpy_to_python_primitives(obj: Any) -> Any:
 
 
 def check_if_args_kwargs_serializable(args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Make sure that arguments can be sent to other processes.
+    """Checks that arguments can be sent to other processes.
 
     Raises:
         NotSerializable: Names the argument that cannot.
@@ -45,12 +45,12 @@ def check_if_args_kwargs_serializable(args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def serialize_type(type_: type | str) -> str:
-    """``"module.Class"`` of a class; a text stays as it is."""
+    """Converts a class to ``"module.Class"``; returns a text unchanged."""
     return type_ if isinstance(type_, str) else f"{type_.__module__}.{type_.__qualname__}"
 
 
 def deserialize_type(module: str | type, error: bool = False) -> Any:
-    """Class of a text ``"module.Class"``, whose module is imported: only for texts that you trust.
+    """Imports the class ``"module.Class"``. Use it only for trusted texts.
 
     Checkpoints are not read with it; see `jaxrl_stack.utils.checkpoints.register_class`.
 

@@ -1,4 +1,4 @@
-"""Calls of users' functions and classes: whether they take their arguments, and errors that name the setting."""
+"""Calls of users' functions and classes: checks of their signatures, and errors that name the setting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def call_problem(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str | None:
-    """Why `function` cannot be called with these arguments; None if it can, or if its signature is not known."""
+    """Reason why `function` cannot be called with these arguments; None if it can, or if its signature is unknown."""
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
@@ -19,7 +19,7 @@ def call_problem(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str
 
 
 def call_users(function: Callable[..., Any], called: str, *args: Any, **kwargs: Any) -> Any:
-    """Calls a user's function. Its errors get a note that names the setting.
+    """Calls a user's function; adds a note that names the setting to its errors.
 
     Args:
         function: The function.

@@ -1,4 +1,4 @@
-"""Copies of a state that compiled programs donate, for when one of them fails while it runs."""
+"""Snapshots of states that compiled programs donate, to recover from a failed call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST_SHARE = 0.005
 
 
 class Snapshots:
-    """Copy of a state on its devices, taken before every n-th call of the program that donates it.
+    """Snapshot of a state on its devices, taken before every n-th call of the program that donates the state.
 
     A program that fails while it runs, because a host callback raises or an accelerator's memory is full, has taken
     the arrays along that were donated to it. What can be gone on from then is the last copy.
@@ -68,11 +68,11 @@ class Snapshots:
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` has replaced `old` in the state, a change that needs no new copy."""
+        """Records that `new` replaces `old` in the state, without taking a new snapshot."""
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def forget(self) -> None:
-        """Free the copy; the next call makes a new one."""
+        """Frees the snapshot; the next call takes a new one."""
         self.state, self.num_calls, self._newest = None, 0, ()
 
 
@@ -82,7 +82,7 @@ def _copied(tree: Any) -> Any:
 
 
 def is_lost(*state: Any) -> bool:
-    """Whether arrays of a state cannot be read any more. Waits for the programs that make them.
+    """Whether arrays of a state are no longer readable. Waits for the programs that compute them.
 
     They were donated to a program that failed, or are what a failed program should have made.
     """

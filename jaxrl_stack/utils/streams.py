@@ -1,4 +1,4 @@
-"""Named streams of random numbers: whatever draws has a PRNG key that nothing else draws from.
+"""Named streams of random numbers: each consumer has a separate PRNG key.
 
 Two levels. What follows from the seed of a config has a number of its own, `Stream` (integer seeds, for what is not
 JAX, are in `seeds.py`). Within one step, consumers (connectors, the module, final observations) have names, `named`;
@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """Independent random streams of one seed; a change of these numbers changes the results of every seed."""
+    """Independent random streams of one seed. Changing these numbers changes the results of every seed."""
 
     LEARNER = 1
     ROLLOUT = 2

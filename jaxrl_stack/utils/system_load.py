@@ -26,7 +26,7 @@ class SystemLoad:
         self._latest: dict[str, float] = {}
 
     def read(self) -> dict[str, float]:
-        """``cpu_util_percent`` and ``ram_util_percent``, 0 to 100, of the whole machine; empty until they are known."""
+        """``cpu_util_percent`` and ``ram_util_percent`` of the machine, 0 to 100; {} until known."""
         now = time.monotonic()
         if self._psutil is not None and now - self._read_at >= _READ_EVERY:
             self._read_at = now

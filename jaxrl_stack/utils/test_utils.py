@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def check(
     x: Any, y: Any, decimals: int = 5, atol: float | None = None, rtol: float | None = None, false: bool = False
 ) -> None:
-    """Assert that two structs hold the same numbers.
+    """Asserts that two structs contain equal numbers.
 
     Args:
         x: Dicts, tuples and lists of arrays (NumPy, JAX, PyTorch), numbers, bools, texts, None, or metrics' `Stats`.
@@ -52,7 +52,7 @@ def check_learning_achieved(
     evaluation: bool | None = None,
     metric: str = f"{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}",
 ) -> None:
-    """Make sure that the best of a tuner's trials has reached a value with its last result.
+    """Checks that the last result of a tuner's best trial has reached a value.
 
     Args:
         tune_results: Result of ``Tuner.fit()``.
@@ -75,7 +75,7 @@ def check_learning_achieved(
 
 
 def check_train_results_new_api_stack(train_results: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Asserts that a result of ``Algorithm.train()`` has the groups that every result has.
+    """Asserts that a result of ``Algorithm.train()`` has all standard groups.
 
     Returns:
         `train_results`.

@@ -15,7 +15,7 @@ from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
 
 
 def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Callable[[str], Any]) -> dict[str, Any]:
-    """Settings of modules with every schedule replaced by its value at `timesteps`.
+    """Replaces every schedule in modules' settings by its value at `timesteps`.
 
     Args:
         settings: ``{"modules": {module_id: {name: float32 or schedule}}}``, and more schedules.
@@ -31,7 +31,7 @@ def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Call
 
 
 class TracedConfigView:
-    """Config whose traced settings are the program's current arrays.
+    """View of a config in which traced settings have the program's current arrays as values.
 
     ``view.clip_param`` is the ``float32[]`` array that travels through the compiled program (a schedule is
     already evaluated); every other attribute is the frozen config's own. So one program serves all values of
@@ -71,7 +71,7 @@ class TracedConfigView:
         return getattr(self, name) if name in self._values else self._config[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Like ``view[name]``, with a default for names that the config does not know."""
+        """``view[name]``, or `default` for unknown names."""
         return getattr(self, name) if name in self._values else self._config.get(name, default)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -81,7 +81,7 @@ class TracedConfigView:
         )
 
     def get_config_for_module(self, module_id: str) -> TracedConfigView:
-        """The view on the config of one module, with that module's overrides and current arrays."""
+        """View of one module's config, with its overrides and current arrays."""
         view = TracedConfigView(
             self._config.get_config_for_module(module_id),
             self._values_by_module.get(module_id, self._values),
@@ -97,7 +97,7 @@ class TracedConfigView:
 
 @contextlib.contextmanager
 def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
-    """Turns JAX's error about Python branching on an array into one that names the setting.
+    """Context manager that converts JAX's error about Python branches on arrays to one that names the setting.
 
     Wrap the tracing of user code (losses, hooks) in it.
 

@@ -1,4 +1,4 @@
-"""Replacements for code that JAX cannot trace: for the errors of environments, networks and losses."""
+"""Advice for code that JAX cannot trace, for errors of environments, networks and losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TORCH_METHODS = {
 
 
 def remedy(error: BaseException) -> str:
-    """Repair of code that JAX cannot trace, as a sentence; empty for other errors.
+    """Sentence that tells how to rewrite code that JAX cannot trace; "" for other errors.
 
     Args:
         error: Raised by code of the user while JAX traced it.

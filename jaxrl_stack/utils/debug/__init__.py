@@ -1,4 +1,4 @@
-"""Help with debugging: random numbers that are the same in each run, and nested data as text."""
+"""Debugging helpers: reproducible random numbers, and nested data as text."""
 
 from jaxrl_stack.utils.debug.deterministic import update_global_seed_if_necessary
 from jaxrl_stack.utils.debug.summary import summarize

@@ -10,7 +10,7 @@ from jaxrl_stack.utils.framework import check_framework
 
 
 def update_global_seed_if_necessary(framework: str | None = None, seed: int | None = None) -> None:
-    """Seed Python's and NumPy's global generators, for environments that draw from them.
+    """Seeds Python's and NumPy's global generators, for environments that use them.
 
     JAX has no global generator: ``config.debugging(seed=...)`` seeds modules, learners, runners and environments.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 
 class _Text(str):
-    """A text that prints without quotation marks."""
+    """Text that prints without quotation marks."""
 
     def __repr__(self) -> str:
         return str(self)

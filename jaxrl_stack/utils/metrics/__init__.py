@@ -1,4 +1,4 @@
-"""Names of metrics and of the groups that results arrange them in. Values are RLlib's."""
+"""Names of metrics and of their groups in results, with RLlib's values."""
 
 from __future__ import annotations
 

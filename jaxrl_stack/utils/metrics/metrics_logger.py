@@ -38,8 +38,8 @@ FOREIGN_MEMBERS = dict.fromkeys(("log", "log_metric", "log_scalar", "add_scalar"
 
 
 class MetricsLogger:
-    """Logger that stores values under names or paths, reduces each in its own way, and merges other loggers'
-    statistics.
+    """Logger that stores values by name or path, reduces each metric in its own way, and merges statistics of other
+    loggers.
 
     A key is a name, or a path such as ``("learners", "default_policy", "my_loss")``. The first call that
     logs a key fixes its reduction; later calls may leave it out, but not contradict it.
@@ -220,7 +220,7 @@ class MetricsLogger:
         )
 
     def _stats_of(self, key: Key, reduce: str | None, **settings: Any) -> StatsBase:
-        """The statistics of a key, made if it is new and compared with the arguments if it is not."""
+        """Statistics of a key. Creates new ones; for existing ones, checks that the arguments agree."""
         path = _path(key)
         given = {name: value for name, value in settings.items() if value is not None}
         if self._callback is not None and self._is_reserved is not None and self._is_reserved(path):
@@ -313,7 +313,7 @@ class MetricsLogger:
                 raise ValueError(f"aggregate(): {'/'.join(path)}: {error}") from error
 
     def merge_and_log_n_dicts(self, stats_dicts: Sequence[Mapping[str, Any]], *, key: Key | None = None) -> None:
-        """Old name of `aggregate`."""
+        """Deprecated name of `aggregate`."""
         warnings.warn("`merge_and_log_n_dicts` is now called `aggregate`.", DeprecationWarning, stacklevel=2)
         self.aggregate(stats_dicts, key=key)
 
@@ -327,7 +327,7 @@ class MetricsLogger:
         throughput: bool = False,
         latest_merged_only: bool = False,
     ) -> Any:
-        """Returns one metric, or a part of the tree, without clearing anything.
+        """Returns one metric or a subtree, without clearing it.
 
         Values that are logged here come before values that are `reported` under the same name.
 
@@ -449,7 +449,7 @@ class MetricsLogger:
         self.stats = stats
 
     def set_value(self, *args: Any, **kwargs: Any) -> None:
-        """Removed.
+        """Removed: raises an error that names the replacement.
 
         Raises:
             ValueError: Always; names the replacement.
@@ -457,7 +457,7 @@ class MetricsLogger:
         raise ValueError("`set_value` is gone: use `log_value`, or delete() and log again.")
 
     def activate_tensor_mode(self, *args: Any, **kwargs: Any) -> None:
-        """Without effect."""
+        """Does nothing; exists for code written for RLlib."""
         message = "There is no tensor mode: compiled code returns its metrics, this logger only sees numbers."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
 
@@ -475,14 +475,14 @@ _OLD_ARGUMENTS = {
 
 
 def _warn_of_old_arguments(*values: Any) -> None:
-    """Warns that passed arguments in `_OLD_ARGUMENTS` have no effect; their values come in the order of that table."""
+    """Warns that passed arguments in `_OLD_ARGUMENTS` have no effect; `values` are in the order of that table."""
     for (name, reason), value in zip(_OLD_ARGUMENTS.items(), values, strict=True):
         if value is not NotProvided:
             warnings.warn(f"`{name}` has no effect any more: {reason}.", DeprecationWarning, stacklevel=3)
 
 
 def _path(key: Any) -> tuple[str, ...]:
-    """Key as a path; parts that are no strings, such as agent ids, become strings."""
+    """Converts a key to a path of strings, such as for agent ids."""
     path = tuple(map(str, key)) if isinstance(key, (tuple, list)) else (str(key),)
     if not path:
         raise ValueError("A metric needs a name: the key is empty.")
@@ -512,7 +512,7 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
 def _map(
     tree: Mapping[str, Any], function: Callable[[Any], Any], keep: Callable[[Any], bool] = lambda stats: True
 ) -> dict[str, Any]:
-    """The tree with `function` of each of its statistics, without those that are not to be kept."""
+    """Applies `function` to all statistics in the tree that `keep` selects; drops the others."""
     out: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Numbers that are reduced already, and that a MetricsLogger takes in nevertheless."""
+"""Numbers that are already reduced, in a form that MetricsLogger can aggregate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxrl_stack.utils.results import adds_up, nested_leaves
 
 
 class ReducedMetrics(dict[str, Any]):
-    """Results of an update of learners: a nested dict of numbers, which `MetricsLogger.aggregate` takes, too."""
+    """Results of a learner update: a nested dict of numbers that `MetricsLogger.aggregate` also accepts."""
 
     def statistics(self) -> list[tuple[tuple[str, ...], StatsBase]]:
         """``(path, statistics)`` of every number.

@@ -1,4 +1,4 @@
-"""RLlib's path to the replay buffers; they live in `jaxrl_stack.replay`."""
+"""RLlib's import path of the replay buffers in `jaxrl_stack.replay`."""
 
 from jaxrl_stack.replay import (
     EpisodeReplayBuffer,

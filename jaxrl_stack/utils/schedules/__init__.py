@@ -86,7 +86,7 @@ def validate_schedule(value: Any, setting_name: str) -> None:
 
 
 def schedule_problem(points: Sequence[Any]) -> str | None:
-    """Reason why a list of points is no schedule; None if it is one."""
+    """Reason why a list of points is no schedule; None if it is valid."""
     if len(points) < 2:
         return "the schedule has fewer than 2 points"
     last_time = 0
@@ -111,7 +111,7 @@ def _is_number(value: Any) -> bool:
 
 
 def encode(value_or_schedule: float | Sequence[Sequence[float]], size: int = SCHEDULE_SIZE) -> ScheduleArrays:
-    """The arrays of a number or of a schedule.
+    """Converts a number or schedule to arrays.
 
     A constant and a short schedule have the same shapes, so that one program serves both. A schedule of more
     than `size` points is padded to the next multiple of `size`. Padding repeats the last point.
@@ -138,7 +138,7 @@ def encode(value_or_schedule: float | Sequence[Sequence[float]], size: int = SCH
 
 
 def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
-    """A pytree with every schedule in it replaced by its value at a counter (``uint32[2]``).
+    """Replaces every schedule in a pytree by its value at a counter (``uint32[2]``).
 
     Args:
         settings: Pytree with `ScheduleArrays` among its leaves.
@@ -172,7 +172,7 @@ def shapes_at(settings: Any) -> Any:
 
 @jax.jit
 def value_at(schedule: ScheduleArrays, counter: Any) -> jax.Array:
-    """The value of a schedule at a counter: linear between its points, the last value afterwards.
+    """Value of a schedule at a counter: linear between points, constant after the last one.
 
     Args:
         schedule: Arrays from `encode`, or several stacked along leading axes.

@@ -12,12 +12,12 @@ import numpy as np
 
 
 def _array_module(t: Any) -> Any:
-    """`jax.numpy` for JAX arrays (traced ones too), else `numpy`: host schedules never start the backend."""
+    """`jax.numpy` for JAX arrays, including traced ones, else `numpy`, which does not start the backend."""
     return jnp if isinstance(t, jax.Array) else np
 
 
 class Schedule(abc.ABC):
-    """A function of the timestep. Call it, or its `value` method, with an int or an integer array."""
+    """Function of the timestep. Call it, or its method `value`, with an int or an integer array."""
 
     def __init__(self, framework: str | None = None):
         """Args:
@@ -39,11 +39,11 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def _value(self, t: Any) -> Any:
-        """Override this: the value at timestep `t`."""
+        """Value at timestep `t`. Override it."""
 
 
 class ConstantSchedule(Schedule):
-    """The same value at every timestep."""
+    """Schedule with the same value at every timestep."""
 
     def __init__(self, value: float, framework: str | None = None):
         super().__init__(framework)

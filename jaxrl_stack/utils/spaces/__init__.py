@@ -28,7 +28,7 @@ Leaf = Box | Discrete | MultiDiscrete | MultiBinary
 
 
 def flatdim(space: Space) -> int:
-    """Length of the vector that `flatten_observation` makes of one element of `space`.
+    """Length of the vector that `flatten_observation` returns for one element of `space`.
 
     Raises:
         TypeError: `space` holds a space without a fixed shape.
@@ -38,7 +38,7 @@ def flatdim(space: Space) -> int:
 
 
 def flatten_space(space: Space) -> Box:
-    """The float32 `Box` of rank 1 that `flatten_observation` maps `space` into.
+    """One-dimensional float32 `Box` of the vectors that `flatten_observation` returns.
 
     Args:
         space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
@@ -55,7 +55,7 @@ def flatten_space(space: Space) -> Box:
 
 
 def flatten_observation(space: Space, observation: Any, batch_dims: int = 0) -> jax.Array:
-    """One float32 vector per observation: boxes raveled, discrete parts one-hot, everything concatenated.
+    """Flattens observations to one float32 vector each: boxes raveled, discrete parts one-hot, concatenated.
 
     The entries and their order are those of ``gymnasium.spaces.utils.flatten``. An index outside a discrete
     space becomes all zeros. uint8 images are converted, not scaled.
@@ -105,18 +105,19 @@ def shape_dtype_struct(space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
 
 
 def dtype_of(space: Space) -> Any:
-    """The dtype that arrays of `space` have in JAX; a pytree of dtypes for `Dict` and `Tuple`."""
+    """Dtype of `space` in JAX arrays; a pytree of dtypes for `Dict` and `Tuple`."""
     return map_leaves(_leaf_dtype, space)
 
 
 def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
-    """Applies ``function(leaf_space)`` to every leaf; returns a pytree that mirrors `space`."""
+    """Applies ``function(leaf_space)`` to every leaf; returns a pytree with the structure of `space`."""
     _leaves(space, "space")
     return map_parts(function, space)
 
 
 def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
-    """``function(part, *parts)`` of every part that is neither a `Dict` nor a `Tuple`; a pytree that mirrors `space`.
+    """Applies ``function(part, *parts)`` to every part that is no `Dict` or `Tuple`; returns a pytree with the
+    structure of `space`.
 
     Args:
         function: Called with a part of the space, and with what each of `values` has in its place.
@@ -137,7 +138,7 @@ def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
 
 
 def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
-    """The space with ``function(part)`` in place of every part that is neither a `Dict` nor a `Tuple`."""
+    """Replaces every part of a space that is no `Dict` or `Tuple` by ``function(part)``."""
     match space:
         case Dict():
             return Dict({key: with_parts(function, child) for key, child in space.spaces.items()})
@@ -148,7 +149,7 @@ def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
 
 
 def from_zero(space: Space) -> Space:
-    """Space of a module's actions for an action space: it counts from 0, for any ``start``."""
+    """Action space of a module for an action space: Discrete parts count from 0, whatever their ``start``."""
 
     def counted(part):
         if isinstance(part, Discrete):
@@ -159,7 +160,7 @@ def from_zero(space: Space) -> Space:
 
 
 def from_start(space: Space, action: jax.Array) -> jax.Array:
-    """Converts actions of a leaf of `from_zero`, which count from 0, to the environment's actions.
+    """Converts actions that count from 0 (`from_zero`) to the environment's actions.
 
     Args:
         space: Space of the environment: any but Dict and Tuple.
@@ -234,7 +235,7 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
 
 
 def conform(space: Space, value: Any, name: str = "value", *, casts: bool = False) -> Any:
-    """Rebuilds one element as plain dicts, tuples and arrays of `space`'s dtypes (never weakly typed).
+    """Converts one element to plain dicts, tuples and arrays of `space`'s dtypes (never weakly typed).
 
     Args:
         space: The space.
@@ -262,7 +263,7 @@ def conform(space: Space, value: Any, name: str = "value", *, casts: bool = Fals
 
 
 def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
-    """Refuses floats for integers, and integers of a `Box` that a smaller dtype of its space would wrap."""
+    """Raises for floats in integer spaces, and for integers that a smaller dtype would wrap."""
     dtype = np.dtype(leaf.dtype)
     if dtype.kind not in "iu":
         return
@@ -279,7 +280,7 @@ def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
 
 
 def check_space(space: Any, name: str) -> None:
-    """Makes sure that compiled code can work with a space.
+    """Checks that compiled code supports a space.
 
     Args:
         space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
@@ -327,7 +328,7 @@ def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def difference(space: Space, other: Space) -> str | None:
-    """Difference between the array forms of two spaces, bounds ignored; None if there is none.
+    """Difference between the structures, shapes and dtypes of two spaces, ignoring bounds; None if there is none.
 
     Compares structure, shapes, kinds of dtype (bool, integer, float), and the numbers of options of discrete parts.
 
@@ -403,7 +404,7 @@ def _described(space: Any, name: str) -> Any:
 
 
 def space_from_dict(description: Mapping[str, Any] | None) -> Any:
-    """Inverse of `space_to_dict`.
+    """Creates a space from a result of `space_to_dict`.
 
     Raises:
         ValueError: `description` names an unknown type of space.
@@ -450,7 +451,7 @@ MAX_SPACE_ELEMENTS = 1 << 24
 
 
 def num_described_entries(description: Any) -> int:
-    """Number of entries of a space that `space_to_dict` described, with all its parts, before anything is built.
+    """Number of entries of a space described by `space_to_dict`, including all parts, without building it.
 
     Raises:
         ValueError: A shape is none.
@@ -570,7 +571,7 @@ def _flatten_leaf(leaf: Space, value: jax.Array, batch_dims: int, path: str) -> 
 
 
 def _aligned(array: np.ndarray, ndim: int) -> np.ndarray:
-    """int32 `array` with `ndim` axes, so that no broadcast promotes ranks silently."""
+    """Converts `array` to int32 with `ndim` axes, so that no rank promotion occurs."""
     return array.astype(np.int32).reshape((1,) * (ndim - array.ndim) + array.shape)
 
 

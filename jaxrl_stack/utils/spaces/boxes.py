@@ -1,4 +1,4 @@
-"""Actions of `Box` spaces: dimensions with two bounds are scaled to [-1, 1] for modules, each for itself.
+"""Actions of `Box` spaces: dimensions with two bounds are scaled to [-1, 1] for modules, each separately.
 
 Modules act in float32, and environments take the space's dtype. A bound that is no float32 number is rounded for
 modules; `member_maker` gives environments the bound itself.
@@ -18,7 +18,7 @@ from jaxrl_stack.utils.spaces import map_parts
 
 
 def scaled_dimensions(box: Box) -> np.ndarray:
-    """bool ``[*box.shape]``: the dimensions that modules see in [-1, 1].
+    """Dimensions that modules see scaled to [-1, 1], bool ``[*box.shape]``.
 
     They have two bounds, which differ. Bounds beyond the range of float32 count as open.
     """
@@ -29,7 +29,7 @@ def scaled_dimensions(box: Box) -> np.ndarray:
 
 
 def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
-    """A module's actions ``[B, *box.shape]`` as an environment takes them: scaled dimension by dimension, and clipped.
+    """Converts a module's actions ``[B, *box.shape]`` to the environment's: scales each dimension and clips.
 
     Args:
         box: A `Box` of floats.
@@ -65,7 +65,7 @@ def scaled_from_bounds(box: Box, actions: Any) -> Any:
 
 
 def shifted_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
-    """Actions ``[B, *box.shape]`` of a module that counts from 0, counted from the lower bound and clipped.
+    """Converts actions ``[B, *box.shape]`` that count from 0 to count from the lower bound, and clips.
 
     Args:
         box: A `Box` of integers. Without a lower bound it is counted from 0.
@@ -87,13 +87,13 @@ def integer_bounds(box: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def float32_bounds(box: Box) -> tuple[np.ndarray, np.ndarray]:
-    """``(low, high)`` in float32; infinite where that cannot hold them."""
+    """``(low, high)`` in float32; infinite if float32 cannot represent them."""
     with np.errstate(over="ignore"):
         return box.low.astype(np.float32), box.high.astype(np.float32)
 
 
 def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
-    """Makes a function that copies a program's actions into arrays with the dtype of `box`.
+    """Returns a function that copies a program's actions to arrays with the dtype of `box`.
 
     A number that stands for a bound in float32 becomes that bound. Integers beyond the dtype become its limits.
     """
@@ -117,7 +117,7 @@ def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
 
 
 def members_of(space: Space) -> Callable[[Any], Any]:
-    """A function that gives `Box` parts of a program's actions ``[..., *leaf.shape]`` the dtype of the space.
+    """Returns a function that converts `Box` parts of a program's actions ``[..., *leaf.shape]`` to the space's dtype.
 
     See `member_maker`.
     """

@@ -1,4 +1,4 @@
-"""Spaces of integers that programs cannot hold: they have integers of 32 bits, int32 for int64."""
+"""Spaces of integers beyond 32 bits, which compiled programs do not support."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def has_wide_integers(space: Space) -> bool:
 
 
 def with_floats(space: Space) -> Space:
-    """The space with float32 boxes in place of integer boxes whose bounds exceed 32-bit integers."""
+    """Replaces integer Boxes whose bounds exceed 32-bit integers by float32 Boxes."""
     return with_parts(lambda part: _as_floats(part) if _is_wide(part) else part, space)
 
 

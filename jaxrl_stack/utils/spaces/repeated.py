@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Repeated(gym.Space):
-    """Lists of up to `max_len` elements of one space.
+    """Space of lists with up to `max_len` elements of another space.
 
     Networks need a fixed shape: a connector, or the environment itself, has to turn the lists into such
     (a `gymnasium.spaces.Box` of `max_len` rows and a mask). Without one, building an algorithm raises a TypeError that
@@ -36,13 +36,13 @@ class Repeated(gym.Space):
         return False
 
     def seed(self, seed: Any = None) -> Any:
-        """Seed the lengths, and the elements by another seed that follows from it."""
+        """Seeds the lengths, and the elements by a derived seed."""
         seeds = super().seed(seed)
         self.child_space.seed(None if seed is None else int(self.np_random.integers(2**31)))
         return seeds
 
     def sample(self, mask: Any = None, probability: Any = None) -> list[Any]:
-        """A list of 1 to `max_len` elements.
+        """Draws a list of 1 to `max_len` elements.
 
         Args:
             mask: Of the elements: see `gymnasium.Space.sample` of `child_space`.

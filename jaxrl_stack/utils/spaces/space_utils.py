@@ -20,22 +20,21 @@ get_base_struct_from_space = nested.space_struct
 
 
 class BatchedNdArray(np.ndarray):
-    """Array whose first axis is a batch axis already: `batch` with "auto" concatenates such arrays and stacks
-    others."""
+    """Array that already has a batch axis: `batch` with "auto" concatenates such arrays and stacks others."""
 
     def __new__(cls, input_array: Any) -> BatchedNdArray:
         return np.asarray(input_array).view(cls)
 
 
 def get_original_space(space: Space) -> Space:
-    """Space before preprocessors: the end of the chain of ``original_space`` attributes; without one, the space."""
+    """Space before preprocessors: follows ``original_space`` attributes to the end."""
     while hasattr(space, "original_space"):
         space = space.original_space  # type: ignore[attr-defined]
     return space
 
 
 def is_composite_space(space: Space) -> bool:
-    """Whether a space is made of others: `Dict`, `Tuple`, `Sequence` or `Graph`."""
+    """Whether a space consists of other spaces: `Dict`, `Tuple`, `Sequence` or `Graph`."""
     return isinstance(space, Dict | Tuple | gym.spaces.Sequence | gym.spaces.Graph)
 
 
@@ -53,7 +52,7 @@ def get_dummy_batch_for_space(
     time_major: bool = False,
     one_hot_discrete: bool = False,
 ) -> Any:
-    """A batch in the form of a space's elements.
+    """Creates a batch with the structure, shapes and dtypes of a space's elements.
 
     Args:
         space: A space, or a struct of spaces.
@@ -92,7 +91,7 @@ def get_dummy_batch_for_space(
 
 
 def flatten_to_single_ndarray(input_: Any) -> Any:
-    """All leaves of a struct, raveled and concatenated, dicts by sorted keys; an array stays as it is."""
+    """Ravels and concatenates all leaves of a struct, dicts by sorted keys; returns an array unchanged."""
     if isinstance(input_, dict):
         input_ = [input_[key] for key in sorted(input_)]
     if not isinstance(input_, tuple | list):
@@ -101,7 +100,7 @@ def flatten_to_single_ndarray(input_: Any) -> Any:
 
 
 def batch(list_of_structs: Sequence[Any], *, individual_items_already_have_batch_dim: bool | str = False) -> Any:
-    """One struct of batches from a list of structs: ``[{"a": 1}, {"a": 2}]`` → ``{"a": array([1, 2])}``.
+    """Stacks a list of structs to one struct of batches: ``[{"a": 1}, {"a": 2}]`` → ``{"a": array([1, 2])}``.
 
     Args:
         list_of_structs: The items.
@@ -120,7 +119,7 @@ def batch(list_of_structs: Sequence[Any], *, individual_items_already_have_batch
 
 
 def unbatch(batches_struct: Any) -> list[Any]:
-    """A list of structs from one struct of batches; the reverse of `batch`."""
+    """Splits a struct of batches into a list of structs; inverse of `batch`."""
     return nested.unbatch(batches_struct)
 
 
@@ -171,7 +170,8 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
-    """`element` with the types of `sampled_element`, as ``space.contains`` checks them: dtypes, ints, lists as arrays.
+    """Converts `element` to the types of `sampled_element` that ``space.contains`` requires: dtypes, ints, arrays for
+    lists.
 
     Args:
         element: A struct, for example read from JSON.

@@ -13,7 +13,7 @@ import numpy as np
 
 
 class StatsBase(ABC):
-    """Statistic of one metric: takes values, shows the result, and reports to a parent logger.
+    """Statistic of one metric: collects values, returns the result, and reports to a parent logger.
 
     A subclass with its own statistic defines the abstract methods and is registered under a name in
     ``MetricsLogger(stats_cls_lookup={...})``. With constructor arguments of its own it also extends
@@ -38,22 +38,22 @@ class StatsBase(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of values that `peek` looks at."""
+        """Number of values that `peek` uses."""
 
     @abstractmethod
     def __repr__(self) -> str: ...
 
     @abstractmethod
     def push(self, value: Any) -> None:
-        """Take in one value."""
+        """Adds a value."""
 
     @abstractmethod
     def merge(self, incoming_stats: list[Any]) -> None:
-        """Merges reports of other loggers' statistics of this metric."""
+        """Merges reports of this metric from other loggers."""
 
     @abstractmethod
     def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
-        """The statistic; nothing is cleared.
+        """Returns the statistic without clearing it.
 
         Args:
             compile: False returns the list of its values.
@@ -62,7 +62,7 @@ class StatsBase(ABC):
 
     @abstractmethod
     def reduce(self, compile: bool = True) -> Any:
-        """End an interval: return its result and start the next one.
+        """Ends an interval: returns the result and starts the next interval.
 
         Args:
             compile: True returns what `peek` shows, False statistics that another logger can merge.
@@ -70,7 +70,7 @@ class StatsBase(ABC):
 
     @property
     def has_throughputs(self) -> bool:
-        """Whether it also measures values per second."""
+        """Whether the statistic also measures values per second."""
         return self.with_throughput
 
     def initialize_throughput_reference_time(self, time: float) -> None:  # noqa: B027 (most measure none)
@@ -92,7 +92,7 @@ class StatsBase(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Constructor arguments."""
         return {name: getattr(self, name) for name in self.setting_names}
 
     def clone(self, init_overrides: dict[str, Any] | None = None) -> StatsBase:
@@ -105,7 +105,7 @@ class StatsBase(ABC):
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> StatsBase:
-        """Statistics as `get_state` saved them."""
+        """Creates statistics from a result of `get_state`."""
         stats = cls(**{name: state[name] for name in cls.setting_names})
         stats.set_state(state)
         return stats
@@ -121,7 +121,7 @@ class StatsBase(ABC):
 
 
 class ReportingStats(StatsBase):
-    """Base of the built-in statistics, which keep shown values and unreported values separately.
+    """Base class of the built-in statistics, which store displayed values and unreported values separately.
 
     `reduce(compile=False)` reports only what came in since the last `reduce`, so that a logger further up can
     add up reports without counting a value twice, while a window here keeps its values. A root's report is a
@@ -137,7 +137,7 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _absorb(self, reports: list[Any]) -> None:
-        """Add other statistics' reports."""
+        """Adds reports of other statistics."""
 
     @abstractmethod
     def _show(self, compile: bool) -> Any:
@@ -201,7 +201,7 @@ class ReportingStats(StatsBase):
 
 
 def as_window(window: float | None) -> int | None:
-    """A window as int, None if it is unbounded.
+    """Converts a window to int; None if unbounded.
 
     Raises:
         ValueError: If it is not a whole number of at least 1.
@@ -214,7 +214,7 @@ def as_window(window: float | None) -> int | None:
 
 
 def interleave(series: Sequence[Sequence[Any]]) -> list[Any]:
-    """Several loggers' values of one interval in one order: each spread evenly over the interval.
+    """Merges several loggers' values of one interval, each spread evenly over the interval.
 
     So a window over the result holds every logger's newest values, in proportion to how many each has.
     """

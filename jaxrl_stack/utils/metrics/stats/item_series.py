@@ -32,7 +32,7 @@ class RecentStats(ReportingStats):
         return len(self._shown)
 
     def _extend(self, values: Iterable[Any]) -> None:
-        """Add values, the oldest first."""
+        """Adds values, oldest first."""
         for value in values:
             self._shown.append(value)
             if self._new is not self._shown:

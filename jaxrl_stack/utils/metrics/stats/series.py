@@ -10,7 +10,7 @@ from jaxrl_stack.utils.metrics.stats.item_series import RecentStats
 
 
 class SeriesStats(RecentStats):
-    """One number made of many: over the last `window` values, or over all values of an interval.
+    """Statistic of several values: the last `window` ones, or all of an interval.
 
     A window lasts over intervals. Values that are NaN take their place in it, but do not enter the result
     unless there is nothing else. Without a window only the result so far is kept, not the values.
@@ -29,15 +29,15 @@ class SeriesStats(RecentStats):
 
     @abstractmethod
     def reduce_values(self, values: list[Any]) -> Any:
-        """The statistic of at least one number, none of them NaN."""
+        """Computes the statistic of one or more numbers without NaN."""
 
     def window_reduce(self, values: Any = None) -> list[Any]:
-        """``[statistic]`` of `values`; None: of its own window."""
+        """``[statistic]`` of `values`; None uses the current window."""
         numbers = [v for v in (self._values() if values is None else values) if v == v]
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
 
     def running_reduce(self, value_1: Any, value_2: Any) -> list[Any]:
-        """``[statistic]`` of the values so far (`value_1`) and one more."""
+        """``[statistic]`` of the value so far (`value_1`) and a new value."""
         return self.window_reduce([value_1, value_2])
 
     def _values(self) -> list[Any]:
