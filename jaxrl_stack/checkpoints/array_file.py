@@ -1,4 +1,4 @@
-"""Arrays in one file of the format safetensors: a header that describes them, then their bytes, without code.
+"""Arrays in one file in safetensors format: a header that describes them, followed by their bytes. Contains no code.
 
 A reader knows the expected content, and accepts a header only if it is the expected one, byte for byte: the file is
 never parsed.
@@ -60,12 +60,12 @@ def read_arrays(
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """Bytes of an array in C order, without a copy if it is in that order."""
+    """Bytes of an array in C order, without a copy if the array is contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _header(described: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> tuple[bytes, list[str]]:
-    """First bytes of a file, and the names of its arrays in their order: wide dtypes first, for alignment."""
+    """First bytes of a file, and the names of its arrays in order: wide dtypes first, for alignment."""
     names = sorted(described, key=lambda name: (-described[name][1].itemsize, name))
     entries, end = {}, 0
     for name in names:

@@ -30,7 +30,7 @@ _WEIGHTS = (MODULES, "optimizer")
 
 
 class Checkpointable:
-    """Base of classes whose objects can be saved and loaded, separately or as parts of others.
+    """Base class of objects that can be saved and loaded, separately or as parts of others.
 
     Subclasses override `get_state`, `set_state` and `get_ctor_args_and_kwargs`, and, if they have Checkpointable parts,
     `get_checkpointable_components`. The state of an owner contains the state of a part under the part's name, and a
@@ -58,7 +58,7 @@ class Checkpointable:
         raise NotImplementedError(f"{type(self).__name__} does not override get_state().")
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned; parts that it leaves out do not change.
+        """Restores a state from `get_state`. Parts that are missing in `state` do not change.
 
         Raises:
             ValueError: If it does not fit.
@@ -66,7 +66,7 @@ class Checkpointable:
         raise NotImplementedError(f"{type(self).__name__} does not override set_state().")
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """``(args, kwargs)`` of the constructor that build an object like this one."""
+        """Constructor arguments ``(args, kwargs)`` for an equal object."""
         return (), {}
 
     def get_metadata(self) -> dict[str, Any]:
@@ -74,8 +74,8 @@ class Checkpointable:
         return {}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """``(name, part)`` of parts with separate folders: Checkpointables, or `Component` descriptions of parts in
-        other processes.
+        """``(name, part)`` of the parts saved in separate folders: Checkpointables, or `Component` descriptions of
+        parts in other processes.
         """
         return []
 
@@ -165,7 +165,7 @@ class Checkpointable:
         return self._in_one_process(save)
 
     def _in_one_process(self, save: Callable[[], str]) -> str:
-        """Result of `save`. If several processes hold this object together, only one of them calls it."""
+        """Calls `save` and returns its result; if several processes share the object, only one of them calls it."""
         return save()
 
     # -------------------------------------------------------------------------------------------------------- loading
@@ -240,7 +240,7 @@ class Checkpointable:
     def from_checkpoint(
         cls, path: str | os.PathLike[str], filesystem: Any = None, *, allow: Iterable[Any] = (), **ctor_overrides: Any
     ) -> Self:
-        """Builds the object of a checkpoint, with its class and its state.
+        """Creates an object from a checkpoint, with its class and state.
 
         Classes of this package are imported. Checkpoints bring no code, so other classes are used only in these cases:
         the running script (``__main__``) defines them with the expected base class; they were registered
@@ -288,7 +288,7 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Completes the config of a component and its parts with facts that the others know."""
+    """Completes the configs of a component and its parts with settings that other parts know."""
     _, *inside = component.with_parts()
     _take_settings(component, inside)
     for part in inside:
@@ -296,7 +296,7 @@ def _complete(component: Component) -> None:
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:
-    """Completes the config of a component with the JSON of the first other component that has a whole setting."""
+    """Completes settings of a component's config from the first other component that stores them as JSON."""
     for where in list(component.left_out):
         argument, _, name = where.partition("/")
         settings = _settings(component, argument)
@@ -316,7 +316,7 @@ def _settings(component: Component, argument: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fitting(what: str, owner: str, hint: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Turns errors of the block into a ValueError that the checkpoint does not fit its owner.
+    """Context manager that converts errors to a ValueError: the checkpoint does not fit its owner.
 
     Args:
         what: Description of the checkpoint.
@@ -356,7 +356,7 @@ def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, An
 
 
 def selected(names: Collection[str], components: Parts, not_components: Parts, owner: str) -> list[str]:
-    """The names that ``get_state(components, not_components=...)`` selects.
+    """Names selected by ``get_state(components, not_components=...)``.
 
     Args:
         names: All names.
@@ -380,7 +380,7 @@ def as_names(components: Parts) -> set[str] | None:
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:
-    """The part at a path inside of a checkpoint; the checkpoint itself if it is the part's."""
+    """Part at a path in a checkpoint; the checkpoint itself if it contains only that part."""
     if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
         return stored
     for name in names:
@@ -389,7 +389,7 @@ def _found(stored: Stored, names: Sequence[str]) -> Stored:
 
 
 def read_state(stored: Stored, *, is_weights: bool) -> dict[str, Any]:
-    """The state of a component with all its parts.
+    """Reads the state of a component with all its parts.
 
     Args:
         stored: The component in a checkpoint.

@@ -69,13 +69,13 @@ class Component:
     parts: dict[str, Component] = dataclasses.field(default_factory=dict)
 
     def with_parts(self) -> Iterator[Component]:
-        """This component and all parts inside of it, recursively."""
+        """Yields this component and, recursively, all its parts."""
         yield self
         for part in self.parts.values():
             yield from part.with_parts()
 
     def all_left_out(self) -> dict[str, str]:
-        """Left-out arguments of this component and all its parts."""
+        """Constructor arguments that the checkpoint omits, of this component and all parts."""
         return {where: text for one in self.with_parts() for where, text in one.left_out.items()}
 
 
@@ -84,7 +84,7 @@ class Component:
 
 @dataclasses.dataclass
 class _Folder:
-    """A folder to write."""
+    """Folder to be written."""
 
     path: Path
     files: dict[str, str]
@@ -99,7 +99,7 @@ def write(
     filesystem: Any = None,
     blocking: bool = True,
 ) -> str:
-    """Writes a checkpoint: a folder that appears, or replaces the earlier one, atomically.
+    """Writes a checkpoint folder atomically; replaces an earlier one.
 
     Args:
         path: The folder; replaced if it is a checkpoint or empty. With a scheme, such as ``"s3://..."``, or with a
@@ -141,7 +141,7 @@ def write(
 
 
 def check_target(target: Path) -> None:
-    """Raises a ValueError if a path contains anything but a checkpoint, which would be lost."""
+    """Raises ValueError if a path contains something other than a checkpoint, which writing would destroy."""
     problem = None
     for _ in range(6):
         problem = _problem_with(target)
@@ -264,7 +264,7 @@ def _write_local(target: Path, folders: list[_Folder]) -> None:
 
 
 class Stored:
-    """A component's folder in a checkpoint on this machine. Opening it reads its metadata.
+    """Folder of a component in a local checkpoint. Opening it reads its metadata.
 
     Args:
         path: The folder.
@@ -321,7 +321,7 @@ class Stored:
         return name in self.parts
 
     def part(self, name: str) -> Stored:
-        """The component of that name.
+        """Component with the given name.
 
         Raises:
             ValueError: If there is none.
@@ -367,12 +367,12 @@ class Stored:
         return Component(content.get("class"), ctor, left_out, self.metadata)
 
     def code_written_here(self) -> dict[str, Any]:
-        """Classes and functions that it and its parts name, if this process has written it; otherwise none."""
+        """Classes and functions that the checkpoint refers to, if this process wrote it; else {}."""
         file = self._file(CLASS_AND_CTOR_ARGS_FILE)
         return written_here(self._reading.text(file)) if file.is_file() else {}
 
     def state(self, loader: ClassLoader) -> dict[str, Any]:
-        """The state with the states of all parts; returned only if all of it is readable.
+        """Reads the state with all parts; raises unless everything is readable.
 
         Raises:
             ValueError: If anything is damaged, does not fit into memory, or is not allowed.
@@ -455,7 +455,7 @@ class _Reading:
         return found.st_dev, found.st_ino, found.st_mtime_ns
 
     def check_same(self) -> None:
-        """Raises a ValueError if another checkpoint has replaced it in the meantime."""
+        """Raises ValueError if the checkpoint was replaced by another one during reading."""
         if self._identify() != self._identity:
             raise ValueError(f"The checkpoint at {self._path} was replaced while it was read. Load it again.")
 
@@ -484,7 +484,7 @@ def _finite(text: str) -> float:
 
 @contextlib.contextmanager
 def opened(path: Any, filesystem: Any = None) -> Iterator[Stored]:
-    """A checkpoint, copied to this machine if it is on another file system.
+    """Context manager that opens a checkpoint, after copying it to this machine if it is on another file system.
 
     Args:
         path: The folder, a path on another file system (see `write`), or an object with a path; see `located`.

@@ -20,7 +20,7 @@ _writing = threading.Lock()
 
 @contextlib.contextmanager
 def replaced(target: Path) -> Iterator[Path]:
-    """A new folder next to `target`, which replaces `target` atomically at the end of the block.
+    """Context manager with a new folder that atomically replaces `target` at the end of the block.
 
     The next process removes files that a killed process has left there. Threads of one process run in sequence.
     """
@@ -43,7 +43,7 @@ def replaced(target: Path) -> Iterator[Path]:
 
 
 def put_back(target: Path) -> None:
-    """Restores a folder whose replacement was interrupted between removing it and adding the new one."""
+    """Restores a folder whose replacement was interrupted after it was moved away."""
     for old in _beside(target, "old"):
         # Fails if there is one again.
         with contextlib.suppress(OSError):
@@ -57,7 +57,7 @@ def _beside(target: Path, kinds: str) -> list[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Shows other processes that this process works on the folder, as long as it lives.
+    """Context manager that locks a folder for this process, as long as the process lives.
 
     Yields False if another process works on it.
     """

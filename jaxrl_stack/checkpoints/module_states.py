@@ -20,7 +20,7 @@ def with_shared_attributes(
     path: str | os.PathLike[str],
     acts_only: bool = False,
 ) -> Mapping[str, Any]:
-    """A module's stored state, with the module's values for attributes that only one of both has.
+    """Completes a module's stored state with the module's values of attributes that only one of both has.
 
     This loads the encoder and policy of a module without value function into an actor-critic, or the policy and critics
     of IQL into SAC, without IQL's value function. A notice names these attributes.
@@ -51,7 +51,7 @@ def with_shared_attributes(
 def share_attributes(
     state: dict[str, Any], own: Mapping[str, Any], names: Sequence[str], path: str | os.PathLike[str]
 ) -> None:
-    """Applies `with_shared_attributes` to each stored module in `state`, with the owner's module.
+    """Applies `with_shared_attributes` to each stored module in `state`.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.
@@ -72,7 +72,7 @@ def share_attributes(
 
 
 def _attribute_of(ref: str) -> str:
-    """The module's attribute that contains a leaf."""
+    """Name of the module's attribute that contains an array."""
     return ref.partition("/")[0]
 
 

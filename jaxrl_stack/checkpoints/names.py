@@ -18,7 +18,7 @@ PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".dill", ".npy", ".npz")
 
 
 def is_part_name(name: Any) -> bool:
-    """Whether a component can have this name, which becomes the name of a folder."""
+    """Whether a name is valid for a component, which becomes a folder name."""
     return (
         isinstance(name, str)
         and PART_NAME.fullmatch(name) is not None
@@ -27,7 +27,7 @@ def is_part_name(name: Any) -> bool:
 
 
 def leads_out(path: Path, name: str) -> ValueError:
-    """The error for a checkpoint that names a path outside of it."""
+    """Error for a checkpoint that refers to a path outside of its folder."""
     return ValueError(
         f"The checkpoint at {path} refers to {short(name)}, which leads out of its folder. It is damaged, or was "
         f"changed since; do not use it."

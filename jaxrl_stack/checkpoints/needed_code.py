@@ -1,4 +1,4 @@
-"""Search for the classes and functions that a checkpoint needs from the caller, before anything is built."""
+"""Search for the classes and functions that a checkpoint needs from the caller, before building anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMED = {"class": "value", "function": "value", "plain": "class", "object": "cl
 
 
 def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """``(path, bases as text)`` of the code that a JSON node of a checkpoint names.
+    """Yields ``(path, bases as text)`` of the code to which a JSON node refers.
 
     Args:
         node: Result of `Encoder.encode`.
@@ -144,7 +144,7 @@ _written_here: dict[bytes, dict[str, Any]] = {}
 
 
 def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None]) -> None:
-    """Records the code that a checkpoint of this process names, which the process need not allow to load it.
+    """Records the code to which a checkpoint written by this process refers; this process may load it without `allow`.
 
     Args:
         text: Content of a file that names code, which identifies the checkpoint.
@@ -157,7 +157,7 @@ def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None])
 
 
 def written_here(text: str) -> dict[str, Any]:
-    """Classes and functions in the checkpoint with this content, if this process has written it."""
+    """Classes and functions in a checkpoint with this content, if this process wrote it; else {}."""
     return _written_here.get(_digest(text), {})
 
 
@@ -166,7 +166,7 @@ def _digest(text: str) -> bytes:
 
 
 def _imported(path: str) -> Any:
-    """Class or function at a path, if its module is already imported; runs no code."""
+    """Class or function at a path, if its module is already imported. Runs no code."""
     module_name, _, qualname = path.partition(":")
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):

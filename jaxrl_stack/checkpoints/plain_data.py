@@ -52,11 +52,11 @@ loads a checkpoint."""
 
 
 class NotDataError(TypeError):
-    """Error for a value with code or an object that a checkpoint cannot describe."""
+    """Raised for a value that a checkpoint cannot describe, such as code."""
 
 
 class Plain:
-    """Base of classes that describe their objects by data."""
+    """Base class of objects that describe themselves as data."""
 
     def to_plain(self) -> dict[str, Any]:
         """Data for `from_plain`: names and values, of all types that `Encoder` supports."""
@@ -74,7 +74,7 @@ class Plain:
 
 
 class Constructible:
-    """Base of classes whose objects are described by their constructor's arguments."""
+    """Base class of objects that are described by their constructor arguments."""
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments of the constructor."""
@@ -101,7 +101,7 @@ class Encoder:
         self._space_elements = 0
 
     def encode(self, value: Any, where: str = "") -> Any:
-        """JSON for a value.
+        """Converts a value to JSON.
 
         Args:
             value: None, numbers, strings, arrays, PRNG keys, spaces, classes, functions at the top level of a module,
@@ -221,7 +221,7 @@ class Encoder:
 
 
 def code_named_by(*values: Any) -> list[Any]:
-    """Classes and functions in values, such as a config: a caller that passes the values trusts them.
+    """Classes and functions contained in values, such as a config: the caller who passes the values trusts them.
 
     Args:
         *values: Values that `Encoder` supports; lambdas and other objects that are not data are skipped.
@@ -232,7 +232,7 @@ def code_named_by(*values: Any) -> list[Any]:
 
 
 class Decoder:
-    """The inverse of `Encoder`.
+    """Converts JSON back to values; inverse of `Encoder`.
 
     Args:
         loader: Finds classes.
@@ -249,7 +249,7 @@ class Decoder:
         self._space_elements = 0
 
     def decode(self, node: Any, name: str = "") -> Any:
-        """The value of a JSON node.
+        """Converts a JSON node to a value.
 
         Args:
             node: JSON that `Encoder.encode` returned.
@@ -387,7 +387,7 @@ class StoredArray:
 
     @classmethod
     def of(cls, node: Mapping[str, Any], what: str) -> StoredArray:
-        """Description of an array in a node.
+        """Description of the array to which a node refers.
 
         Raises:
             ValueError: If it is invalid.
@@ -410,7 +410,7 @@ def checksum(array: np.ndarray) -> int:
 
 
 def array_nodes(node: Any, what: str) -> dict[str, StoredArray]:
-    """All arrays that JSON refers to, by name.
+    """All arrays to which a JSON node refers, by name.
 
     Raises:
         ValueError: If one is invalid, or two with the same name differ.

@@ -25,7 +25,7 @@ _BYTES_AT_ONCE = 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class Remote:
-    """A path on a file system that pyarrow supports and that cannot rename folders, such as an object store.
+    """Path on a file system supported by pyarrow that cannot rename folders, such as an object store.
 
     A checkpoint is first copied to a path next to it, and marked as complete after the copy. From then on it is valid,
     and a process that finds the mark continues the replacement.
@@ -39,7 +39,7 @@ class Remote:
         return f"{self.path}.new"
 
     def send(self, write_local: Callable[[Path], None]) -> None:
-        """Writes a checkpoint on this machine and copies it; it replaces the earlier one when the copy is complete."""
+        """Writes a checkpoint locally and copies it; the copy replaces the earlier checkpoint when complete."""
         with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
             local = Path(folder) / "it"
             write_local(local)
@@ -114,7 +114,7 @@ class Remote:
             )
 
     def _put_in_place(self) -> None:
-        """Moves a complete checkpoint from the path next to it to its path."""
+        """Moves a complete checkpoint from its temporary path to its final path."""
         mark = f"{self._aside}/{_WHOLE}"
         if not self._is_there(mark):
             return
@@ -175,7 +175,7 @@ def located(path: Any, filesystem: Any) -> tuple[str, Any]:
 
 
 def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
-    """The path on another file system, or a local path, which allows stronger guarantees."""
+    """`Remote` path on another file system, or a local path, which gives stronger guarantees."""
     text = os.fspath(path)
     if filesystem is None:
         if "://" not in text:

@@ -11,7 +11,7 @@ _MAX_WAITING = 4
 
 
 class Saves:
-    """Queue of checkpoints that a thread writes in sequence."""
+    """Queue of checkpoints that a thread writes one after the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,7 @@ class Saves:
         threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
 
     def run(self, path: str, task: Callable[[], None], blocking: bool) -> None:
-        """Runs a task in this thread or in the other one; tasks for one path run in order."""
+        """Runs a task in this thread (`blocking`) or in the writing thread; tasks for the same path run in order."""
         if blocking:
             self.wait(path)
             task()
