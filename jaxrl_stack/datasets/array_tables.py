@@ -32,7 +32,7 @@ Load = Callable[[Sequence[str]], Mapping[str, np.ndarray]]
 
 
 class ArrayForm(NamedTuple):
-    """An array in a file that is not read yet."""
+    """Shape and dtype of an array in a file that has not been read."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -94,7 +94,7 @@ class ArrayReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Bytes of all steps in memory with these columns, with at most as many final rows as steps."""
+        """Bytes of the file's arrays for these columns in memory, in JAX's 32-bit dtypes."""
         wanted = [leaf for name in columns if name in self._columns.wanted for leaf in self._leaves(name)]
         return sum(math.prod(form.shape) * min(4, form.dtype.itemsize) for form in map(self._there.__getitem__, wanted))
 
@@ -116,7 +116,7 @@ def _is_output(form: ArrayForm, rows: int) -> bool:
 
 
 def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo) -> ArrayReader:
-    """Reader of an npz file.
+    """Creates a reader for an npz file.
 
     Raises:
         BadDataError: It is none, or holds Python objects.
@@ -142,7 +142,7 @@ def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetIn
 
 
 def _form(file: zipfile.ZipFile, name: str) -> ArrayForm | None:
-    """Shape and dtype of a member; None if it is of another version, which an error names when it is read."""
+    """Shape and dtype of an array in an npz file; None for an unknown format version, which reading reports."""
     with file.open(f"{name}.npy") as content:
         version = np.lib.format.read_magic(content)  # pyright: ignore[reportArgumentType]
         if version not in _HEADERS:

@@ -1,4 +1,4 @@
-"""Columns of Arrow as arrays, whatever they are made of: numbers, lists, tensors of Ray Data."""
+"""Conversion of Arrow columns to arrays: numbers, lists, and Ray Data's tensors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int 
 
 
 class _ColumnRows:
-    """Rows of a file, which errors about their values name."""
+    """Location of rows in a file, for error messages about values."""
 
     def __init__(self, path: str, name: str, first_row: int):
         self.path, self.name, self.first_row = path, name, first_row
@@ -88,7 +88,7 @@ def _numbers(array: Any, where: _ColumnRows) -> np.ndarray:
 
 
 def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
-    """Bytes of one length, such as packed arrays, as uint8 ``[N, length]``."""
+    """Byte strings of equal length, such as packed arrays, as uint8 ``[N, length]``."""
     values = array.to_pylist()
     for name, begin in _IMAGES.items():
         if values and values[0].startswith(begin):
@@ -110,7 +110,7 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 
 def _below(array: Any) -> tuple[int, ...]:
-    """Shape of the numbers in the values of a list array whose own numbers are not looked at yet."""
+    """Shape of the nested numbers in each entry of a list array, without its outer length."""
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)
@@ -134,7 +134,7 @@ def _lists(array: Any, where: _ColumnRows) -> np.ndarray:
 
 
 def _check_values(values: Any, offsets: np.ndarray, where: _ColumnRows) -> None:
-    """Refuses lists with an entry that is nothing, and names their row."""
+    """Raises for lists with a null entry, and names the row."""
     if values.null_count:
         entry = int(np.flatnonzero(np.asarray(values.is_null()))[0])
         row = int(np.searchsorted(offsets, entry, "right")) - 1
@@ -142,7 +142,7 @@ def _check_values(values: Any, offsets: np.ndarray, where: _ColumnRows) -> None:
 
 
 def tensor_shape(field: pa.Field, path: str) -> tuple[int, ...] | None:
-    """Shape of one row of a column of tensors, Arrow's or Ray Data's, which need not be imported; None for others.
+    """Shape of one row of a tensor column (Arrow's or Ray Data's, without importing Ray); None for other columns.
 
     Args:
         field: The column.

@@ -1,4 +1,4 @@
-"""Rows that vector environments write when they reset an environment by themselves."""
+"""Removal of rows that vector environments record when they reset an environment automatically."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHARE = 0.4
 
 
 def without_resets(rows: Rows, source: np.ndarray, row_of: RowOf) -> tuple[Rows, np.ndarray]:
-    """Rows without those in which a vector environment only reset.
+    """Drops rows in which a vector environment only reset.
 
     gymnasium's vector environments take a step of its own for that: its observation is the last one of the episode
     before, its action does nothing, its reward is 0, and its next observation is the first one of the next episode.
@@ -57,7 +57,7 @@ def _first_rows(rows: Rows) -> np.ndarray:
 
 
 def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
-    """Rows in which an environment only reset; none unless there are many."""
+    """Marks rows in which an environment only reset; none if there are few candidates."""
     rewards = np.asarray(rows.columns.get(Columns.REWARDS, np.zeros(rows.num_rows)))
     ended = set(_as_bytes(rows.next_obs, np.flatnonzero(rows.ended)))
     candidates = first[rewards[first] == 0]
@@ -70,7 +70,7 @@ def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
 
 
 def _only(rows: Rows, kept: np.ndarray, first: np.ndarray, resets: np.ndarray) -> Rows:
-    """Some rows; steps of episodes that began with a reset are counted from the one after it."""
+    """Selects rows; in episodes that began with a reset row, steps are counted from the following row."""
     t = rows.t
     if t is not None:
         number = np.searchsorted(first, np.arange(rows.num_rows), "right") - 1
@@ -99,7 +99,7 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
 
 
 def _tells_states_apart(obs: Any) -> bool:
-    """Whether equal observations are of one state: they are floats, and few of the first ones repeat."""
+    """Whether equal observations identify equal states: they are floats, and few of the first ones repeat."""
     leaves = tree_leaves(obs)
     if any(leaf.dtype.kind != "f" for leaf in leaves):
         return False
@@ -111,6 +111,6 @@ _SAMPLE = 1000
 
 
 def _as_bytes(obs: Any, rows: np.ndarray) -> list[bytes]:
-    """The numbers of some rows, as bytes."""
+    """Bytes of the numbers in some rows."""
     parts = [np.ascontiguousarray(leaf[rows].astype(np.float32)) for leaf in tree_leaves(obs)]
     return [b"".join(part[i].tobytes() for part in parts) for i in range(len(rows))]

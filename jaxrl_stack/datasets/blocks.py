@@ -13,7 +13,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 
 def blocks_of(steps: Steps, num_columns: int, *, longest: int) -> Iterator[dict[str, Any]]:
-    """Steps, dealt out to `num_columns` columns in runs, as blocks of the same shape that continue each other.
+    """Distributes steps over `num_columns` columns, and yields blocks of equal shape; each continues the previous one.
 
     Where a piece of an episode was cut, and at the end of each column, the step counts as truncated: what follows is
     bootstrapped. Steps that would not fill a row of all columns are left out at the end of the data.

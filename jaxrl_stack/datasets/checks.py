@@ -43,7 +43,7 @@ class ModuleInputs(Protocol):
 
 
 class RecordedSpaces(NamedTuple):
-    """Spaces that recorded steps are checked against.
+    """Spaces against which recorded steps are checked.
 
     Attributes:
         observation: Space of recorded observations; None if it is not known.
@@ -63,7 +63,7 @@ class RecordedSpaces(NamedTuple):
 
 
 def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool = True) -> Steps:
-    """The steps, observations and actions in the dtypes of their spaces, observations as the module takes them.
+    """Checks steps against their spaces; converts dtypes, and observations to module inputs.
 
     Args:
         steps: Steps as they were read.
@@ -97,7 +97,7 @@ def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool 
 
 
 class FileRows:
-    """Rows of a file, which errors about their values name.
+    """Location of rows in a file, for error messages about values.
 
     Args:
         row_of: See `checked`.
@@ -118,7 +118,7 @@ class FileRows:
 
 
 def first_not_finite(array: np.ndarray) -> int | None:
-    """First row of ``[N, ...]`` with a NaN or an infinity; None if all are finite."""
+    """Index of the first row of ``[N, ...]`` with a NaN or infinity; None if all are finite."""
     if array.dtype.kind != "f" or not array.size:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -144,7 +144,7 @@ def _not_finite(name: str) -> str:
 
 
 def _observations(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> tuple[Any, bool]:
-    """Observations in the dtypes of their space, and whether they are an environment's that become a module's."""
+    """Observations in the dtypes of their space, and whether they must be converted to module inputs."""
     if spaces.inputs is None:
         if spaces.observation is None:
             return column, False
@@ -213,7 +213,7 @@ def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, re
 
 
 def _with_names(column: Any, space: gym.Space) -> Any:
-    """A column of numbered parts for a Tuple; a single part for a Dict with one key stays unchanged."""
+    """Converts numbered parts to a Tuple's structure; a single part of a Dict with one key stays unchanged."""
     if isinstance(space, gym.spaces.Tuple) and isinstance(column, Mapping):
         keys = [key for key in column if key.isdigit()]
         if len(keys) == len(column) == len(space.spaces):
@@ -226,8 +226,9 @@ def _with_names(column: Any, space: gym.Space) -> Any:
 
 
 def _shaped(part: Any, array: Any, name: str, file_rows: FileRows, *, reshapes: bool) -> Any:
-    """An array with the axes of a space: lists of one number for numbers, and numbers for these; flat lists for arrays;
-    whole numbers in float for integers."""
+    """Adapts an array to the shape of a space: one-element lists to scalars and back, flat lists to arrays, whole
+    floats to integers.
+    """
     if not isinstance(array, np.ndarray) or not array.ndim or getattr(part, "shape", None) is None:
         return array
     size = int(np.prod(part.shape))
@@ -279,8 +280,7 @@ def _shown(array: np.ndarray, odd: np.ndarray) -> str:
 
 
 def _check_actions(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> None:
-    """Actions of modules count from 0 and are below the number of choices; of Boxes they are inside of the bounds where
-    they have to be."""
+    """Checks recorded actions: discrete actions count from 0, actions in bounded Boxes lie within the bounds."""
     assert spaces.action is not None
     _check_choices(column, spaces.action, Columns.ACTIONS, file_rows, from_start=False)
     if spaces.has_bounds:
@@ -288,7 +288,7 @@ def _check_actions(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> 
 
 
 def _check_choices(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, from_start: bool) -> None:
-    """Refuses values of discrete parts that are no choice.
+    """Raises for discrete values that are not among the choices.
 
     Args:
         column: In the form of the space.
@@ -357,7 +357,9 @@ def _check_bounds(part: Any, array: np.ndarray, is_scaled: bool, file_rows: File
 
 
 def _check_mask(obs: Any, actions: Any, space: gym.Space, file_rows: FileRows) -> None:
-    """Refuses recorded actions that the mask in their observations forbids: their probability is 0."""
+    """Raises for recorded actions that the action mask in their observations forbids, because their probability
+    is 0.
+    """
     if not isinstance(obs, Mapping) or ACTION_MASK not in obs or not isinstance(actions, np.ndarray):
         return
     mask = np.asarray(tree_leaves(obs[ACTION_MASK])[0]) > 0

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def versions_here() -> dict[str, str]:
-    """Versions of this package and of the packages that its records depend on."""
+    """Installed versions of this package and of the packages that its files depend on."""
     return {name: importlib.metadata.version(name) for name in ("jaxrl-stack", "gymnasium", "jax", "numpy")}
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """Origin of recorded steps; files carry it in their metadata.
+    """Origin of recorded steps, stored in the files' metadata.
 
     Attributes:
         observation_space: Space of one observation as the environment gives it; None if it is not known.

@@ -1,4 +1,4 @@
-"""Actions of environments, as D4RL and Minari record them, as modules put them out."""
+"""Conversion of environment actions, as recorded by D4RL and Minari, to module outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from jaxrl_stack.utils.spaces.space_utils import normalize_action
 
 
 def module_actions(actions: Any, space: gym.Space, row_of: RowOf) -> Any:
-    """Converts an environment's actions to a module's: from -1 to 1 in bounded Boxes, counted from 0 elsewhere.
+    """Converts an environment's actions to a module's: scaled to [-1, 1] in bounded Boxes, counted from 0 in discrete
+    spaces.
 
     Args:
         actions: Pytree that mirrors the space, leaves ``[N, ...]``.

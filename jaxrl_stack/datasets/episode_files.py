@@ -1,4 +1,6 @@
-"""Reads Parquet files of RLlib's packed episodes, and of its old SampleBatches: a row is (a part of) an episode."""
+"""Reads Parquet files of RLlib's packed episodes and old SampleBatches, in which a row is an episode or a part of
+one.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ ITEM = "item"
 
 
 def has_episodes(schema: pa.Schema) -> bool:
-    """Whether a file is one of packed episodes."""
+    """Whether a file contains packed episodes."""
     return schema.names == [ITEM] and (pa.types.is_binary(schema.types[0]) or pa.types.is_large_binary(schema.types[0]))
 
 
 class EpisodeReader:
-    """Reads files of packed episodes that follow each other; a piece is a row group, or several small files.
+    """Reads consecutive files of packed episodes. A piece is a row group, or several small files.
 
     Args:
         files: The files.
@@ -88,7 +90,7 @@ class EpisodeReader:
             ) from error
 
     def _rows(self, parts: Sequence[FilePart]) -> Iterator[tuple[str, int, bytes | None]]:
-        """``(path, row in the file, content)``."""
+        """Yields ``(path, row in the file, content)``."""
         for part in parts:
             file = self._files[part.file]
             first = 0 if part.group is None else sum(file.rows_of(i) for i in range(part.group))

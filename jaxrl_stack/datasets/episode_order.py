@@ -1,4 +1,4 @@
-"""Rows of several episodes, shuffled or in turns, put in the order of their episodes."""
+"""Sorting of rows by episode, for tables whose episodes are shuffled or interleaved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class RowOrder(NamedTuple):
-    """Rows of a table in the order of their episodes.
+    """Order of a table's rows by episode.
 
     Attributes:
         rows: int64 ``[N]``, rows of the table in this order; None if they are in it.
@@ -21,7 +21,7 @@ class RowOrder(NamedTuple):
 
 
 class JumbledRows(ValueError):
-    """Raised if several episodes use one id and their rows are not in order.
+    """Raised if several episodes have the same id and their rows are out of order.
 
     Attributes:
         row: A row that neither continues the row before it nor begins an episode.
@@ -39,7 +39,7 @@ def order_of(
     file: np.ndarray,
     continues: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> RowOrder:
-    """The rows of each episode, in their order.
+    """Finds the rows of each episode, in order.
 
     Rows with one id are one episode, in the order of `t`, if no step number comes twice. If step numbers do, the id is
     used again: by each file for episodes of its own, or, within a file, after an episode has ended or where `t` begins
@@ -74,7 +74,7 @@ def order_of(
 
 
 def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool:
-    """Whether all rows of an id follow each other, counting up, within a file."""
+    """Whether the rows of each id are consecutive in a file, with increasing steps."""
     if len(ids) < 2:
         return True
     same = ids[1:] == ids[:-1]
@@ -84,7 +84,7 @@ def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool
 
 
 def _by_step(ids: np.ndarray, t: np.ndarray, ended: np.ndarray, file: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in the order of ids and steps, and which of them begin an episode."""
+    """Rows sorted by id and step, with flags for the first rows of episodes."""
     position = np.arange(len(ids))
     reused = _with_repetition(ids, t)[ids]
     # Ids that are used again are those of their files, unless an episode continues in the next one.
@@ -108,7 +108,7 @@ def _by_step(ids: np.ndarray, t: np.ndarray, ended: np.ndarray, file: np.ndarray
 
 
 def _with_repetition(group: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """bool ``[G]``, groups in which a step number comes twice."""
+    """Marks groups in which a step number occurs twice, bool ``[G]``."""
     found = np.zeros(int(group.max()) + 1, bool)
     rows = np.lexsort((t, group))
     again = (group[rows][1:] == group[rows][:-1]) & (t[rows][1:] == t[rows][:-1])
@@ -122,7 +122,7 @@ def _by_position(
     file: np.ndarray,
     continues: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows in the order of ids and of the table, and which of them begin an episode."""
+    """Rows sorted by id and table position, with flags for the first rows of episodes."""
     rows = np.argsort(ids, kind="stable")
     starts = np.ones(len(rows), bool)
     before, after = rows[:-1], rows[1:]

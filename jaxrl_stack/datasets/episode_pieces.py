@@ -1,4 +1,4 @@
-"""Pieces of episodes, which may lie anywhere in a data set, put together to episodes."""
+"""Assembly of episodes from pieces at any position in a data set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> np.ndarray:
-    """Number of the episode of each piece, counted from 0 in the order in which episodes appear.
+    """Index of each piece's episode, numbered in order of appearance.
 
     Pieces with one id are of one episode if each begins where, or after, the one before it ends, and that one has not
     ended the episode. Files of other programs count episodes from 0 each, so one id may stand for many of them.
@@ -36,7 +36,7 @@ def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, en
 
 
 def _linked(pieces: Sequence[int], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> list[tuple[int, int]]:
-    """``(piece, first piece of its episode)`` of pieces with one id."""
+    """Yields ``(piece, first piece of its episode)`` for pieces with one id."""
     found: list[tuple[int, int]] = []
     open_: list[tuple[int, int]] = []  # last and first piece of episodes that have not ended
     for piece in sorted(pieces, key=lambda piece: (begin[piece], piece)):

@@ -1,4 +1,4 @@
-"""Names of columns in tables of other programs, and the columns of this package that they mean."""
+"""Column names in other programs' tables, and the corresponding columns of this package."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ForeignColumns:
 
     @classmethod
     def of(cls, there: Sequence[str], options: ReadOptions, path: str) -> ForeignColumns:
-        """Columns of a file.
+        """Finds the columns of a file.
 
         Args:
             there: Names in the file.
@@ -147,7 +147,7 @@ class ForeignColumns:
 
     @property
     def outputs(self) -> list[str]:
-        """Columns that are outputs of a module."""
+        """Columns with outputs of a module."""
         return [*self.extras, *(column for column in OUTPUTS if column in self.names)]
 
     @property
@@ -157,7 +157,7 @@ class ForeignColumns:
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """``{column: its name in the file}`` of all columns to read, outputs of a module included."""
+        """Columns to read, including module outputs, ``{column: name in the file}``."""
         read = {column: name for column, name in self.names.items() if column not in _UNREAD}
         return read | {name: name for name in self.extras}
 
@@ -167,7 +167,7 @@ class ForeignColumns:
         return list(dict.fromkeys(leaf for name in self.wanted.values() for leaf in tree_leaves(name)))
 
     def column_of(self, name: str) -> str:
-        """The column that a name in the file belongs to."""
+        """Column to which a name in the file belongs."""
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class ForeignColumns:
         return out
 
     def max_bytes(self, name: str, options: ReadOptions) -> int | None:
-        """Bytes that one packed value of a column may have; None if its space is not known."""
+        """Maximum bytes of one packed value in a column; None if its space is unknown."""
         column = self.column_of(name)
         is_obs = column in (Columns.OBS, Columns.NEXT_OBS)
         space = options.observation_space if is_obs else options.action_space if column == Columns.ACTIONS else None
@@ -192,7 +192,7 @@ class ForeignColumns:
 
 
 def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path: str) -> Any:
-    """Name of a column in a file: from the schema, its usual name, or its only alias in the file."""
+    """Name of a column in a file: from the schema, else its usual name, else its only alias in the file."""
     names = set(there)
     if column in schema:
         return _spread(schema[column], there, column, path)
@@ -209,7 +209,7 @@ def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path:
 
 
 def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
-    """A name that is there, or names of its parts: a list of ``name_0``, ``name_1``, ..., a dict of ``name/key``."""
+    """Name in the file, or names of its parts: a list for ``name_0``, ``name_1``, ..., a dict for ``name/key``."""
     if name in there:
         return name
     if column not in _OF_PARTS or not name:

@@ -35,7 +35,7 @@ _TIME_MAJOR = (
 
 
 class ForeignTable(NamedTuple):
-    """Columns of N rows, as they were read.
+    """N rows of a table as read, by column.
 
     Attributes:
         values: ``{column: pytree of [N, ...]}``; labels as arrays of Arrow.
@@ -53,14 +53,14 @@ class ForeignTable(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The first row's file."""
+        """File of the first row."""
         return self.row_of(0)[0]
 
 
 def piece_of(
     table: ForeignTable, columns: ForeignColumns, options: ReadOptions, info: DatasetInfo, *, has_bounds: bool = True
 ) -> Steps:
-    """Steps of the columns of a table.
+    """Converts a table to steps.
 
     Rewards and flags that the table does not have are no columns of the steps, but for truncated flags, which are
     False. Without next observations, next rows have them, and the last row of a piece that did not terminate becomes
@@ -104,7 +104,7 @@ def piece_of(
 
 
 def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
-    """Bytes that a step takes in memory with these columns, final rows included.
+    """Bytes of a step in memory with these columns, including final rows.
 
     Args:
         values: As in `ForeignTable`, of some rows.
@@ -116,7 +116,7 @@ def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
 
 
 def narrowed(array: np.ndarray, name: str) -> np.ndarray:
-    """Numbers as JAX has them: float32 for float64, int32 for int64 where they fit; rewards are float32."""
+    """Converts numbers to JAX's dtypes: float64 to float32, int64 to int32 if they fit; rewards to float32."""
     kind = array.dtype
     if name == Columns.REWARDS or kind == np.float64:
         with np.errstate(over="ignore"):  # what becomes infinite is found and named
@@ -132,7 +132,7 @@ def narrowed(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _without_final_rows(table: ForeignTable) -> ForeignTable:
-    """A table with next observations in place of rows that hold these only, as in files of this package.
+    """Replaces rows that hold only a final observation by a column of next observations.
 
     Raises:
         BadDataError: Such a row is missing.
@@ -173,7 +173,7 @@ def _check_one_agent(values: Mapping[str, Any], path: str) -> None:
 
 
 def _plain_columns(values: Mapping[str, Any], columns: ForeignColumns, path: str) -> dict[str, Any]:
-    """Observations, actions, rewards and outputs of a module, with an entry for each step."""
+    """Observations, actions, rewards and module outputs, one entry per step."""
     plain = {name: values[name] for name in (Columns.OBS, Columns.ACTIONS)}
     rows = len(tree_leaves(plain[Columns.ACTIONS])[0])
     if Columns.REWARDS in values:
@@ -207,7 +207,7 @@ def _say_one_episode(columns: ForeignColumns) -> None:
 
 
 def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, path: str) -> np.ndarray:
-    """A column of one number for each step, ``[N]``."""
+    """Column with one number per step, ``[N]``."""
     array = np.asarray(values[column])
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -268,7 +268,9 @@ def _flag(values: Mapping[str, Any], name: str, columns: ForeignColumns, path: s
 
 
 def _next_observations(table: ForeignTable, obs: Any, flags: Mapping[str, np.ndarray], columns: ForeignColumns) -> Any:
-    """Observations after the steps; None if they are not known. Nothing is computed from those of terminal steps."""
+    """Observations after the steps; None if unknown. Observations after terminal steps are never used in
+    computations.
+    """
     next_obs = table.values.get(Columns.NEXT_OBS)
     if next_obs is None:
         return None
@@ -308,7 +310,7 @@ def _filled(array: np.ndarray, other: np.ndarray, where: np.ndarray) -> np.ndarr
 def _in_order(
     table: ForeignTable, plain: Mapping[str, Any], next_obs: Any, columns: ForeignColumns
 ) -> tuple[Rows, np.ndarray]:
-    """The rows in the order of their episodes, and the row of the table that each of them is."""
+    """Sorts rows by episode; returns them with their indices in the table."""
     number = len(plain[Columns.TERMINATEDS])
     t = _step_numbers(table, columns, number)
     ids, name_of = _episode_ids(table, columns)
@@ -361,7 +363,7 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
 def _from_zero(
     t: np.ndarray | None, same: np.ndarray | None, table: ForeignTable, *, in_file: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Step numbers that count from 0 in each episode.
+    """Renumbers the steps of each episode from 0.
 
     Args:
         t: Values of t as they were read, in the order of episodes.
@@ -391,7 +393,7 @@ def _from_zero(
 
 
 def _episode_ids(table: ForeignTable, columns: ForeignColumns) -> tuple[np.ndarray | None, Callable[[int], str]]:
-    """Numbers of the rows' ids, and the id of a row; an id counts for each environment of its own."""
+    """Episode index of each row, and the id of each row; equal ids in different environments are different episodes."""
     found = [column for column in (Columns.EPS_ID, ENV) if column in table.values]
     if not found:
         return None, lambda row: "{}:{}".format(*table.row_of(row))
@@ -411,7 +413,7 @@ def _episode_ids(table: ForeignTable, columns: ForeignColumns) -> tuple[np.ndarr
 
 
 def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndarray, pa.Array]:
-    """``(number of each row's label, labels by number)``, numbered in the order in which they appear."""
+    """``(index of each row's label, distinct labels)``, in order of appearance."""
     if labels.null_count:
         path, row = row_of(int(np.flatnonzero(np.asarray(labels.is_null()))[0]))
         raise BadDataError(f"The row has no {name}: write one for each step.", path=path, row=row)
@@ -422,7 +424,7 @@ def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndar
 
 
 def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Labels as texts: numbers as they are written, bytes as hexadecimal numbers, categories by their names."""
+    """Labels as text: numbers as written, bytes as hexadecimal, categories by name."""
     kind = labels.type
     if isinstance(kind, pa.BaseExtensionType):
         labels = pa.chunked_array([chunk.storage for chunk in labels.chunks], kind.storage_type)
@@ -447,7 +449,7 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
-    """Refuses tables in which most rows are not followed by the rows that their columns announce."""
+    """Raises if most rows are not followed by the next step that their columns announce."""
     same = rows.same_episode
     number = int(np.count_nonzero(same))
     gaps = same & ~rows.counts_on

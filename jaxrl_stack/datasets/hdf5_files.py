@@ -1,4 +1,4 @@
-"""Reads HDF5 files: D4RL's, one array per column, Minari's, one group per episode, and d3rlpy's, arrays per episode."""
+"""Reads HDF5 files of D4RL (one array per column), Minari (one group per episode) and d3rlpy (arrays per episode)."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _d3rlpy_reader(filesystem: Any, path: str, file: Any, options: ReadOptions, 
 
 
 class MinariReader:
-    """Reads a data set of Minari; pieces are episodes that follow each other, as many as make a row group of ours.
+    """Reads a Minari data set. A piece consists of consecutive episodes, about as large as a row group.
 
     Args:
         filesystem, path: The file, ``main_data.hdf5``.
@@ -212,7 +212,7 @@ def _opened(filesystem: Any, path: str) -> Iterator[Any]:
 
 
 def _dataset(file: Any, name: str, path: str) -> Any:
-    """An array in the file; no link to another file is followed."""
+    """Array in the file; links to other files are not followed."""
     h5py = optional_import("h5py", purpose="An HDF5 file", install="jaxrl-stack[offline]")
     parts = name.split("/")
     for depth in range(1, len(parts) + 1):
@@ -240,7 +240,7 @@ def _content(dataset: Any, name: str, path: str) -> np.ndarray:
 
 
 def _tree(file: Any, name: str, path: str, depth: int = 0) -> Any:
-    """An array, or a group as a dict or, if its members are numbered, a tuple."""
+    """Array, or group as a dict; a tuple if its members are numbered."""
     found = _dataset(file, name, path)
     if hasattr(found, "shape"):
         return _content(found, name, path)
@@ -253,7 +253,7 @@ def _tree(file: Any, name: str, path: str, depth: int = 0) -> Any:
 
 
 def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[str, ArrayForm]:
-    """All arrays below a group, by name."""
+    """All arrays in a group and its subgroups, by name."""
     found: dict[str, ArrayForm] = {}
     for name in file[above] if above else file:
         whole = f"{above}/{name}" if above else name
@@ -267,7 +267,7 @@ def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[st
 
 
 def _info(filesystem: Any, path: str) -> DatasetInfo:
-    """Reads Minari's metadata file next to a data set; empty if there is none."""
+    """Reads the Minari metadata file of a data set; {} without one."""
     beside = path.rpartition("/")[0] + f"/{_METADATA}"
     try:
         with filesystem.open_input_file(beside) as source:
@@ -285,7 +285,7 @@ def _info(filesystem: Any, path: str) -> DatasetInfo:
 
 
 def _space(described: Any) -> gym.Space | None:
-    """A space that Minari describes; None for one of another kind."""
+    """Converts Minari's description of a space; None for unsupported kinds."""
     own = json.loads(described) if isinstance(described, str) else described
     if own is None:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ItemForm:
-    """Form of the items of a minibatch: single steps, or sequences of steps that a module learns from.
+    """Form of a minibatch's items: single steps, or sequences of steps for recurrent modules.
 
     Attributes:
         columns: Columns of a minibatch, beside those that follow from them; ``Columns.NEXT_OBS`` may be one.
@@ -36,25 +36,26 @@ class ItemForm:
 
     @property
     def steps_per_item(self) -> int:
-        """Steps that are learned from in an item, at most."""
+        """Maximum number of steps with a loss in an item."""
         return 1 if self.length is None else self.length - self.burn_in
 
     @property
     def rows_per_item(self) -> int:
-        """Rows that an item has in a minibatch."""
+        """Number of rows of an item in a minibatch."""
         return self.length or 1
 
     @property
     def read(self) -> tuple[str, ...]:
-        """The recorded columns that minibatches are made of."""
+        """Recorded columns needed for minibatches."""
         names = [Columns.OBS if name == Columns.NEXT_OBS else name for name in self.columns]
         if self.length is not None and self.initial_state is None:
             names.append(Columns.STATE_IN)
         return tuple(dict.fromkeys(names))
 
     def of(self, steps: Steps) -> np.ndarray:
-        """Every step once: int32 ``[N]``, rows of the steps; for sequences ``[N, 3]``: first row, steps of burn-in, and
-        steps that are learned from after the burn-in."""
+        """Items that cover every step once: row indices int32 ``[N]``, or for sequences ``[N, 3]``: first row, number
+        of burn-in steps, number of steps with a loss.
+        """
         if self.length is None:
             return np.flatnonzero(~steps.is_final).astype(np.int32)
         starts = steps.piece_starts()
@@ -70,7 +71,7 @@ class ItemForm:
     def take(
         self, columns: Mapping[str, Any], prepared: Mapping[str, Any], items: Any, xp: Any = jnp
     ) -> dict[str, Any]:
-        """The minibatch of some items.
+        """Builds the minibatch of some items.
 
         Args:
             columns: ``{column: pytree [R, ...]}``, at least those of `read`.
@@ -103,5 +104,5 @@ class ItemForm:
 
 
 def taken(x: Any, rows: Any, xp: Any) -> Any:
-    """``x[rows]``, for valid rows."""
+    """Returns ``x[rows]``; `rows` must be valid."""
     return x[rows] if xp is np else x.at[rows].get(mode="promise_in_bounds")

@@ -17,7 +17,7 @@ _STORES = {"s3": "S3FileSystem", "gcs": "GcsFileSystem", "abs": "AzureFileSystem
 
 
 def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, setting: str) -> Any:
-    """The file system that a setting asks for.
+    """File system for a setting.
 
     Args:
         filesystem: "gcs", "s3" or "abs", an object of pyarrow or fsspec, or None.
@@ -43,14 +43,14 @@ def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, s
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A folder on a file system."""
+    """Folder on a file system."""
 
     filesystem: Any
     path: str
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
-        """The folder that a path or URI names."""
+        """Opens the folder at a path or URI."""
         return cls(*resolved(path, filesystem))
 
     def make(self) -> None:
@@ -66,7 +66,7 @@ class Folder:
         return self.filesystem.open_output_stream(self.file(name))
 
     def rename(self, name: str, new: str) -> str:
-        """Give a file its new name; returns its path."""
+        """Renames a file; returns the new path."""
         self.filesystem.move(self.file(name), self.file(new))
         return self.file(new)
 
@@ -75,7 +75,7 @@ class Folder:
 
 
 def resolved(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Any, str]:
-    """``(file system, path on it)`` of a path or URI.
+    """Converts a path or URI to ``(file system, path)``.
 
     Args:
         path: ``local://`` in front of one says that it is on this machine; "~" is the home folder there.
@@ -95,7 +95,7 @@ def resolved(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Any,
 
 
 def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """The files of a path, a glob or a folder (and those below it), in order of their names, numbers by their value.
+    """Files at a path, glob or folder (recursively), sorted by name with numbers by value.
 
     Names that begin with a dot or "_" are left out, and in folders and globs those without one of the suffixes.
 
@@ -124,7 +124,7 @@ def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str,
 
 
 def unfinished_files(path: str | os.PathLike[str], filesystem: Any) -> list[str]:
-    """Files of a folder that a run has begun to record and not completed."""
+    """Files in a folder that a run has started and not completed."""
     kind, found_on, place = _type_of(path, filesystem)
     if kind != fs.FileType.Directory or not isinstance(found_on, fs.LocalFileSystem):
         return []  # in stores there is no file before it is complete
@@ -138,13 +138,13 @@ def is_file(path: str | os.PathLike[str], filesystem: Any) -> bool:
 
 
 def is_empty_folder(path: str | os.PathLike[str], filesystem: Any) -> bool:
-    """Whether a path is a folder without anything in it."""
+    """Whether a path is an empty folder."""
     kind, found_on, place = _type_of(path, filesystem)
     return kind == fs.FileType.Directory and not found_on.get_file_info(fs.FileSelector(place, recursive=True))
 
 
 def _type_of(path: str | os.PathLike[str], filesystem: Any) -> tuple[Any, Any, str]:
-    """``(type, file system, path on it)``; a glob has no type."""
+    """``(type, file system, path)``; a glob has type None."""
     if re.search(r"[*?\[]", os.fspath(path)):
         return None, filesystem, os.fspath(path)
     found_on, place = resolved(path, filesystem)
@@ -152,7 +152,7 @@ def _type_of(path: str | os.PathLike[str], filesystem: Any) -> tuple[Any, Any, s
 
 
 def natural(text: str) -> list[Any]:
-    """Key by which "b10" comes after "b9"."""
+    """Sort key that orders "b10" after "b9"."""
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", text) if part]
 
 
@@ -172,7 +172,7 @@ _MEANINGS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def _glob(pattern: str) -> str:
-    """Regular expression of a glob, in which "*" matches no "/" and "**" matches any."""
+    """Regular expression for a glob: "*" does not match "/", "**" does."""
 
     def translated(token: str) -> str:
         if token in _MEANINGS:

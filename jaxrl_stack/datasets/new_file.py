@@ -1,4 +1,4 @@
-"""A Parquet file that is being written: it has its name when it is complete, or is not there."""
+"""Parquet file that gets its final name only when it is complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECKSUMS = {"write_page_checksum": True}
 
 
 class NewFile:
-    """File under the temporary name ``.<name>.writing`` until it is complete.
+    """Parquet file with the temporary name ``.<name>.writing`` until it is complete.
 
     Args:
         folder: Folder of the file.
@@ -38,7 +38,7 @@ class NewFile:
         self._writer = pq.ParquetWriter(self._stream, schema, **{"use_dictionary": texts, **CHECKSUMS, **options})
 
     def write(self, table: pa.Table) -> None:
-        """Write a table as a row group; if that fails, the file is taken away."""
+        """Writes a table as a row group; deletes the file on failure."""
         try:
             self._writer.write_table(table, row_group_size=table.num_rows)
         except BaseException:
@@ -47,7 +47,7 @@ class NewFile:
         self.num_rows += table.num_rows
 
     def complete(self, metadata: dict[bytes, bytes] | None = None) -> str:
-        """Finish the file; returns its path. If that fails, it is taken away."""
+        """Completes the file and returns its path; deletes the file on failure."""
         try:
             self._writer.add_key_value_metadata(metadata or {})
             self._writer.close()
@@ -67,6 +67,6 @@ class NewFile:
 
 
 def free_name(folder: Folder, name: str) -> str:
-    """The first of ``<name>-00000.parquet`` and so on that is not there."""
+    """First unused name among ``<name>-00000.parquet``, ``<name>-00001.parquet``, ..."""
     names = (f"{name}-{number:05d}.parquet" for number in itertools.count())
     return next(own for own in names if not folder.has(own))

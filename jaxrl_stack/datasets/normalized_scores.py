@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Reference(NamedTuple):
-    """Returns that a scale is made of.
+    """Reference returns (random and expert policy) of a normalised score.
 
     Attributes:
         random: Return of a policy with random actions.

@@ -28,7 +28,7 @@ Inputs = str | os.PathLike[str] | Sequence[Any] | Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset(TableView):
-    """Recorded steps in files.
+    """Data set of recorded steps in files.
 
     Attributes:
         info: What they are of: what the first file says that says it, and the spaces of the options where no file does.
@@ -47,12 +47,12 @@ class Dataset(TableView):
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of all pieces as `read` returns them, final rows included; None if they are unknown without reading."""
+        """Number of rows of all pieces, including final rows; None if unknown before reading."""
         return _sum(piece.num_rows for piece in self.pieces)
 
     @property
     def num_steps(self) -> int | None:
-        """Rows of all pieces that are steps, or an upper bound; None if they are unknown without reading."""
+        """Number of steps of all pieces, or an upper bound; None if unknown before reading."""
         return _sum(piece.num_steps for piece in self.pieces)
 
     def read(self, piece: PieceRef) -> Steps:
@@ -64,18 +64,17 @@ class Dataset(TableView):
         return self.readers[piece.reader][1].read(piece)
 
     def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
-        """Reads all steps, or the steps of one input, in parts; each part has whole episodes, as far as the files have
-        them."""
+        """Reads all steps, or the steps of one input, in parts of whole episodes, as far as the files contain them."""
         for number, reader in self.readers:
             if input_ in (None, number):
                 yield from (part for part in reader.read_all() if part.num_rows)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Bytes that all steps take in memory with these columns, without reading all; None if that is not known."""
+        """Estimated bytes of all steps in memory with these columns; None if unknown before reading."""
         return _sum(reader.num_bytes(columns) for _, reader in self.readers)
 
     def parts(self, max_bytes: int | None = None) -> Iterator[Steps]:
-        """All steps: as `read_parts` has them, or piece by piece where they take more memory.
+        """Yields all steps as `read_parts` does, or piece by piece if they would need too much memory.
 
         Args:
             max_bytes: Bytes that they may take; None: as many as there are.
@@ -147,7 +146,7 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Readable files of a path; logs once which others are skipped.
+    """Selects the readable files of a path; logs the skipped ones once.
 
     A file that is named is read, or refused with what is wrong.
     """
@@ -173,12 +172,12 @@ def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
 
 
 def _has_steps(filesystem: Any, path: str) -> bool:
-    """Whether a file that is not read may have steps: JSON files are also descriptions of other files."""
+    """Whether an unread file may contain steps; JSON files may also describe other files."""
     return conversion_of(path) is not None and (not path.endswith(JSON) or JsonBatches.has_actions(filesystem, path))
 
 
 def _nothing_there(name: str, filesystem: Any, there: Sequence[str]) -> BadDataError:
-    """The error about a path without files that can be read."""
+    """Error about a path without readable files."""
     named = f"input_ names {name!r}, where there are no files of {', '.join(SUFFIXES)}"
     convertible = next((path for path in there if conversion_of(path) is not None), None)
     if convertible is not None:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def is_own(file: ParquetFile) -> bool:
-    """Whether `StepWriter` wrote a file."""
+    """Whether a file was written by `StepWriter`."""
     return METADATA_KEY in file.own_metadata
 
 
 class OwnReader:
-    """Reads one file of `StepWriter`; a piece is a row group. Keys of observations that `options.inputs` does not take
-    are not read.
+    """Reads one file from `StepWriter`. A piece is a row group. Observation keys that `options.inputs` does not use are
+    skipped.
 
     Args:
         file: The file.
@@ -72,7 +72,7 @@ class OwnReader:
             return checked(steps, spaces, lambda row: (self.path, first_row + row), check=self._options.check)
 
     def _leave_out_keys(self, options: ReadOptions) -> None:
-        """Restricts observations to the keys that the module takes."""
+        """Restricts observations to the keys that the module uses."""
         if options.inputs is None or Columns.OBS not in self._format.columns:
             return
         taken, columns = options.inputs.space, self._format.columns
@@ -81,7 +81,7 @@ class OwnReader:
         self.info = dataclasses.replace(self.info, observation_space=space)
 
     def _choose(self, names: Sequence[str] | None) -> None:
-        """Take note of the columns to read; without `names` all but infos."""
+        """Selects the columns to read: `names`, by default all but infos."""
         known = {*self._format.columns, *({Columns.INFOS} & set(self._file.schema.names))}
         wanted = set(self._format.columns) if names is None else {*STEP_COLUMNS, *names}
         if missing := sorted(wanted - known):

@@ -1,4 +1,4 @@
-"""Arrays that RLlib packs to texts: base64 of an LZ4 frame of a pickle. No pickle of other things is loaded.
+"""Arrays that RLlib packs as text: base64 of an LZ4 frame of a pickle. Pickles of anything else are refused.
 
 A pickle is a program. This one may put together arrays of numbers, in dicts, lists and tuples; all that it may call are
 the two functions here that stand for NumPy's, and what they make is no array before it is checked.
@@ -76,7 +76,7 @@ def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, 
 
 
 def packed(array: np.ndarray) -> str:
-    """An array as RLlib packs it."""
+    """Packs an array as RLlib does."""
     frames = optional_import("lz4.frame", purpose="A packed column", install="jaxrl-stack[offline]")
     return base64.b64encode(frames.compress(pickle.dumps(np.ascontiguousarray(array), protocol=5))).decode("ascii")
 
@@ -91,7 +91,7 @@ def loaded(data: bytes) -> Any:
 
 
 def loaded_sizes(data: bytes) -> tuple[int, ...]:
-    """The sizes in a pickle of a tuple of whole numbers.
+    """Reads a shape from a pickle of a tuple of integers.
 
     Raises:
         ValueError: It holds something else, or is damaged.
@@ -109,14 +109,14 @@ def loaded_sizes(data: bytes) -> tuple[int, ...]:
 
 @dataclasses.dataclass
 class _Dtype:
-    """Description of a dtype in a pickle."""
+    """Dtype described in a pickle."""
 
     code: Any
     order: str = "="
 
 
 class _Array:
-    """Description of an array in a pickle."""
+    """Array described in a pickle."""
 
     def __init__(self, data: Any, dtype: Any, shape: Any, order: Any = "C"):
         self.parts = (data, dtype, shape, order)
@@ -210,7 +210,7 @@ def _dtype_of(described: Any) -> str:
 
 
 def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
-    """The array of some bytes, as a view.
+    """Checks bytes and returns them as an array (a view).
 
     Raises:
         ValueError: Dtype and shape do not fit them, or the dtype is not one of numbers.
@@ -231,7 +231,9 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
 
 @dataclasses.dataclass(frozen=True)
 class _Template:
-    """Pickle of one array without its numbers; the pickles of other rows differ only in the numbers."""
+    """Pickle of one array without its numbers. Pickles of other rows differ only in the numbers, so that they need no
+    parsing.
+    """
 
     before: bytes
     after: bytes
@@ -240,7 +242,7 @@ class _Template:
 
     @classmethod
     def of(cls, data: bytes, value: Any) -> _Template | None:
-        """Makes the template from a pickle and its loaded value; None if the value is not one array."""
+        """Creates the template from a pickle and its value; None if the value is not a single array."""
         if not isinstance(value, np.ndarray) or not value.ndim or not value.flags.c_contiguous:
             return None
         content = value.tobytes()
@@ -253,7 +255,7 @@ class _Template:
         return None
 
     def array_of(self, data: bytes) -> np.ndarray | None:
-        """The array of a pickle; None if it differs in more than its numbers."""
+        """Array of a pickle; None if the pickle differs in more than its numbers."""
         stop = len(data) - len(self.after)
         content = data[len(self.before) : stop]
         fits = len(content) == self.dtype.itemsize * math.prod(self.shape) and data.startswith(self.before)

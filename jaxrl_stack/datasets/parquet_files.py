@@ -47,7 +47,9 @@ MORE_KEY = b"jaxrl_stack.more"
 
 @dataclasses.dataclass(frozen=True)
 class ParquetFile:
-    """Parquet file: its location and footer. It is opened for each reading: data sets have thousands of files."""
+    """Location and footer of a Parquet file. It is opened only for reading, because data sets can have thousands of
+    files.
+    """
 
     filesystem: Any
     path: str
@@ -56,12 +58,12 @@ class ParquetFile:
 
     @property
     def own_metadata(self) -> dict[bytes, bytes]:
-        """Metadata that the writer put into the footer."""
+        """Metadata in the footer, from the program that wrote the file."""
         return {**(self.schema.metadata or {}), **(self.metadata.metadata or {})}
 
     @property
     def more(self) -> dict[str, Any]:
-        """Notes of this package about a table or packed episodes that it wrote; {} for files of other programs."""
+        """This package's notes about a table or packed episodes that it wrote; {} for other programs' files."""
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
             if not isinstance(found, dict):
@@ -69,11 +71,11 @@ class ParquetFile:
             return found
 
     def rows_of(self, group: int) -> int:
-        """Rows of a row group."""
+        """Number of rows of a row group."""
         return self.metadata.row_group(group).num_rows
 
     def lowest(self, column: str) -> int | None:
-        """Lowest number of a column of integers, as the statistics of all row groups have it; None if one has none."""
+        """Minimum of an integer column from the row groups' statistics; None if one has no statistics."""
         found = []
         for group in range(self.metadata.num_row_groups):
             own = self.metadata.row_group(group)
@@ -84,7 +86,7 @@ class ParquetFile:
         return min(found) if found and all(isinstance(lowest, int) for lowest in found) else None
 
     def read(self, columns: Sequence[str], group: int | None = None, *, limit: int | None = None) -> pa.Table:
-        """Some columns of a row group, or of all.
+        """Reads columns of one row group, or of all.
 
         Args:
             columns: Names of the columns.
@@ -118,7 +120,7 @@ class ParquetFile:
 
 
 def opened(filesystem: Any, path: str) -> ParquetFile:
-    """A file, of which the footer is read.
+    """Reads the footer of a file.
 
     Raises:
         BadDataError: It is no Parquet file, or a damaged one.
@@ -141,7 +143,7 @@ def opened(filesystem: Any, path: str) -> ParquetFile:
 
 
 class FilePart(NamedTuple):
-    """Rows of a file that are read at once.
+    """Rows of a file that are read in one go.
 
     Attributes:
         file: Number of the file.
@@ -153,7 +155,7 @@ class FilePart(NamedTuple):
 
 
 def parts_of(files: Sequence[ParquetFile], max_rows: int) -> Iterator[list[FilePart]]:
-    """Parts of files that are read at once: row groups of a file, or small files together.
+    """Splits files into parts to read in one go: row groups, or several small files together.
 
     Args:
         files: The files, in order.
@@ -180,7 +182,7 @@ def parts_of(files: Sequence[ParquetFile], max_rows: int) -> Iterator[list[FileP
 
 @contextlib.contextmanager
 def damage_of(path: str) -> Iterator[None]:
-    """Context manager that turns errors of file readers into a `BadDataError`.
+    """Context manager that converts errors of file readers to a `BadDataError`.
 
     Raises:
         BadDataError: In place of the reader's error.

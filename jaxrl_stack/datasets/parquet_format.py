@@ -37,13 +37,13 @@ _DTYPES = frozenset(
 
 
 def checksum_of(metadata: Mapping[bytes, bytes]) -> bytes:
-    """Checksum of a file's metadata; Parquet pages have their own."""
+    """Checksum of a file's metadata (Parquet pages have checksums already)."""
     return str(zlib.crc32(metadata.get(COUNTS_KEY, b""), zlib.crc32(metadata[METADATA_KEY]))).encode()
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One array of a column: its column in the file, and the shape and dtype of a row."""
+    """One array of a column: its name in the file, and the shape and dtype of a row."""
 
     name: str
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class Leaf:
         return pa.list_(pa.from_numpy_dtype(np.dtype(self.dtype)), self.size)
 
     def to_arrow(self, array: np.ndarray) -> pa.Array:
-        """The column of `array`, ``[N, *shape]``."""
+        """Converts an array ``[N, *shape]`` to an Arrow column."""
         flat = np.ascontiguousarray(array.astype(self.dtype, copy=False)).reshape(-1)
         if not self.shape:
             return pa.array(flat)
@@ -94,7 +94,7 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class StepFormat:
-    """File layout of the columns of `Steps`; equal for all files of one writer.
+    """Layout of the columns of `Steps` in files; equal in all files of one writer.
 
     Attributes:
         columns: ``{column: structure of Leaf}``, of dicts, tuples and lists.
@@ -104,7 +104,7 @@ class StepFormat:
 
     @classmethod
     def of(cls, steps: Steps) -> StepFormat:
-        """Layout for these steps.
+        """Creates the layout for steps.
 
         Raises:
             TypeError: A column cannot be written.
@@ -118,7 +118,7 @@ class StepFormat:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of all columns in memory."""
+        """Bytes per row in memory, over all columns."""
         return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in self.leaves)
 
     def table(self, steps: Steps, info: DatasetInfo) -> pa.Table:
@@ -146,7 +146,7 @@ class StepFormat:
 
     @classmethod
     def read(cls, metadata: bytes, path: str) -> tuple[StepFormat, DatasetInfo]:
-        """Inverse of `metadata`.
+        """Reads a layout from the result of `metadata`.
 
         Raises:
             BadDataError: It is damaged, or of a later version.
@@ -161,16 +161,16 @@ class StepFormat:
             raise BadDataError(f"Its metadata is damaged, or newer: {error}. Record it again.", path=path) from error
 
     def only(self, names: Iterable[str]) -> StepFormat:
-        """Layout of the named columns only."""
+        """Returns the layout of the named columns."""
         return StepFormat({name: own for name, own in self.columns.items() if name in names})
 
     @property
     def file_columns(self) -> list[str]:
-        """Names of the file's columns for these columns and for the ids of rows."""
+        """Names in the file of these columns and of the ids of rows."""
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 
     def steps(self, table: pa.Table, path: str, first_row: int = 0) -> Steps:
-        """Rows of a table; columns are views if possible.
+        """Converts a table to steps; columns are views if possible.
 
         Args:
             table: Whole pieces, with at least `WHERE` but the ids of agent and module.

@@ -12,7 +12,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 @dataclasses.dataclass(frozen=True)
 class PieceRef:
-    """Piece of a data set that can be read separately: a row group, a file, or several small files.
+    """Part of a data set that can be read separately: a row group, a file, or several small files.
 
     Attributes:
         path: File of the piece, or its first file.
@@ -50,14 +50,15 @@ class Reader(Protocol):
         ...
 
     def read(self, piece: PieceRef) -> Steps:
-        """The steps of a piece."""
+        """Reads the steps of a piece."""
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """Reads all steps, in parts; the steps of an episode are together, no matter where they are in the files."""
+        """Yields all steps in parts. All steps of an episode are in one part, wherever they are in the files."""
         ...
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimated bytes of all steps in memory with these columns, from a few steps; None if it is unknown without
-        reading."""
+        """Estimates the bytes of all steps in memory with these columns, from a few steps; None if unknown before
+        reading.
+        """
         ...

@@ -65,7 +65,7 @@ class ReadOptions:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], *, known_only: bool = False, **more: Any) -> ReadOptions:
-        """Options of settings as `offline_data` takes them.
+        """Creates options from settings of `offline_data`.
 
         Args:
             settings: ``{setting: value}``; those that are no options of reading are left alone, or refused.
@@ -82,7 +82,7 @@ class ReadOptions:
         return cls(**{**found, **more})
 
     def spaces_of(self, info: DatasetInfo, *, has_bounds: bool = False) -> RecordedSpaces:
-        """Spaces against which the steps of a file are checked that does not name its own.
+        """Spaces against which the steps of a file are checked if the file names none.
 
         Args:
             info: Origin of the steps, from the file's metadata.

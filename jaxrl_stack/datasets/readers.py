@@ -69,7 +69,7 @@ class _File(NamedTuple):
 
 
 def readers_of(filesystem: Any, files: Sequence[str], options: ReadOptions) -> Iterator[Reader]:
-    """Readers of the files of one input, in order.
+    """Creates the readers for one input's files, in order.
 
     Raises:
         BadDataError: A file is none that can be read.
@@ -118,7 +118,7 @@ def _opened(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo,
 
 
 def conversion_of(path: str) -> str | None:
-    """A sentence that converts a file of a kind that is not read; None for other files."""
+    """Sentence that tells how to convert a file of an unsupported kind; None for other files."""
     for suffixes, how in CONVERSIONS.items():
         if path.lower().endswith(suffixes):
             return how.format(path=path)
@@ -126,7 +126,7 @@ def conversion_of(path: str) -> str | None:
 
 
 def _together(files: Sequence[Any]) -> Iterator[list[Any]]:
-    """Small files of batches that follow each other, together as long as they are no larger than rows of a group."""
+    """Groups consecutive small files of batches, up to the size of a row group."""
     group: list[Any] = []
     for file in files:
         if group and sum(own.num_bytes for own in [*group, file]) > _BYTES_TOGETHER:

@@ -1,4 +1,4 @@
-"""Keys of recorded observations that a module takes: settings `policy_obs_key` and `value_obs_key`."""
+"""Selection of observation keys in recorded data for a module: settings `policy_obs_key` and `value_obs_key`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS, mask_key_i
 
 
 def without_extra_keys(recorded: Any, space: Any) -> Any:
-    """Recorded observations without keys that the module does not take; with an action mask, keys of "observations".
+    """Drops recorded observation keys that the module does not use; with an action mask, keys inside "observations".
 
     Args:
         recorded: Mapping of arrays, or of anything else, by key; or the Dict space of the recorded observations.
@@ -38,7 +38,7 @@ def _kept(recorded: Any, space: Any) -> Any:
 
 
 def key_problem(recorded: Any, space: Any) -> str | None:
-    """Difference between the keys of recorded observations and a module's, with the remedy; None if there is none.
+    """Sentence about a difference between recorded and required observation keys, with the remedy; None without one.
 
     Args:
         recorded: Result of `without_extra_keys`.
@@ -70,5 +70,5 @@ def key_problem(recorded: Any, space: Any) -> str | None:
 
 
 def _have_masks(recorded: Any, space: Any) -> bool:
-    """Whether recorded observations and a module's have an action mask next to them."""
+    """Whether both recorded observations and the module's have an action mask."""
     return all(isinstance(own, Mapping) and mask_key_in(own, (ACTION_MASK,)) is not None for own in (recorded, space))

@@ -1,4 +1,4 @@
-"""RLlib's packed episodes: msgpack of a `SingleAgentEpisode`'s state, arrays as msgpack-numpy writes them.
+"""RLlib's packed episodes: msgpack of a `SingleAgentEpisode`'s state, with arrays in msgpack-numpy form.
 
 What is read is checked against the one form that such a state has: maps, lists, numbers, texts and arrays of numbers
 whose sizes fit. Arrays of objects, which are pickles, and extension types are refused, and so is what would be many
@@ -61,7 +61,7 @@ def unpacked_state(data: bytes) -> dict[str, Any]:
 
 
 def steps_of_state(state: Mapping[str, Any]) -> Steps:
-    """The steps of an episode's state, as one piece.
+    """Converts an episode's state to steps of one piece.
 
     Raises:
         ValueError: The state is damaged, or that of several agents.
@@ -106,7 +106,7 @@ def _leaves(tree: Any) -> list[Any]:
 
 
 def _column(buffer: Any, name: str) -> Any:
-    """The entries of a look-back buffer's state, without its look-back: a pytree of ``[N, ...]``."""
+    """Entries of a lookback buffer's state, without the lookback: pytree of ``[N, ...]``."""
     if not isinstance(buffer, dict) or "data" not in buffer:
         raise ValueError(f"{name} is no column")
     data, lookback = buffer["data"], buffer.get("lookback", 0)
@@ -123,7 +123,7 @@ def _column(buffer: Any, name: str) -> Any:
 
 
 def _array(found: dict[Any, Any]) -> Any:
-    """An array, or a number of NumPy's, as msgpack-numpy describes it."""
+    """Decodes an array or NumPy number in msgpack-numpy form."""
     if found.get(b"nd") not in (True, False) or b"complex" in found:
         raise ValueError("an array is damaged")
     if found[b"nd"]:
@@ -138,7 +138,7 @@ def _refused(code: int, data: bytes) -> Any:
 
 
 def state_of_piece(steps: Steps, spaces: tuple[gym.Space | None, gym.Space | None] = (None, None)) -> dict[str, Any]:
-    """The state of RLlib's `SingleAgentEpisode` that is one piece.
+    """Converts a piece to the state of RLlib's `SingleAgentEpisode`.
 
     Args:
         steps: One piece.
@@ -181,7 +181,7 @@ def state_of_piece(steps: Steps, spaces: tuple[gym.Space | None, gym.Space | Non
 
 
 def packed_state(state: Mapping[str, Any]) -> bytes:
-    """A state as RLlib packs it."""
+    """Packs a state as RLlib does."""
     msgpack = optional_import("msgpack", purpose="An RLlib episode", install="jaxrl-stack[offline]")
     return msgpack.packb(dict(state), default=_described)
 
@@ -199,7 +199,7 @@ def _described(value: Any) -> Any:
 
 
 def space_of_rllib(space: Any) -> dict[str, Any]:
-    """A space as RLlib describes it.
+    """Creates a space from RLlib's description.
 
     Raises:
         TypeError: RLlib's form has no such space.

@@ -1,4 +1,4 @@
-"""Recorded steps in RLlib's own files, which RLlib reads: packed episodes, or a row per step."""
+"""Writers of recorded steps in RLlib's file formats: packed episodes, or one row per step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROWS_AT_ONCE = 1024
 
 
 class RLlibWriter:
-    """Writes steps to ``<folder>/<name>-00000.parquet`` and so on, in RLlib's form; as `StepWriter` else.
+    """Writes steps in RLlib's format to ``<folder>/<name>-00000.parquet`` and so on; otherwise as `StepWriter`.
 
     Args:
         folder, name, about, compression, filesystem: As `StepWriter` takes them.
@@ -71,7 +71,7 @@ class RLlibWriter:
 
     @property
     def num_buffered_rows(self) -> int:
-        """Rows that no file has yet: episodes, or steps."""
+        """Number of rows (episodes or steps) that no file contains yet."""
         return sum(table.num_rows for table in self._waiting)
 
     def add(self, steps: Steps) -> None:
@@ -135,7 +135,7 @@ class RLlibWriter:
 
 
 def rows_of_piece(steps: Steps, packed_columns: frozenset[str] = frozenset()) -> pa.Table:
-    """The steps of one piece as RLlib's table of steps.
+    """Converts a piece to RLlib's table of steps.
 
     Raises:
         TypeError: Observations or actions are structures, for which RLlib's tables have no form.

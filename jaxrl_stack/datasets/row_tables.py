@@ -1,4 +1,4 @@
-"""Reads tables of steps that other programs wrote to Parquet: a row is a step."""
+"""Reads other programs' Parquet tables with one step per row."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAMPLE_ROWS = 1024
 
 
 class TableReader:
-    """Reads tables of steps with the same columns; a piece is a row group, or as many small files as make one.
+    """Reads tables of steps with equal columns. A piece is a row group, or several small files.
 
     Args:
         files: The files, in order.
@@ -81,17 +81,17 @@ class TableReader:
         return 0 if part.group is None else sum(self._files[part.file].rows_of(i) for i in range(part.group))
 
     def _lowest(self, column: str) -> int | None:
-        """Lowest number of a column over all files, as their statistics have it; None if they do not."""
+        """Minimum of a column over all files, from their statistics; None without statistics."""
         name = self._columns.names.get(column)
         lowest = [file.lowest(name) for file in self._files if file.metadata.num_rows] if name else []
         return None if None in lowest else min(map(int, lowest), default=None)  # pyright: ignore[reportArgumentType]
 
     def _steps(self, parts: Sequence[FilePart]) -> Steps:
-        """Rows of row groups, or of whole files, put in the order of their episodes."""
+        """Reads row groups or whole files, sorted by episode."""
         return piece_of(self._table(parts), self._columns, self._options, self.info)
 
     def _table(self, parts: Sequence[FilePart], *, limit: int | None = None) -> ForeignTable:
-        """Columns of row groups, or of whole files, one after the other, with at most `limit` rows of each."""
+        """Reads columns of row groups or whole files, concatenated, with at most `limit` rows of each."""
         tables = [self._read(part, limit) for part in parts]
         offsets = np.cumsum([0, *(table.num_rows for table in tables)])
 
@@ -137,7 +137,7 @@ class TableReader:
             )
 
     def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[FilePart], name: str, column: str) -> Any:
-        """Column of all parts as arrays, as texts for ids, or None if it is left out."""
+        """Column of all parts as arrays (ids as text); None if it is missing."""
         if column in self._columns.labels:
             return pa.chunked_array([chunk for own in arrays for chunk in as_texts(own).chunks], pa.string())
         try:
@@ -205,7 +205,7 @@ class TableReader:
 
 
 def columns_of_table(file: ParquetFile, options: ReadOptions) -> ForeignColumns:
-    """Columns of a table of steps, labels in the names of its folders included.
+    """Names of a step table's columns, including labels in folder names.
 
     Raises:
         BadDataError: One is missing.
@@ -215,7 +215,7 @@ def columns_of_table(file: ParquetFile, options: ReadOptions) -> ForeignColumns:
 
 
 def labels_in_path(path: str, there: Sequence[str], options: ReadOptions) -> dict[str, str]:
-    """``{column: label}`` from folder names such as ``eps_id=3``, which replace columns of partitioned tables."""
+    """Labels from folder names such as ``eps_id=3``, ``{column: label}``; partitioned tables store columns this way."""
     names = {Columns.EPS_ID, ENV, *ALIASES[Columns.EPS_ID], *ALIASES[ENV]}
     names |= {options.schema[Columns.EPS_ID]} if options.schema.get(Columns.EPS_ID) else set()
     found = (folder.partition("=") for folder in path.split("/")[:-1])
@@ -240,7 +240,7 @@ def _check_rows_are_steps(arrays: Sequence[pa.ChunkedArray], name: str, path: st
 
 
 def _spread(array: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """The rows of an array at these places, and zeros at others."""
+    """Writes an array's rows to the given indices of a new array of zeros."""
     found = np.zeros((len(where), *array.shape[1:]), array.dtype)
     found[where] = array
     return found

@@ -1,4 +1,4 @@
-"""Rows of steps, as tables of any origin hold them, put together to pieces of episodes."""
+"""Rows of steps from tables of any origin, joined to pieces of episodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Rows:
 
     @functools.cached_property
     def ended(self) -> np.ndarray:
-        """bool ``[N]``, rows that end their episode."""
+        """Marks rows that end their episode, bool ``[N]``."""
         return self.columns[Columns.TERMINATEDS] | self.columns[Columns.TRUNCATEDS]
 
     @functools.cached_property
@@ -66,7 +66,7 @@ class Rows:
 
     @functools.cached_property
     def ends(self) -> np.ndarray:
-        """bool ``[N]``, rows that end a piece: with the episode, or because the next row does not continue it.
+        """Marks rows that end a piece, bool ``[N]``: their episode ends, or the next row does not continue it.
 
         A row continues the row before it if both are of one episode, step numbers count on, and its observation is the
         next observation of the row before it.
@@ -77,7 +77,9 @@ class Rows:
 
 
 def is_next(next_obs: Any, obs: Any, before: np.ndarray | slice, after: np.ndarray | slice) -> np.ndarray:
-    """bool ``[n]``, pairs of rows of which the second has the next observation of the first, apart from rounding."""
+    """Marks pairs of rows, bool ``[n]``, in which the second row's observation equals the first's next observation up
+    to rounding.
+    """
     same: Any = True
     for all_next, all_obs in zip(tree_leaves(next_obs), tree_leaves(obs), strict=True):
         following, found = all_next[before], all_obs[after]
@@ -91,12 +93,12 @@ def is_next(next_obs: Any, obs: Any, before: np.ndarray | slice, after: np.ndarr
 
 
 def any_in_row(flags: np.ndarray) -> np.ndarray:
-    """bool ``[N]``, rows of ``[N, ...]`` in which a flag is True."""
+    """Marks rows of flags ``[N, ...]`` with at least one True, bool ``[N]``."""
     return np.asarray(flags.any(axis=tuple(range(1, flags.ndim))))
 
 
 def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
-    """Pieces of episodes, each with its final row.
+    """Builds pieces of episodes, each with its final row.
 
     The observation of a final row is the last next observation. Where next observations are not known, it is zeros if
     `zero_final`; else it repeats that of a terminal step, which nothing is computed from, and a piece that ends
@@ -138,19 +140,21 @@ def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
 
 
 def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray, ids: list[str]) -> Steps:
-    """The steps; episodes of which no row remains are left out."""
+    """Builds the steps, without episodes that have no remaining row."""
     used, episode = np.unique(number, return_inverse=True)
     return Steps(columns, is_final, episode.astype(np.int32), t, [ids[i] for i in used.tolist()])
 
 
 def _episode_numbers(rows: Rows, starts: np.ndarray) -> np.ndarray:
-    """int ``[N]``, counts episodes: one begins with another id, and after one that ended; without ids with a piece."""
+    """Episode index of each row, int ``[N]``. An episode begins with a new id, after an ended one, and without ids with
+    each piece.
+    """
     begins = starts if rows.episode is None else np.append([True], ~rows.same_episode)[: len(starts)]
     return np.cumsum(begins) - 1
 
 
 def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Steps of each episode, counted from its first row."""
+    """Step number in each episode, counted from its first row."""
     if not len(starts):
         return np.zeros(0, np.int32)
     first = np.searchsorted(number, number)
@@ -158,7 +162,7 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """The flag of a step that is given up goes to the step before it, in its piece."""
+    """Moves the end flag of a dropped step to the step before it in the same piece."""
     truncated = columns[Columns.TRUNCATEDS].copy()
     truncated[:-1] |= truncated[1:] & gives_up[1:] & ~ends[:-1]
     return {Columns.TRUNCATEDS: truncated}

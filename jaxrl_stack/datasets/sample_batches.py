@@ -1,4 +1,6 @@
-"""Reads RLlib's old SampleBatches, of Parquet and JSON files: a row is a part of an episode, or several of them."""
+"""Reads RLlib's old SampleBatches from Parquet and JSON files, in which a row holds part of an episode or several
+episodes.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _LABELS = (Columns.EPS_ID, ENV, *AGENTS)
 
 
 class StoredSampleBatch(NamedTuple):
-    """A SampleBatch as it is in a file.
+    """SampleBatch as stored in a file.
 
     Attributes:
         row: Number of the row in the file.
@@ -44,7 +46,7 @@ class StoredSampleBatch(NamedTuple):
 
 
 class BatchFile(Protocol):
-    """A file of SampleBatches.
+    """File of SampleBatches.
 
     Attributes:
         path: The file.
@@ -59,16 +61,16 @@ class BatchFile(Protocol):
     num_groups: int
 
     def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:
-        """The batches of a part, or of all of them, with some columns."""
+        """Yields the batches of a part, or of all, with the given columns."""
         ...
 
     def numbers(self, cell: Any, name: str, row: int) -> np.ndarray | Any:
-        """The numbers of a cell, ``[T, ...]``."""
+        """Decodes the numbers of a cell, ``[T, ...]``."""
         ...
 
 
 class SampleBatchReader:
-    """Reads files of sample batches that follow each other; a piece is a part of a file, or several files.
+    """Reads consecutive files of SampleBatches. A piece is part of a file, or several files.
 
     Args:
         files: The files.
@@ -126,7 +128,7 @@ class SampleBatchReader:
         return piece_of(ForeignTable(values, lambda row: rows[row]), columns, self._options, self.info)
 
     def _batch(self, file: BatchFile, columns: ForeignColumns, found: StoredSampleBatch) -> dict[str, Any]:
-        """``{column: pytree of [T, ...]}`` of a batch; labels as texts of Arrow, flags as RLlib takes them."""
+        """Decodes a batch, ``{column: pytree of [T, ...]}``, with labels as Arrow text and flags in RLlib's meaning."""
         cells = {}
         for name in columns.to_read:
             column = columns.column_of(name)
@@ -154,7 +156,7 @@ class SampleBatchReader:
         return {name: _as_texts(own) if name in _LABELS else own for name, own in values.items()}
 
     def _cell(self, file: BatchFile, columns: ForeignColumns, name: str, cell: Any, row: int) -> Any:
-        """All steps of a column: ``[T, ...]``; None if it is left out."""
+        """All steps of a column, ``[T, ...]``; None if it is missing."""
         column = columns.column_of(name)
         try:
             if isinstance(cell, str) and name in columns.packed:
@@ -174,7 +176,7 @@ _SAMPLED_BATCHES = 4
 
 
 class ParquetBatches:
-    """SampleBatches in a Parquet file, one in each row; see `BatchFile`."""
+    """Parquet file with one SampleBatch per row; see `BatchFile`."""
 
     def __init__(self, file: ParquetFile):
         self.path, self.names, self._file = file.path, list(file.schema.names), file
@@ -197,7 +199,7 @@ class ParquetBatches:
 
 
 def _plain(column: pa.ChunkedArray) -> Any:
-    """Cell with Python's texts, and None for an empty one; other values are unchanged."""
+    """Converts a cell's texts to Python's, and an empty cell to None; other values do not change."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         column, kind = pa.chunked_array([chunk.storage for chunk in column.chunks]), kind.storage_type
@@ -211,7 +213,7 @@ def _plain(column: pa.ChunkedArray) -> Any:
 
 
 class JsonBatches:
-    """SampleBatches in a JSON file of RLlib's, one in each line; see `BatchFile`.
+    """RLlib's JSON file with one SampleBatch per line; see `BatchFile`.
 
     Args:
         filesystem, path: The file.
@@ -239,7 +241,7 @@ class JsonBatches:
 
     @staticmethod
     def has_actions(filesystem: Any, path: str) -> bool:
-        """Whether a file begins with something that has actions."""
+        """Whether the first line of a file has actions."""
         return '"action' in _begin_of(filesystem, path)
 
     def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:
@@ -304,7 +306,7 @@ def _as_texts(labels: Any) -> pa.ChunkedArray:
 
 
 def _next_observations(values: Mapping[str, Any]) -> Any:
-    """Observations of the next rows, where they are of the same episode; the last ones are repeated, as RLlib does."""
+    """Observations of the next rows in the same episode; the last one is repeated, as in RLlib."""
     ids = np.asarray(values[Columns.EPS_ID].to_pylist())
     rows = np.arange(len(ids))
     ended = np.zeros(len(ids), bool)

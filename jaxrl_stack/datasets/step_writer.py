@@ -23,7 +23,7 @@ ROW_GROUP_ROWS = 8192
 
 
 class StepWriter:
-    """Writes steps to ``<folder>/<name>-00000.parquet`` and so on: each row once, in order, in the order of `add`.
+    """Writes steps to ``<folder>/<name>-00000.parquet`` and so on. Each row is written once, in the order of `add`.
 
     A file is written under a name that begins with a dot and renamed when it is complete, so readers never see half of
     one; files that are there already stay. Row groups hold whole pieces of episodes, at most `ROW_GROUP_ROWS` rows;
@@ -81,7 +81,7 @@ class StepWriter:
 
     @property
     def num_buffered_rows(self) -> int:
-        """Rows that are in no file yet; rows of a file that is not complete do not count."""
+        """Number of rows that no complete file contains yet."""
         return sum(steps.num_rows for steps in self._waiting)
 
     def add(self, steps: Steps) -> None:
@@ -164,7 +164,9 @@ def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
 
 
 def cut_to(steps: Steps, max_rows: int) -> Steps:
-    """The steps with pieces of at most `max_rows` rows, final ones included; the same object if they are."""
+    """Splits pieces into pieces of at most `max_rows` rows, including final rows; returns the same object if none is
+    longer.
+    """
     starts = steps.piece_starts()
     lengths = np.diff(starts)
     if not len(lengths) or lengths.max() <= max_rows:

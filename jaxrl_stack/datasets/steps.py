@@ -1,4 +1,4 @@
-"""Recorded steps in memory: the one form that files are written from, read into, and learned from."""
+"""Recorded steps in memory: the form from which files are written and on which training runs."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Steps:
 
     @property
     def num_rows(self) -> int:
-        """N, final rows included."""
+        """Number of rows N, including final rows."""
         return len(self.is_final)
 
     @property
     def num_steps(self) -> int:
-        """Rows that are steps."""
+        """Number of rows that are steps (not final rows)."""
         return self.num_rows - self.num_pieces
 
     @property
     def num_pieces(self) -> int:
-        """Pieces of episodes; each has one final row."""
+        """Number of pieces of episodes; each has one final row."""
         return int(np.count_nonzero(self.is_final))
 
     @property
@@ -66,7 +66,7 @@ class Steps:
         return dataclasses.replace(self, columns={name: function(name, own) for name, own in self.columns.items()})
 
     def only(self, columns: Sequence[str]) -> Steps:
-        """The steps with only these columns, if they have them."""
+        """Returns the steps with only the given columns, as far as present."""
         own = {name: column for name, column in self.columns.items() if name in columns}
         return dataclasses.replace(self, columns=own)
 
@@ -85,19 +85,19 @@ class Steps:
         return Steps(columns, self.is_final[cut], self.episode[cut] - first, self.t[cut], self.episode_ids[first:last])
 
     def continues_in(self, other: Steps) -> bool:
-        """Whether the first step of the others is the one after the last step here, of the same episode."""
+        """Whether the first step of `other` directly follows the last step here, in the same episode."""
         if not self.num_rows or not other.num_rows or self.episode_ids[-1] != other.episode_ids[0]:
             return False
         ended = any(self.columns[name][-2:-1].any() for name in _FLAGS if name in self.columns)
         return bool(self.t[-1] == other.t[0]) and not ended
 
     def piece_starts(self) -> np.ndarray:
-        """int64 ``[P + 1]``: the first row of every piece, and N."""
+        """First row of every piece, followed by N, int64 ``[P + 1]``."""
         return np.concatenate([[0], np.flatnonzero(self.is_final) + 1])
 
     @classmethod
     def concatenated(cls, parts: Sequence[Steps]) -> Steps:
-        """The rows of all of them, one after the other; the columns that all of them have.
+        """Concatenates several steps, with the columns that all of them have.
 
         Where the last episode of a part continues with the first step of the next one, by its id and the number of that
         step, it is one episode.

@@ -96,7 +96,7 @@ _COUNTS = ("num_rows", "num_steps", "num_episodes", "num_terminated", "num_trunc
 
 
 def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) -> Summary:
-    """Look through recorded steps, of which one part at a time is in memory.
+    """Summarises recorded steps, loading one part at a time.
 
     Args:
         parts: Steps in order; an episode may go on in a later one.
@@ -246,8 +246,9 @@ class _Actions:
 
 
 def _discrete_values(space: gym.Space) -> Any:
-    """``(first, number)`` for each discrete component of a space, in the order of `_components`; modules count from
-    0, wherever the space starts."""
+    """``(first value, number of values)`` of each discrete component, in the order of `_components`; modules count from
+    0, whatever the space's start.
+    """
     if isinstance(space, gym.spaces.Discrete):
         return [0, int(space.n)]
     if isinstance(space, gym.spaces.MultiDiscrete):

@@ -1,4 +1,4 @@
-"""Recorded steps as a table of rows, by the names that Ray's data sets have for its methods."""
+"""Recorded steps as a table of rows, with the method names of Ray's data sets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TableView:
     pieces: list[PieceRef]
 
     def read(self, piece: PieceRef) -> Steps:
-        """The steps of a piece."""
+        """Reads the steps of a piece."""
         raise NotImplementedError
 
     def count(self) -> int:
@@ -68,7 +68,7 @@ class TableView:
         return {name: jax.tree.map(lambda *xs: np.concatenate(xs), *(part[name] for part in parts)) for name in names}
 
     def columns(self) -> list[str]:
-        """Names of the columns, as `take_batch` has them."""
+        """Names of the columns in `take_batch`."""
         return list(self.take_batch(1))
 
     def schema(self) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Recorded steps in the forms that others read: tables of steps, and RLlib's packed episodes."""
+"""Writers of recorded steps in other programs' formats: tables of steps, and RLlib's packed episodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 
 class TableWriter:
-    """Writer like `StepWriter` in another file form; arguments as there, except for these.
+    """`StepWriter` for another file format; takes the same arguments and the following.
 
     Args:
         folder, name, about, max_rows_per_file, filesystem: See `StepWriter`; rows of steps and final rows are counted,
@@ -127,7 +127,7 @@ def _rows(steps: Steps, about: DatasetInfo) -> pa.Table:
 
 
 def _column(column: Any, rows: np.ndarray) -> pa.Array:
-    """Some rows of a column: numbers, lists of them, or structures."""
+    """Converts rows of a column to an Arrow array: numbers, lists or structs."""
     if isinstance(column, Mapping):
         parts = {str(name): _column(own, rows) for name, own in column.items()}
         return pa.StructArray.from_arrays(list(parts.values()), names=list(parts))
