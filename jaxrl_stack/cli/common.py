@@ -10,16 +10,16 @@ from typing import Any
 
 
 class CliError(Exception):
-    """Error about wrong input. Its message is all that the user sees; it names option, value and remedy."""
+    """Error about wrong input. The user sees only its message, which names option, value and remedy."""
 
 
 def one_line(text: str) -> str:
-    """The text without line breaks."""
+    """Replaces line breaks in a text by spaces."""
     return " ".join(text.split())
 
 
 def with_notes(error: BaseException, message: str) -> str:
-    """`message` with the notes of the error, which name the code that raised it."""
+    """Appends an error's notes, which name the code that raised it, to `message`."""
     # JAX notes, in several lines, how to see more of a traceback: there is none here.
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
     return " ".join([message, *notes])

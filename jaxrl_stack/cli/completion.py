@@ -1,4 +1,4 @@
-"""``jaxrl completion``: code that makes a shell complete words of this command line."""
+"""``jaxrl completion``: prints shell code for tab completion of this command line."""
 
 from __future__ import annotations
 

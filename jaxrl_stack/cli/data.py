@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _described(data: Dataset) -> dict[str, Any]:
-    """Description of the data in its files."""
+    """Describes the data in files."""
     info = data.info
     return {
         "num_files": sum(reader.num_files for _, reader in data.readers),
@@ -86,7 +86,7 @@ def _print(data: Dataset, found: Summary) -> None:
 
 
 def _by_component(found: Summary) -> list[Any]:
-    """Moments of each histogram of actions, None for discrete actions."""
+    """Moments of each action histogram; None for discrete actions."""
     moments = iter(found.action_moments)
     return [None if own.edges is None else next(moments) for own in found.actions]
 

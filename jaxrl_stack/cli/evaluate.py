@@ -89,7 +89,7 @@ def _estimate(path: pathlib.Path, config: AlgorithmConfig, arguments: argparse.N
 def restored_for_evaluation(
     path: pathlib.Path, config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any]
 ) -> Algorithm:
-    """Restores the algorithm of a checkpoint, with changes of options to its evaluation.
+    """Restores the algorithm of a checkpoint, with the options' changes to its evaluation.
 
     Args:
         path: The checkpoint.
@@ -132,7 +132,9 @@ def _set_in_evaluation(config: AlgorithmConfig, **settings: Any) -> None:
 
 
 def _moved(weights: dict[str, Any], config: AlgorithmConfig, env: str) -> Algorithm:
-    """An algorithm with these weights in another environment; one that trains on data evaluates there."""
+    """Creates an algorithm with these weights in another environment. An algorithm that trains on data only evaluates
+    there.
+    """
     evaluated = config.get_evaluation_config_object()
     config = config.copy(copy_frozen=False)
     if config.env is None or evaluated is None or not evaluated.is_same(config, "env"):

@@ -24,7 +24,7 @@ _FILE_KEYS = {"algo": str, "env": str, "config": dict, "stop": dict}
 
 
 def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCriteria, str]:
-    """The experiment that the options describe.
+    """Creates the experiment that the options describe.
 
     Returns:
         The validated config, the stop criteria, and a sentence about where the settings come from.
@@ -70,7 +70,7 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
 
 
 def in_any_case(algo: str) -> str:
-    """Algorithm name for a name in any case; the unchanged name if there is none."""
+    """Finds an algorithm's name ignoring case; returns an unknown name unchanged."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
     return next((name for name in ALGORITHMS if name.casefold() == algo.casefold()), algo)
@@ -103,8 +103,8 @@ _SPACE = re.compile(r"(uniform|loguniform|randint|lograndint)\((.*)\)")
 
 
 def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """``--set name=value`` options with several values, ``lr=1e-4,3e-4``, or a search space of Ray Tune,
-    ``lr=loguniform(1e-5,1e-2)``; and the other options unchanged.
+    """Splits ``--set`` options: those with several values (``lr=1e-4,3e-4``) or a Ray Tune search space
+    (``lr=loguniform(1e-5,1e-2)``), and the others.
 
     Entries of ``env_config`` get the names of `run_sweep`, such as ``env_config/gravity`` for ``env_config.gravity``.
 
@@ -135,7 +135,7 @@ def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _search_space(assignment: str, kind: str, text: str) -> Any:
-    """A search space of Ray Tune.
+    """Parses a Ray Tune search space.
 
     Raises:
         CliError: If it has no two ends.
@@ -159,7 +159,7 @@ def _with_entry(settings: Mapping[str, Any], path: Sequence[str], value: Any) ->
 
 
 def _parsed(text: str) -> Any:
-    """A value of JSON or Python; other input is text."""
+    """Parses a value as JSON or Python; other input stays text."""
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError):
             return parse(text)
@@ -196,7 +196,7 @@ def _config_of_options(
 
 
 def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any] | None, source: Any) -> str:
-    """Applies options to a config from a file or checkpoint; returns the source of its settings."""
+    """Applies options to a config from a file or checkpoint; returns the source of the settings."""
     if env is not None:
         config.environment(env)
     if settings:
@@ -206,7 +206,7 @@ def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any
 
 
 def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None) -> AlgorithmConfig:
-    """Config in a checkpoint.
+    """Reads the config in a checkpoint.
 
     Args:
         option: Option that named the checkpoint, for messages.
@@ -235,7 +235,7 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
 
 
 def config_for_checkpoint(arguments: argparse.Namespace) -> AlgorithmConfig:
-    """Config to restore the argument CHECKPOINT with: from ``--config-file``, or the stored one."""
+    """Config for restoring the argument CHECKPOINT: from ``--config-file``, or the stored one."""
     if arguments.config_file is not None:
         return python_experiment(pathlib.Path(arguments.config_file))[0]
     path = arguments.checkpoint

@@ -8,7 +8,7 @@ from jaxrl_stack.cli.common import CliError, one_line
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the algorithms, the environments, or both; all environments of one suite; or the tuned settings."""
+    """Prints algorithms, environments or both; or the environments of one suite; or tuned settings."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_evidence
 
     if arguments.envs is not None:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list_suite(prefix: str) -> int:
-    """Prints one line per environment as soon as it is created, because some take seconds or load data."""
+    """Prints a line for each environment as soon as it is created, because some take seconds."""
     from jaxrl_stack.env.registry import GYMNAX_IDS, resolve_env
     from jaxrl_stack.env.suites import all_suites
 

@@ -15,7 +15,7 @@ from jaxrl_stack.migration import Migration, migrate
 
 
 class _Script(NamedTuple):
-    """A script on disk: its path, encoding, and migration."""
+    """Script file: path, encoding and migration."""
 
     path: pathlib.Path
     encoding: str
@@ -27,7 +27,7 @@ class _Script(NamedTuple):
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the diffs, or writes the files. The report is on stderr, so that a diff can be redirected to a file.
+    """Prints the diffs, or writes the files. The report goes to stderr, so that a diff can be redirected to a file.
 
     Returns:
         1 if a script could not be rewritten and did not change, else 0.

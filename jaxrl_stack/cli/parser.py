@@ -164,7 +164,7 @@ _CHECKPOINT = "checkpoint, or directory of a run, whose newest one is taken"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors on one line, without the usage text before it."""
+    """Argument parser that prints errors on one line, without usage text."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -203,7 +203,7 @@ _positive.__name__, _share.__name__, _steps.__name__ = "integer", "number", "num
 
 
 def what_is_unknown(argv: Sequence[str], arguments: argparse.Namespace, unknown: Sequence[str]) -> str:
-    """Error text about unknown words; for the name of a setting, it shows how to set it.
+    """Error text about unknown words. For the name of a setting, it tells how to set it.
 
     Args:
         argv: All words of the command.
@@ -639,7 +639,7 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
 
 
 def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> None:
-    """Makes a shell offer the words that `names` returns."""
+    """Adds shell completion by the words that `names` returns."""
     for action in actions:
         action.completer = names  # type: ignore[attr-defined] - where argcomplete looks for it
 

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _comparison(rows: list[Any], x: str, format: str) -> str:
-    """The table of `compare` in a format."""
+    """Formats the result of `compare`."""
     from jaxrl_stack.runs.plots import comparison_text
     from jaxrl_stack.runs.writers import as_json
 

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(config: AlgorithmConfig, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Settings of the evaluation."""
+    """Settings of the evaluation that is recorded."""
     settings = {
         "explore": arguments.explore or arguments.epsilon > 0.0,
         "num_envs_per_env_runner": arguments.num_envs or min(_NUM_ENVS, arguments.episodes),

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _defaults(run: Run) -> dict[str, Any] | None:
-    """Default settings of a run's algorithm; None if it is not an algorithm of this package."""
+    """Default settings of a run's algorithm; None for an unknown algorithm."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class
     from jaxrl_stack.runs.writers import as_json
 

@@ -1,4 +1,4 @@
-"""``jaxrl sweep``: every combination of some settings, each with several seeds."""
+"""``jaxrl sweep``: trains every combination of some settings, with several seeds each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _budget(text: str | None) -> Any:
-    """The budget that an option describes, for `run_sweep`: text such as ``"5 min"``, seconds, or a dict from JSON."""
+    """Parses the option for `run_sweep`'s budget: text such as ``"5 min"``, seconds, or a JSON dict."""
     try:
         return None if text is None else json.loads(text)
     except ValueError:
@@ -86,7 +86,7 @@ _MAX_T = 100
 
 
 def _scheduler(arguments: argparse.Namespace, space: Mapping[str, Any], criteria: StopCriteria) -> Schedule | None:
-    """The schedule that the options describe; None without ``--scheduler``.
+    """Creates the schedule that the options describe; None without ``--scheduler``.
 
     Raises:
         CliError: If an option belongs to another scheduler, or a run has no length.

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, prefix: str = "") -> pathlib.Path:
-    """A new or empty directory; `prefix` begins its name unless the options name one."""
+    """Creates the results directory: the option's, or a new one whose name begins with `prefix`."""
     if arguments.results_dir is not None:
         directory = pathlib.Path(arguments.results_dir)
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -76,7 +76,9 @@ def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, pr
 
 @contextlib.contextmanager
 def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> Iterator[None]:
-    """Creates the directory of a run with its origin; a run that ends before a result leaves no directory."""
+    """Context manager that creates a run's directory with its origin, and deletes it if the run ends without a
+    result.
+    """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     results = directory / RESULT_FILE
     try:
@@ -146,7 +148,7 @@ _OF_ONE_RUN = {
 
 
 def _run_seeds(arguments: argparse.Namespace) -> int:
-    """Trains several seeds, each with a directory below the results directory."""
+    """Trains several seeds, each with a folder in the results directory."""
     from jaxrl_stack.runs.seeds import run_seeds
 
     for name, why in _OF_ONE_RUN.items():
