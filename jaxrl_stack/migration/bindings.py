@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Bindings:
-    """Names that a script imports, with their full names.
+    """Imported names of a script, with their full names.
 
     Args:
         tree: The script.
@@ -43,7 +43,7 @@ class Bindings:
                 self.assigned.add(name)
 
     def resolve(self, node: Any) -> str:
-        """Full name of a name or a chain of attributes; empty for other expressions."""
+        """Full name of a name or attribute chain; "" for other expressions."""
         if isinstance(node, ast.Name):
             return self.full.get(node.id, "")
         if isinstance(node, ast.Attribute):

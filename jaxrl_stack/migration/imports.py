@@ -43,7 +43,7 @@ def rewrite_imports(source: SourceCode, bindings: Bindings) -> None:
 
 
 def _import_from(source: SourceCode, bindings: Bindings, node: ast.ImportFrom) -> dict[str, str]:
-    """Rewrites ``from module import names``; returns old name → new name of renamed ones."""
+    """Rewrites ``from module import names``; returns ``{old name: new name}`` of renamed ones."""
     module = str(node.module)
     groups: dict[str, list[str]] = {}
     renamed, problems = {}, {}
@@ -88,7 +88,7 @@ def _import_from(source: SourceCode, bindings: Bindings, node: ast.ImportFrom) -
 
 
 def _is_of_old_stack(module: str, name: str) -> bool:
-    """Whether a name is one of RLlib's old API stack, without a counterpart."""
+    """Whether a name belongs to RLlib's old API stack and has no counterpart."""
     is_old = "._old_api_stack" in module or module.endswith("_old_api_stack") or name.endswith("OldAPIStack")
     return is_old and bool(target_of(module, name).problem)
 
@@ -109,7 +109,9 @@ def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
 
 
 def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
-    """Names that can be imported but not used, and used names of the old API stack → the reason."""
+    """Reasons for names that can be imported but not used, and for used names of the old API stack, ``{name:
+    reason}``.
+    """
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]
     used = {alias.asname or alias.name: _OLD_STACK_USED for alias in old if _is_used(source, alias)}

@@ -1,4 +1,4 @@
-"""Assignments to items of tensors, ``a[0] = 5``, which arrays do not allow."""
+"""Item assignments to tensors, such as ``a[0] = 5``, which JAX arrays do not support."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PURE = (
 
 
 class ItemAssignments:
-    """Item assignments of one script.
+    """Rewrites the item assignments of one script.
 
     Args:
         source: The script.
@@ -36,7 +36,7 @@ class ItemAssignments:
         self.tensors = tensors
 
     def rewrite(self) -> None:
-        """Rewrites assignments to items of tensors that have one name; adds tasks for the others."""
+        """Rewrites assignments to items of tensors with a single name; adds to-do comments for the others."""
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
                 self._item(node)
@@ -114,7 +114,7 @@ class ItemAssignments:
     # ------------------------------------------------------------------------------------------------------ rewriting
 
     def _rewrite(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Writes ``a = a.at[i].set(x)`` if no other code can see the difference; returns whether it did."""
+        """Writes ``a = a.at[i].set(x)`` if no other name refers to the tensor; returns whether it did."""
         if isinstance(statement, ast.Assign):
             fits = statement.targets == [item]
         elif isinstance(statement, ast.AugAssign):  # the index is written twice
@@ -151,7 +151,7 @@ class ItemAssignments:
         return isinstance(base, ast.Attribute) and self._is_own_attribute(base, scope)
 
     def _is_own_attribute(self, base: ast.Attribute, scope: ast.AST) -> bool:
-        """Whether ``self.name`` only has new tensors, whose memory no other name of the class shares."""
+        """Whether ``self.name`` only receives new tensors, which no other name refers to."""
         owner = self.source.parents.get(scope)
         if not isinstance(owner, ast.ClassDef) or getattr(base.value, "id", "") != "self" or self._is_in_module(scope):
             return False

@@ -17,7 +17,7 @@ from jaxrl_stack.migration.torch_code import rewrite_torch
 
 
 class ToDo(NamedTuple):
-    """A task to do by hand.
+    """Task that the user must do by hand.
 
     Attributes:
         line: First line in the original script, from 1.
@@ -80,7 +80,7 @@ def _lines(text: str) -> list[str]:
 
 
 def migrate(text: str, path: str = "<script>") -> Migration:
-    """Rewrites a script for RLlib; parses it and never runs it.
+    """Rewrites a script written for RLlib. The script is parsed, never run.
 
     Args:
         text: Text of the script.
@@ -115,7 +115,7 @@ def _not_moved(findings: list[Finding]) -> list[ToDo]:
 
 
 def _new_error(before: str, after: str) -> SyntaxError | None:
-    """Syntax error of a script that was valid before its migration; runs neither version."""
+    """Syntax error that the migration introduced; None without one. Runs neither version."""
     for flags in (0, ast.PyCF_ONLY_AST):  # some scripts can be parsed only: with `await` outside of functions
         if _error(before, flags) is None:
             return _error(after, flags)

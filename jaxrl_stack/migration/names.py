@@ -84,7 +84,7 @@ def _without_torch(name: str) -> str:
 
 @functools.cache
 def why_not(module: str, name: str = "") -> str:
-    """Reason why something of this package cannot be imported or used; empty if it can.
+    """Reason why a name of this package cannot be imported or used; "" if it can.
 
     Args:
         module: A module of this package.

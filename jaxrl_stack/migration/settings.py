@@ -23,7 +23,7 @@ _METHODS = {
 
 
 def rewrite_settings(source: SourceCode) -> None:
-    """Renames settings whose value stays the same; adds tasks for the others."""
+    """Renames settings whose values stay valid; adds to-do comments for the others."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Assign) and any(_is_local_mode(target) for target in node.targets):
             source.replace(node.value, "False")  # Ray has no local mode any more
@@ -53,7 +53,9 @@ def rewrite_settings(source: SourceCode) -> None:
 
 
 def _reduction(source: SourceCode, node: ast.Call) -> None:
-    """``reduce`` as in Ray 2.52: None keeps all values, here ``"item_series"`` does; a smoothed mean is ``"ema"``."""
+    """Rewrites ``reduce`` with its meaning in Ray 2.52: None becomes ``"item_series"``, a smoothed mean becomes
+    ``"ema"``.
+    """
     given = {keyword.arg for keyword in node.keywords}
     for keyword in node.keywords:
         if keyword.arg != "reduce" or not isinstance(keyword.value, ast.Constant):
@@ -112,7 +114,7 @@ def _setting(source: SourceCode, section: str, call: ast.Call, keyword: ast.keyw
 
 
 def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> None:
-    """Rewrites ``train_batch_size``, the rows of all learners; ``train_batch_size_per_learner`` is per learner."""
+    """Rewrites ``train_batch_size``, the rows of all learners, to ``train_batch_size_per_learner``."""
     numbers = _numbers_of_learners(source, call)
     values = {ast.unparse(number) for number, _ in numbers}
     is_one = all(isinstance(number, ast.Constant) and number.value in (None, 0, 1) for number, _ in numbers)
@@ -140,7 +142,7 @@ def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> Non
 
 
 def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
-    """Rewrites ``config.train_batch_size`` in scripts that set the rows of all learners."""
+    """Rewrites reads of ``config.train_batch_size`` in scripts that set the rows of all learners."""
     is_set = any(isinstance(other, ast.keyword) and other.arg == "train_batch_size" for other in ast.walk(source.tree))
     if is_set and getattr(node.value, "attr", getattr(node.value, "id", "")).lower().endswith("config"):
         source.rename_attribute(node, "total_train_batch_size")

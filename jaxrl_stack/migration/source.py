@@ -16,7 +16,7 @@ _WIDTH = 100
 
 
 class Edit(NamedTuple):
-    """A replacement of text.
+    """Replacement of a range of bytes.
 
     Attributes:
         start: First byte, from the beginning of the text.
@@ -30,7 +30,7 @@ class Edit(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A task to do by hand.
+    """Place in a script that needs a to-do comment.
 
     Attributes:
         line: First line in the original script, from 1.
@@ -60,7 +60,7 @@ class Token(NamedTuple):
 
 
 class SourceCode:
-    """A script and the requested edits.
+    """Script and the edits collected for it.
 
     Args:
         text: Text of the script. New lines have the line end of the first line.
@@ -85,15 +85,15 @@ class SourceCode:
         self._tokens, self._comments = self._read_tokens(text)
 
     def start(self, node: Any) -> int:
-        """First byte of a node."""
+        """Position of a node's first byte."""
         return self._starts[node.lineno - 1] + node.col_offset
 
     def end(self, node: Any) -> int:
-        """Byte after the last one of a node."""
+        """Position after a node's last byte."""
         return self._starts[node.end_lineno - 1] + node.end_col_offset
 
     def segment(self, start: int, end: int) -> str:
-        """A piece of the text."""
+        """Text between two byte positions."""
         return self._bytes[start:end].decode()
 
     def code_of(self, node: ast.AST) -> str:
@@ -120,7 +120,7 @@ class SourceCode:
         return token.end
 
     def span(self, node: ast.AST, start: int, end: int) -> tuple[int, int]:
-        """First and last byte of a node with the parentheses around it, between two bytes."""
+        """Start and end of a node including parentheses around it, within the given bytes."""
         inner = (self.start(node), self.end(node))
         while True:
             left, right = self.before(inner[0]), self.after(inner[1])
@@ -230,7 +230,7 @@ class SourceCode:
         self.edits.append(Edit(self.line_start(node.lineno), self._starts[node.end_lineno], ""))
 
     def to_do(self, node: Any, message: str, page: str) -> None:
-        """Adds a task at a node, once for each first line."""
+        """Adds a to-do comment at a node, once per line."""
         finding = Finding(node.lineno, node.end_lineno or node.lineno, message, page)
         if not any(other.line == finding.line and other.message == message for other in self.findings):
             self.findings.append(finding)
@@ -258,7 +258,7 @@ class SourceCode:
         return b"".join(pieces).decode(), moved
 
     def _comment(self, finding: Finding) -> Edit:
-        """The comment above a finding; empty if the script has it from an earlier migration."""
+        """Text of the comment above a finding; "" if an earlier migration has already added it."""
         line = finding.line
         while line in self._inside:
             line -= 1
@@ -304,7 +304,7 @@ def _tokens_of(text: str, first_byte: int) -> tuple[list[Token], list[int]]:
 
 
 def _lines_that_begin_inside(text: str) -> set[int]:
-    """Lines that cannot have a comment above: inside of a string, or after a backslash."""
+    """Lines that cannot have a comment above them: inside of a string, or after a backslash."""
     inside = {number + 1 for number, line in enumerate(text.split("\n"), 1) if line.rstrip("\r").endswith("\\")}
     starts = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

@@ -75,7 +75,7 @@ _TRACED = re.compile(r"forward|loss|compute_(q_)?values")
 
 
 class TensorMethods:
-    """Method calls of one script.
+    """Rewrites the tensor method calls of one script.
 
     Args:
         source: The script.
@@ -206,7 +206,7 @@ class TensorMethods:
         )
 
     def _is_place(self, part: ast.expr | ast.keyword) -> bool:
-        """Whether an argument names a device, or an option of copies to it."""
+        """Whether an argument names a device, or an option for copying to it."""
         if isinstance(part, ast.keyword):
             return part.arg in ("device", "non_blocking", "copy", "memory_format")
         if isinstance(part, ast.Constant | ast.JoinedStr):
@@ -267,7 +267,7 @@ class TensorMethods:
             self._as_tuple(node.args[first])
 
     def keywords(self, node: ast.Call) -> None:
-        """Renames arguments to those of ``jax.numpy``."""
+        """Renames arguments to their names in ``jax.numpy``."""
         for keyword in node.keywords:
             if keyword.arg in table("keywords"):
                 self.source.rename_keyword(keyword, table("keywords")[keyword.arg])

@@ -1,4 +1,4 @@
-"""Kinds of expressions in a script for PyTorch: tensors, other values, or unknown."""
+"""Inference of expression kinds in a PyTorch script: tensor, other value, or unknown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _STORES = _words("add append appendleft dict extend insert list put register_buf
 
 
 class Tensors:
-    """Kinds of one script's expressions.
+    """Kinds of the expressions in one script.
 
     Args:
         tree: The script.
@@ -89,7 +89,7 @@ class Tensors:
         return self.kind(node) in ("fresh", "shared")
 
     def may_be_tensor(self, node: ast.expr) -> bool:
-        """Whether an expression is a tensor, or a name to which its scope assigns a tensor somewhere."""
+        """Whether an expression may be a tensor: it is one, or a name to which its scope assigns one."""
         values = self.values(self.scope_of(node), node.id) if isinstance(node, ast.Name) else None
         return self.is_tensor(node) or any(self.kind_of_value(value) in ("fresh", "shared") for value in values or [])
 
@@ -132,7 +132,7 @@ class Tensors:
         return value if isinstance(value, str) else self.kind(value)
 
     def is_only_name(self, scope: Scope, name: str) -> bool:
-        """Whether a local name only has new tensors, whose memory no other name of the scope shares."""
+        """Whether a local name only receives new tensors, which no other name in the scope refers to."""
         values = self.values(scope, name)
         if not values or name in self._globals:
             return False
@@ -146,7 +146,7 @@ class Tensors:
         return not any(self.is_handed_on(node) for node in loads)
 
     def is_handed_on(self, node: ast.AST) -> bool:
-        """Whether another name, container or object gets a tensor, or a part of it with the same memory."""
+        """Whether another name, container or object receives a tensor or a view of it."""
         parent = self.parents[node]
         while True:
             match parent:
@@ -328,7 +328,7 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 
 def _joined(kinds: list[Kind]) -> Kind:
-    """Kind of a value that is one of several."""
+    """Common kind of several possible values."""
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]

@@ -61,7 +61,7 @@ def _methods_of_modules(source: SourceCode) -> None:
 
 
 class TorchCode:
-    """Rewriting of one script's PyTorch code.
+    """Rewrites the PyTorch code of one script.
 
     Args:
         source: The script.
@@ -97,7 +97,7 @@ class TorchCode:
         self._add_imports()
 
     def full(self, node: ast.AST) -> str:
-        """Full name of a PyTorch name, ``torch.nn.functional`` for all spellings of it; otherwise empty."""
+        """Full name of a PyTorch name, with ``torch.nn.functional`` for all its spellings; "" for other names."""
         name = self.bindings.resolve(node)
         return name if name.partition(".")[0] == "torch" else ""
 
@@ -197,7 +197,7 @@ class TorchCode:
         self.source.insert(end, ")")
 
     def _tensor_of_values(self, node: ast.Call, dtype: str) -> None:
-        """Rewrites ``torch.Tensor([1, 2])``; with sizes instead of values, it becomes a task."""
+        """Rewrites ``torch.Tensor([1, 2])``; a call with sizes gets a to-do comment."""
         if len(node.args) == 1 and isinstance(node.args[0], ast.List | ast.Tuple | ast.ListComp) and not node.keywords:
             self._rename(node.func, "jnp.asarray")
             self.source.append(self.source.end(node) - 1, f"dtype={dtype}")
@@ -262,7 +262,7 @@ class TorchCode:
             self._rename(node, f'"{name}"')
 
     def _left_over(self) -> bool:
-        """Adds tasks for remaining PyTorch names; returns whether there are any."""
+        """Adds to-do comments for remaining PyTorch names; returns whether there are any."""
         left = self.is_left
         for node in ast.walk(self.source.tree):
             full = self.full(node)
@@ -278,7 +278,7 @@ class TorchCode:
     # -------------------------------------------------------------------------------------------------------- imports
 
     def _torch_import(self, node: ast.Import | ast.ImportFrom | ast.Assign, left: bool) -> None:
-        """Deletes an import of PyTorch, or adds a task if it is still used."""
+        """Deletes an import of PyTorch; adds a to-do comment if it is still used."""
         if isinstance(node, ast.Assign):
             is_torchs = isinstance(node.value, ast.Call) and is_try_import(node.value.func)
             names = []

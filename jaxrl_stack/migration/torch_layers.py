@@ -44,7 +44,7 @@ _RENAMED = {
 
 
 class Layers:
-    """Rewriting of one script's layers.
+    """Rewrites the layers of one script.
 
     Args:
         source: The script.
@@ -129,7 +129,7 @@ class Layers:
         self.source.append(self.source.end(node) - 1, f"rngs={self._rngs_at(node)}")
 
     def _rngs_at(self, node: ast.AST) -> str:
-        """Code of the random streams: `rngs` in the constructor of a network, `self.rngs` in an RLModule, new ones
+        """Code for random streams: `rngs` in a network's constructor, `self.rngs` in an RLModule, new ones
         elsewhere.
         """
         while node in self.source.parents:
