@@ -1,4 +1,4 @@
-"""Trained policies without the training code: from the environment's observations to its actions."""
+"""Trained policies without training code: from the environment's observations to its actions."""
 
 from __future__ import annotations
 

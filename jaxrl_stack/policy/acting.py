@@ -1,4 +1,4 @@
-"""The computation of a policy: one pure step from observations to actions, its state, and its compiled programs."""
+"""Computation of a policy: one pure step from observations to actions, its state, and compiled programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 @struct.dataclass
 class PolicyState(ModuleState):
-    """Memory of a policy of ``B`` running episodes; frozen, a pytree. Statistics are as when they began.
+    """State of a policy for ``B`` running episodes; a frozen pytree. Connector statistics are those at the start of the
+    episodes.
 
     Attributes:
         episodes: The episodes as objects, where host connectors want to see them; else None.
@@ -34,12 +35,12 @@ class PolicyState(ModuleState):
 
     @property
     def num_envs(self) -> int:
-        """``B``."""
+        """Number of environments, ``B``."""
         return self.reset.shape[0]
 
 
 class PolicyArrays(NamedTuple):
-    """All numbers of a policy; replaced as a whole, so that a call in another thread sees one version."""
+    """All arrays of a policy, replaced as a whole, so that calls in other threads see one consistent version."""
 
     params: Any
     rest: Any
@@ -54,7 +55,7 @@ FIELDS = {COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module", COMPONENT_MODULE_T
 
 
 class PolicyProgram:
-    """The fixed parts of a policy, and its compiled programs; policies that differ in arrays only share one.
+    """Static parts of a policy and its compiled programs. Policies that differ only in arrays share one.
 
     Args:
         pure: The MultiRLModule, taken apart.
@@ -94,7 +95,7 @@ class PolicyProgram:
         self.initial_state = jax.jit(self._initial_state, static_argnames="num_envs")
 
     def serves(self, pure: PureModule, env_to_module: Any, module_to_env: Any, module_id: str, fixed: Any) -> bool:
-        """Whether it can serve a policy of these parts, too."""
+        """Whether this program can serve a policy with other parts."""
         made_of = (env_to_module, env_to_module.names, module_to_env, module_to_env.names, module_id, fixed)
         # Host connectors may carry state of their own: every policy has its own.
         return (
@@ -108,7 +109,7 @@ class PolicyProgram:
         return [(name, getattr(self, field), getattr(arrays, field)) for name, field in FIELDS.items()]
 
     def unread_observations(self, arrays: PolicyArrays, explore: bool | None = None) -> list[str]:
-        """Parts of Dict observations on which no action depends, by name, such as ``"privileged_state"``.
+        """Names of Dict observation parts that do not influence actions, such as ``"privileged_state"``.
 
         They are found in a trace of the program. Recurrent states and states of connectors count as read if a later
         action depends on them. Host connectors may read everything: the list is empty then.
@@ -171,7 +172,7 @@ class PolicyProgram:
     def traced(
         self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
     ):
-        """``(actions, state, outputs, the module's observations if the pipeline changes them)``."""
+        """Traced step: returns ``(actions, state, outputs, module inputs if the pipeline changes observations)``."""
         step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
         context = step.context(
@@ -190,7 +191,7 @@ class PolicyProgram:
 
 
 class EpisodeTracker:
-    """Running episodes for host connectors, which read and may rewrite them. The episodes of a state are used once.
+    """Running episodes for host connectors, which read and may change them. The episodes of a state can be used once.
 
     Args:
         running: One per environment.
@@ -207,7 +208,7 @@ class EpisodeTracker:
                 episode.set_observations(new_data=row(seen, index), at_indices=-1)
 
     def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
-        """The episodes with these observations after their last ones; new ones where something starts.
+        """Appends observations to the episodes; creates new episodes where one starts.
 
         Raises:
             ValueError: If that was done before: episodes are changed in place.

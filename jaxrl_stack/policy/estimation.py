@@ -57,13 +57,13 @@ class Estimate:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether the estimate has no `problem`."""
+        """Whether the estimate has no known `problem`."""
         return not self.problem
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimates(Mapping[str, Estimate]):
-    """Estimates by method, ``estimates["wis"].value``.
+    """Estimates by method name, such as ``estimates["wis"].value``.
 
     Attributes:
         of_methods: ``{method: Estimate}``.
@@ -129,7 +129,7 @@ def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
 
 
 def checked_methods(module: RLModule, methods: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Checked names of estimation methods; None for all that a module allows.
+    """Checks names of estimation methods; None selects all that the module supports.
 
     Raises:
         ValueError: For an unknown one, or one that is not for this module.
@@ -229,7 +229,7 @@ def weighted_returns(
 
 
 def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
-    """float32 ``[R]``, log-probabilities of the recorded actions under the policy that took them.
+    """Log-probabilities of the recorded actions under the recording policy, float32 ``[R]``.
 
     Raises:
         ValueError: They were not recorded.
@@ -324,7 +324,7 @@ def _estimates(
 
 
 def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Ends of an interval; resamples whose weights are all 0 in float32 are left out."""
+    """Bounds of a bootstrap interval; resamples whose weights underflow to 0 in float32 are dropped."""
     known = drawn[~np.isnan(drawn)]
     if not known.size:
         return math.nan, math.nan
@@ -333,7 +333,7 @@ def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
 
 
 def _problem(name: str, size: float, log_weights: np.ndarray, value: float) -> str:
-    """Why an estimate that is made of ratios cannot be trusted."""
+    """Reason why an estimate from importance ratios is unreliable; None without one."""
     if not np.isfinite(log_weights).any():
         return (
             "the policy would not choose the recorded actions of any complete episode. Record data with a policy "

@@ -1,4 +1,4 @@
-"""Policies as compiled programs in a folder, which run without the classes that they were made of.
+"""Policies exported as compiled programs in a folder, which run without their Python classes.
 
 A folder holds ``program.jax_export`` (StableHLO, serialized by `jax.export`), ``arrays.npz`` (the weights that the
 program reads, and the state before the first observation) and ``policy.json`` (spaces, shapes, dtypes, the program's
@@ -148,7 +148,7 @@ def write_stablehlo(
 
 @dataclasses.dataclass(frozen=True)
 class _StateRow:
-    """A leaf of the state: the part of one environment, or the whole where all environments share it."""
+    """Leaf of the exported state: one environment's part, or the whole if environments share it."""
 
     first: np.ndarray
     is_batched: bool
@@ -221,7 +221,7 @@ class ExportedState:
 
 
 class ExportedPolicy(Acting[ExportedState]):
-    """Policy that `Policy.export` wrote; `load_exported` reads it. Calls from several threads are safe.
+    """Policy written by `Policy.export` and read by `load_exported`. It is safe to call from several threads.
 
     Attributes:
         observation_space: Space of the environment's observations.
@@ -292,8 +292,7 @@ class ExportedPolicy(Acting[ExportedState]):
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
-    """Loads an exported policy of `Policy.export`; only from trusted sources, because it becomes native code of this
-    process.
+    """Loads a policy exported by `Policy.export`. Load only trusted files: they become native code of this process.
 
     Args:
         path: The folder.
@@ -350,7 +349,7 @@ def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
 
 
 def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
-    """Raise a ValueError if spaces or arrays would take far more memory than the files have bytes."""
+    """Raises a ValueError if spaces or arrays would take far more memory than the files have bytes."""
     entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
     if entries > MAX_SPACE_ELEMENTS:
         raise ValueError(f"its spaces have {entries:,} entries, more than the {MAX_SPACE_ELEMENTS:,} that there can be")

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation: Q-values of a fixed policy, learned from recorded steps in one program."""
+"""Fitted Q evaluation: learns Q-values of a fixed policy from recorded steps in one program."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class FittedQConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | None) -> FittedQConfig:
-        """From ``q_model_config={...}``.
+        """Creates the config from ``q_model_config={...}``.
 
         Raises:
             ValueError: For an unknown name or a value out of range.
@@ -66,7 +66,7 @@ class FittedQConfig:
 
 
 class QValues(NamedTuple):
-    """Learned values for the R rows of a table of steps.
+    """Learned Q-values of the R rows in a table of steps.
 
     Attributes:
         q_values: float32 ``[R]``, of the recorded action; without meaning in final rows.
@@ -99,7 +99,7 @@ def fitted_q_evaluation(
     config: FittedQConfig,
     seed: int = 0,
 ) -> QValues:
-    """Learn Q of a fixed policy.
+    """Learns the Q-values of a fixed policy.
 
     ``Q(s_t, a_t) <- r_t + gamma (1 - terminated_t) mean_{a ~ pi} Q'(s_{t+1}, a)``; the next state of the step in row i
     is the one of row i + 1, also where an episode was truncated. Observations and rewards are scaled by the data.
@@ -139,7 +139,7 @@ def _table(
     spaces: tuple[gym.Space, gym.Space],
     gamma: float,
 ) -> tuple[_Table, np.float32]:
-    """Training table of Q, and the unit of its values."""
+    """Training table for Q, and the scale of its values."""
     observation_space, action_space = spaces
     shapes = [np.shape(x)[1:] for x in jax.tree.leaves(columns[Columns.OBS])]
     if any(len(shape) > 1 for shape in shapes):

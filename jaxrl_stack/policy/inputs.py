@@ -1,4 +1,4 @@
-"""Observations, rewards and reset flags that a policy accepts; for policies and for exported programs."""
+"""Checks of the observations, rewards and reset flags passed to policies and exported programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ActingState(Protocol):
 
     @property
     def num_envs(self) -> int:
-        """Number of environments whose states it holds."""
+        """Number of environments in the state."""
         ...
 
 
@@ -82,7 +82,7 @@ class Acting(abc.ABC, Generic[State]):
 
     @property
     def unread_observations(self) -> list[str]:
-        """Parts of the observations on which no action depends; callers may leave these keys out.
+        """Observation keys that do not influence actions; callers may omit them.
 
         ``["privileged_state"]``, for example, if only the value function sees this key
         (``model_config={"policy_obs_key": "state", ...}``). Nested keys are joined by ``"/"``. The list is empty if the
@@ -92,7 +92,7 @@ class Acting(abc.ABC, Generic[State]):
 
     @property
     def _host_connectors(self) -> list[str]:
-        """Names of the env-to-module connectors that run on episodes."""
+        """Names of the env-to-module connectors that run on episodes on the host."""
         return []
 
     def compute_actions(
@@ -149,7 +149,7 @@ class Acting(abc.ABC, Generic[State]):
         return self._as_members(actions), state, outputs
 
     def _completed(self, observations: Any, batch_dims: int) -> Any:
-        """Observations with zeros for missing keys that are not read."""
+        """Adds zeros for missing observation keys that do not influence actions."""
         missing = _missing_key(self.observation_space, observations)
         if missing is None:
             return observations
@@ -171,7 +171,7 @@ class Acting(abc.ABC, Generic[State]):
 
     @abc.abstractmethod
     def _act(self, state: State, given: Given, explore: bool | None) -> tuple[Any, State, dict[str, Any]]:
-        """`compute_actions` of arguments that fit."""
+        """`compute_actions` for checked arguments."""
 
     def compute_single_action(
         self,
@@ -248,13 +248,13 @@ class Acting(abc.ABC, Generic[State]):
                 close_env(env)
 
     def _check_num_envs(self, num_envs: int) -> None:
-        """Raises a ValueError if it cannot act for this number of environments."""
+        """Raises ValueError if the policy cannot act for this number of environments."""
         if num_envs < 1:
             raise ValueError(f"initial_state(num_envs={num_envs}): must be at least 1.")
 
 
 def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -> Any:
-    """Observations as NumPy arrays with the dtypes that JAX gives the space; lists of numbers are fine.
+    """Converts observations, including lists of numbers, to NumPy arrays with the space's dtypes in JAX.
 
     Args:
         space: The environment's observation space.
@@ -294,7 +294,7 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
 
 
 def _missing_key(space: gym.Space, observations: Any) -> str | None:
-    """Path of the first key of its space that a dict of observations lacks, at any depth; None if it has all."""
+    """Path of the first missing key in a dict of observations, at any depth; None if none is missing."""
     if not isinstance(space, gym.spaces.Dict) or not isinstance(observations, Mapping):
         return None
     for key, part in space.spaces.items():
@@ -320,7 +320,7 @@ def _as_arrays_of_given_keys(space: gym.Space, observations: Any) -> Any:
 def _with_zeros(
     space: gym.Space, observations: Any, unread: Sequence[str], batch_shape: tuple[int, ...], prefix: str = ""
 ) -> Any:
-    """Observations with zeros for missing keys that are not read.
+    """Adds zeros for missing observation keys that do not influence actions.
 
     Args:
         space: The environment's observation space.
@@ -356,7 +356,7 @@ def _with_zeros(
 
 
 def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
-    """Raise a ValueError for integers that the dtype cannot hold, and for choices that do not exist."""
+    """Raises ValueError for integers that do not fit the dtype, and for invalid choices."""
 
     def check(part: gym.Space, array: np.ndarray) -> None:
         dtype: Any = dtype_of(part)
@@ -380,7 +380,7 @@ def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
 
 
 def checked_rows(name: str, values: Any, num_envs: int, dtype: Any) -> np.ndarray:
-    """One number or flag per environment, ``[B]``; None gives zeros.
+    """Checks one number or flag per environment, ``[B]``; None gives zeros.
 
     Raises:
         ValueError: If it has another shape, or does not convert to `dtype`; names the argument.
@@ -409,7 +409,9 @@ def _as_key(key: jax.Array | np.ndarray) -> jax.Array:
 
 
 def _as_arrays(space: gym.Space, value: Any) -> Any:
-    """Lists of numbers as arrays, mappings as dicts; whatever has another structure than the space as it is."""
+    """Converts lists of numbers to arrays and mappings to dicts; values of another structure than the space do not
+    change.
+    """
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(value, Mapping) or set(value) != set(space.spaces):
             return value

@@ -1,4 +1,4 @@
-"""Episodes that a policy plays in one gymnasium environment, to be shown."""
+"""Recording of episodes that a policy plays in a gymnasium environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def play(policy: Acting[Any], env: gym.Env, episodes: int, *, seed: int, explore: bool | None) -> list[RecordedEpisode]:
-    """Whole episodes with their frames.
+    """Plays whole episodes and returns them with their frames.
 
     Args:
         policy: Acts.
@@ -45,7 +45,8 @@ def play(policy: Acting[Any], env: gym.Env, episodes: int, *, seed: int, explore
 
 
 def made(env: Any) -> tuple[gym.Env, bool]:
-    """``(an environment that draws itself, whether it was made here)``, of an environment or an id of gymnasium's.
+    """Creates an environment that renders frames from an id, or accepts an environment; returns ``(environment, whether
+    it was created)``.
 
     Raises:
         ValueError: It gives no frames, or it is neither.

@@ -296,7 +296,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         return ReadOptions.from_settings(settings, known_only=True, inputs=inputs, action_space=module.action_space)
 
     def _as_seen(self, steps: Steps) -> Steps:
-        """Recorded steps with the normalisation of the observations that the module was trained on."""
+        """Normalises recorded observations as in the module's training."""
         component, pipeline, state = self._program.pipelines(self._arrays)[0]
         assert component == COMPONENT_ENV_TO_MODULE_CONNECTOR
         for connector in _with_state(pipeline, state).connectors:
@@ -311,8 +311,9 @@ class Policy(Acting[PolicyState], Checkpointable):
 
     @property
     def module(self) -> RLModule:
-        """Module with the policy's weights; the same object until other weights are set. Changes to it do not change
-        the policy."""
+        """Module with the policy's weights; the same object until the weights change. Changing it does not change the
+        policy.
+        """
         return self._modules[self.module_id]
 
     @property
@@ -358,7 +359,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads parts of a state of `get_state`. Running episodes keep the statistics that they began with.
+        """Restores parts of a state from `get_state`. Running episodes continue with their former statistics.
 
         Raises:
             ValueError: For unknown components, or parts that do not fit; nothing is changed then.
@@ -402,7 +403,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Module and pipelines; each is saved in its own folder."""
+        """Module and pipelines; each is saved in a separate folder."""
         pipelines = self._program.pipelines(self._arrays)
         return [
             (COMPONENT_RL_MODULE, self.module),
@@ -420,7 +421,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         device: Any = None,
     ) -> Self:
-        """The policy of a checkpoint, without its algorithm.
+        """Loads the policy in a checkpoint, without its algorithm.
 
         Args:
             path: Folder that `save_to_path` of an Algorithm or of a Policy wrote.
@@ -489,7 +490,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         platforms: Collection[str] = ("cpu", "cuda", "tpu"),
         batch_size: int | None = None,
     ) -> str:
-        """Write the policy as a compiled program, which runs without its classes; see `load_exported`.
+        """Writes the policy as a compiled program that runs without its Python classes; see `load_exported`.
 
         Args:
             path: Folder; a former export there is replaced.
@@ -545,7 +546,7 @@ def module_of_checkpoint(
     filesystem: Any = None,
     allow: Iterable[Any] = (),
 ) -> RLModule:
-    """The module of an algorithm's or a policy's checkpoint, with its weights and without connectors.
+    """Loads the module in an algorithm's or policy's checkpoint, with its weights, without connectors.
 
     Args:
         path, module_id, filesystem, allow: See `Policy.from_checkpoint`.
@@ -578,14 +579,14 @@ def _of_module(modules: Stored, module_id: str) -> Stored:
 
 
 def _pipeline_of(stored: Stored, module_id: str) -> Stored:
-    """A pipeline of a runner: with several agents that of a module, or the first one if it acts for no agent."""
+    """A pipeline of a runner: with several agents the module's, or the first one if the module acts for no agent."""
     if stored.component().class_path != path_of(PipelinesByModule):
         return stored
     return stored.part(module_id if module_id in stored else stored.parts[0])
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
-    """The settings of a checkpoint: its numbers, and the arrays of its state."""
+    """Settings in a checkpoint: numbers, and arrays from its state."""
     parts = (fixed, traced)
     if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):
         raise ValueError(f"{what} is damaged: its settings are no {{module_id: {{name: value}}}}.")
@@ -593,7 +594,7 @@ def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
 
 
 def _with_state(pipeline: Any, pure_state: Any) -> Any:
-    """A copy of a pipeline that holds this state of its pure part."""
+    """Copies a pipeline and sets the state of its pure part."""
     pipeline = copy.deepcopy(pipeline)
     pipeline.state = jax.device_get(pure_state)
     return pipeline
