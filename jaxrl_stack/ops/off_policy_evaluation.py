@@ -147,7 +147,7 @@ def weighted(log_weights: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.
 
 
 def _scaled(log_weights: jax.Array) -> jax.Array:
-    """The weights, of which the largest is 1; zeros where all are 0."""
+    """Scales weights so that the largest is 1; zeros if all are 0."""
     largest = jnp.max(log_weights)
     return jnp.exp(log_weights - jnp.where(jnp.isfinite(largest), largest, 0.0))
 

@@ -1,4 +1,4 @@
-"""Leaves of 32 bits side by side in one uint32 matrix: one array is gathered, or fetched, faster than many."""
+"""Packing of 32-bit leaves into one uint32 matrix, because one array is gathered or fetched faster than many."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Slot:
     is_packed: bool
 
     def read(self, matrix: Any, loose: Any) -> Any:
-        """The leaf ``[..., *shape]`` out of a matrix ``[..., width]``, NumPy (a view where that is possible) or JAX."""
+        """Reads the leaf ``[..., *shape]`` from a matrix ``[..., width]``, in NumPy (a view if possible) or JAX."""
         if not self.is_packed:
             return loose[self.start]
         if self.shape == ():

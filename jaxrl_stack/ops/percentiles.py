@@ -31,7 +31,7 @@ def percentiles_of(values: jax.Array, percentiles: Sequence[float]) -> jax.Array
 
 
 def _by_search(values: jax.Array, percentiles: Sequence[float]) -> jax.Array:
-    """The ranks on both sides of each percentile, by bisection on the bits of numbers: one count of those below each.
+    """Values next to each percentile's rank, by bisection on the bits of floats: counts the numbers below.
 
     Read as integers, floats of one sign are in their order; of negative ones it is turned around.
     """

@@ -29,7 +29,7 @@ def _mix(x: jax.Array, key: jax.Array) -> jax.Array:
 
 
 def round_keys(key: jax.Array) -> jax.Array:
-    """The subkeys of one permutation: uint32 ``[NUM_ROUNDS]`` from a PRNG key."""
+    """Round keys of one permutation, uint32 ``[NUM_ROUNDS]``, from a PRNG key."""
     return jax.random.bits(key, (NUM_ROUNDS,), jnp.uint32)
 
 

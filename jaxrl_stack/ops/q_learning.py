@@ -21,7 +21,7 @@ from jaxrl_stack.ops import two_words, unrolled_threefry
 
 
 class TDRows(NamedTuple):
-    """Q-loss, TD error and Q-value of each transition. The caller takes means over rows.
+    """Q-loss, TD error and Q-value of each transition, before taking means.
 
     Attributes:
         loss: float32 ``[N]``, times the importance weight.

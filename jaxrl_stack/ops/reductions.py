@@ -33,7 +33,7 @@ def psum(tree, axis_name: str | None):
 
 
 def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
-    """All leaves laid end to end in one float32 vector, and the way back.
+    """Concatenates all leaves to one float32 vector; returns it with its inverse.
 
     One vector instead of a dozen small leaves makes one sum, one all-reduce and one buffer of what would be a dozen
     each: an all-reduce costs tens of microseconds whatever its size, and a compiler's work grows with their number.
@@ -51,7 +51,7 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flat:
-    """A pytree of float arrays as one vector that knows the way back, also outside of the program that made it.
+    """Pytree of float arrays stored as one vector, with the layout to restore it outside of the program.
 
     Attributes:
         vector: float32 ``[n]``.
@@ -71,7 +71,7 @@ class Flat:
         return cls(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), layout)
 
     def unravel(self, vector: Any) -> Any:
-        """The pytree of another vector of this layout; of ``[n, ...]``, leaves with these further axes."""
+        """Converts another vector of this layout to a pytree; for ``[n, ...]``, leaves have the additional axes."""
         treedef, kinds = self.layout
         out, start = [], 0
         for shape, dtype in kinds:
@@ -81,7 +81,7 @@ class Flat:
         return jax.tree.unflatten(treedef, out)
 
     def tree(self) -> Any:
-        """The pytree that it was made of."""
+        """The original pytree."""
         return self.unravel(self.vector)
 
 

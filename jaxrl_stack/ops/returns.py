@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 
 def clipped_rewards(rewards: Any, bound: bool | float | None) -> Any:
-    """Rewards as a learner sees them.
+    """Clips rewards according to the setting `clip_rewards`.
 
     Args:
         rewards: Array of JAX or NumPy; the result is of the same library.

@@ -20,7 +20,7 @@ from jaxrl_stack.ops import packing, two_words
 
 
 class RunningStatistics(NamedTuple):
-    """Statistics of rows of one shape.
+    """Running count, mean and variance of rows with equal shape.
 
     Attributes:
         count: Rows seen, ``uint32[2]`` (high word, low word).
@@ -34,7 +34,7 @@ class RunningStatistics(NamedTuple):
 
 
 def init(shape: tuple[int, ...]) -> RunningStatistics:
-    """Statistics of no rows: everything zero.
+    """Statistics of zero rows.
 
     Args:
         shape: Shape of one row.
@@ -74,7 +74,7 @@ def of_batch(batch: jax.Array, mask: jax.Array | None = None) -> RunningStatisti
 
 
 def merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
-    """Statistics of the rows of both. Empty statistics change nothing, bit for bit.
+    """Merges statistics. Merging empty statistics changes no bit.
 
     ``mean = mean_a + w * d``, ``variance = variance_a + w * (variance_b - variance_a) + w * (1 - w) * d^2``
     with ``d = mean_b - mean_a`` and ``w = count_b / (count_a + count_b)``.
@@ -91,7 +91,7 @@ def merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
 
 
 def update(statistics: RunningStatistics, batch: jax.Array, mask: jax.Array | None = None) -> RunningStatistics:
-    """Statistics with the rows of a batch added.
+    """Adds the rows of a batch to statistics.
 
     Args:
         statistics: Statistics so far.
@@ -106,7 +106,7 @@ def on_finite_rows(
     batch: jax.Array,
     mask: jax.Array | None = None,
 ) -> RunningStatistics:
-    """``function(batch, mask)``, with a mask that leaves out the rows that hold a NaN or an infinity.
+    """Calls ``function(batch, mask)`` with a mask that excludes rows with NaN or infinity.
 
     One of them would make every later mean NaN. Where all rows are finite, `function` gets `mask` itself.
 
@@ -136,7 +136,7 @@ def on_finite_rows(
 
 
 def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name: str | None) -> RunningStatistics:
-    """``base`` with the rows of every device's ``delta`` added, each once.
+    """Adds every device's ``delta`` to ``base``, each once.
 
     The deltas are gathered and folded in the order of the devices, so the result is the same on all of them,
     bit for bit, if ``base`` was.
@@ -156,7 +156,7 @@ def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name
 
 
 def merge_all(base: RunningStatistics, deltas: RunningStatistics) -> RunningStatistics:
-    """``base`` with the rows of `deltas` ``[D, ...]`` added, one after the other."""
+    """Adds `deltas` ``[D, ...]`` to ``base``, one after the other."""
     return jax.lax.scan(lambda merged, one: (merge(merged, one), None), base, deltas)[0]
 
 

@@ -26,7 +26,7 @@ def is_computed_ahead() -> bool:
 def scan_ahead(
     body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, *, max_bytes: int = 1 << 26
 ) -> tuple[Any, Any]:
-    """`jax.lax.scan` that computes everything that depends on `xs` only for all steps together, before the loop.
+    """`jax.lax.scan` that computes values depending only on `xs` for all steps at once, before the loop.
 
     Of a rollout these are its random numbers. Drawn in the loop they are a loop of their own in each step, over a few
     numbers each, which takes longer than the dynamics of a small environment.
@@ -67,7 +67,7 @@ def scan_ahead(
 
 
 class _Split(NamedTuple):
-    """The equations of a program in two parts.
+    """Equations of a program in two parts.
 
     Attributes:
         ahead: Equations that depend on known variables only.

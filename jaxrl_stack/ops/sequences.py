@@ -1,4 +1,4 @@
-"""Sequences of steps that were drawn from replay: bootstrap values of n-step windows, and priorities.
+"""Sequences drawn from replay: bootstrap values of n-step windows, and priorities.
 
 ``N`` counts sequences, ``J`` their steps, burn-in and padding included.
 """

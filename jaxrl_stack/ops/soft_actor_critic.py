@@ -85,7 +85,7 @@ def critic_rows(
     weights: jax.Array | None = None,
     td_error_loss_fn: str = "huber",
 ) -> CriticRows:
-    """Critic losses (Haarnoja et al., 2018, equation 5); Huber's distance takes the place of the squared one.
+    """Critic losses per row (Haarnoja et al., 2018, equation 5), with Huber loss in place of the squared error.
 
     Args:
         q: float32 ``[N]``, of the taken actions (Discrete: selected from ``[N, A]``).
@@ -207,7 +207,7 @@ def _alpha(log_alpha: jax.Array) -> jax.Array:
 
 
 def _expectation(log_probs: jax.Array, values: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """``sum_a p_a * values(log p)_a``, where an action of probability zero adds nothing, whatever its logarithm."""
+    """``sum_a p_a * values(log p)_a``; actions with probability 0 contribute 0."""
     probs = jnp.exp(log_probs)
     impossible = probs == 0.0
     # Twice: 0 * inf would be NaN in the sum, and in the gradient even of a branch that where does not take.

@@ -21,5 +21,5 @@ def subtract(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def as_float(a: jax.Array) -> jax.Array:
-    """Nearest float32, or one next to it, ``[...]``."""
+    """Converts to float32, exact up to the last bit, ``[...]``."""
     return a[..., 0].astype(jnp.float32) * jnp.float32(2**32) + a[..., 1].astype(jnp.float32)

@@ -20,7 +20,7 @@ _FEW_CLASSES = 8
 
 
 def symlog(x: jax.Array) -> jax.Array:
-    """``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper): x around 0, a logarithm far from it."""
+    """``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper): linear near 0, logarithmic far from it."""
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
@@ -42,7 +42,7 @@ class TwoHot(NamedTuple):
 
 
 def two_hot(values: jax.Array, atoms: jax.Array) -> TwoHot:
-    """The distribution over atoms of which a number is the mean (section "Critic Learning" of the paper).
+    """Distribution over atoms whose mean is the given number (section "Critic Learning" of the paper).
 
     It lies on the two atoms that are nearest, each in proportion to the distance from the other. Numbers beyond an end
     are taken for that end.
@@ -79,7 +79,7 @@ def two_hot_rows(logits: jax.Array, values: jax.Array, atoms: jax.Array) -> jax.
 
 
 def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
-    """Probabilities of categorical distributions that are uniform by some share.
+    """Mixes categorical probabilities with a uniform distribution.
 
     ``(1 - share) softmax(logits) + share / K``: none is ever below ``share / K``, so that divergences and their
     gradients stay bounded (section "Unimix categoricals" of the paper).
@@ -222,7 +222,7 @@ def update_range(
     percentiles: tuple[float, float] = (5.0, 95.0),
     axis_name: str | None = None,
 ) -> ReturnRange:
-    """The moving averages with the percentiles of some more returns; the first ones are taken as they are.
+    """Updates the moving averages with the percentiles of new returns; the first percentiles replace them.
 
     Args:
         state: Before.
