@@ -1,4 +1,4 @@
-"""Connects the algorithms to Ray Tune. Importing it does not import Ray.
+"""Registration of the algorithms with Ray Tune. Importing this module does not import Ray.
 
 ``tune.Tuner("PPO", param_space=config)`` needs no import from here: the algorithms are registered as soon as both this
 package and ``ray.tune`` are imported, in any order.

@@ -126,7 +126,7 @@ class AlgorithmTrainable:
 
 
 def _known(value: Any, known: Any) -> Any:
-    """`known` if `value` is a copy of it, else `value`."""
+    """Returns `known` if `value` is a pickled copy of it, else `value`."""
     from jaxrl_stack.algorithms.setting_values import same
 
     if same(value, known):
