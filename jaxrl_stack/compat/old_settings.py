@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OldName:
-    """A setting name of RLlib's past.
+    """Old setting name in RLlib.
 
     Attributes:
         name: The old name.
@@ -30,7 +30,7 @@ class OldName:
     neutral: Any = None
 
     def message(self) -> str:
-        """The sentence for the user."""
+        """Sentence for the user about the replacement."""
         if not self.instead:
             return f"{self.name!r} is gone, and nothing takes its place: leave it out."
         return f"{self.name!r} is gone. Use {self.instead} instead."

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def force_list(elements: Any = None, to_tuple: bool = False) -> list[Any] | tuple[Any, ...]:
-    """Returns a list of the elements; of a single one a list with it, of None an empty list.
+    """Converts to a list: a single element becomes a one-element list, None an empty one.
 
     Args:
         elements: A list, tuple, set or deque of elements, one element, or None.
