@@ -1,1 +1,1 @@
-"""User hooks: classes with methods, or functions, that are called when something happens."""
+"""User hooks: methods of classes, or functions, called at events such as the end of an episode."""

@@ -181,7 +181,7 @@ class RLlibCallback:
     def on_environment_created(
         self, *, env_runner: Any, metrics_logger: MetricsLogger | None = None, env: Any, env_context: Any, **kwargs: Any
     ) -> None:
-        """Called after an EnvRunner has made its environments.
+        """Called after an EnvRunner has created its environments.
 
         Args:
             env_runner: The EnvRunner.

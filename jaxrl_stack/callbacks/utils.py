@@ -18,7 +18,7 @@ EPISODE_HOOKS = ("on_episode_created", "on_episode_start", "on_episode_step", "o
 
 
 class CallbackList:
-    """Calls one hook of many callbacks: first of the objects in their order, then the functions in theirs.
+    """Calls a hook on many callbacks: first the objects, then the functions, each in order.
 
     Every hook is a method of the same name, ``callbacks.on_train_result(algorithm=..., ...)``; ``callbacks[0]`` is the
     first object. Hooks that an object does not override cost nothing. An error in a hook goes through to the caller,
@@ -69,7 +69,7 @@ class CallbackList:
         return cls([make() for make in classes], {name: getattr(config, f"callbacks_{name}") for name in HOOKS})
 
     def call(self, name: str, **kwargs: Any) -> None:
-        """Call a hook.
+        """Calls a hook.
 
         Args:
             name: Name of the hook.
@@ -105,7 +105,7 @@ class CallbackList:
         )
 
     def overrides(self, *names: str) -> bool:
-        """Whether anything would be called for one of these hooks."""
+        """Whether a callback overrides one of these hooks."""
         for name in names:
             _check_name(name)
         return any(self._calls[name] for name in names)
@@ -120,7 +120,7 @@ class CallbackList:
 
 
 def overrides_episode_hooks(callbacks: CallbackList) -> bool:
-    """Whether a callback takes episodes, so that they have to be made."""
+    """Whether a callback receives episodes, so that they must be built."""
     return callbacks.overrides(*EPISODE_HOOKS)
 
 
@@ -132,7 +132,7 @@ def make_callback(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> None:
-    """Call one hook of the objects, in their order, then the functions, in theirs.
+    """Combines callbacks: calls a hook on the objects, then the functions, each in order.
 
     Args:
         callback_name: Name of the hook.
@@ -177,7 +177,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_arguments(label: str, function: Callable[..., Any], names: Sequence[str]) -> None:
-    """A hook that cannot take its arguments is found now, not in the first episode that ends."""
+    """Raises for a hook with wrong arguments before training, not at the first episode's end."""
     problem = call_problem(function, **dict.fromkeys(names))
     if problem is not None:
         raise TypeError(
