@@ -1,4 +1,4 @@
-"""The command line that RLlib's example scripts share, and the experiment that it describes."""
+"""Command line of RLlib's example scripts, and the experiments that it describes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def add_rllib_example_script_args(
     default_iters: int = 200,
     default_timesteps: int = 100000,
 ) -> argparse.ArgumentParser:
-    """Add the options that example scripts share to a parser.
+    """Adds the options that example scripts share to a parser.
 
     Args:
         parser: The parser; None makes one.
@@ -118,7 +118,7 @@ def add_rllib_example_script_args(
 
 
 def should_stop(stop: Mapping[str, Any], results: Mapping[str, Any], keep_ray_up: bool = False) -> bool:
-    """Whether one of several criteria is fulfilled; if so, prints it and shuts Ray down.
+    """Whether a stop criterion is reached; if so, prints it and shuts Ray down.
 
     Args:
         stop: Keys of results, with a "/" between those of groups -> the value that ends training.

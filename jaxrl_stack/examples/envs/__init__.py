@@ -1,1 +1,1 @@
-"""Environments of examples: in JAX, for tests of memory and of several agents; in `classes`, those of RLlib."""
+"""Environments of examples: in JAX, for tests of memory and of several agents; `classes` has RLlib's examples."""

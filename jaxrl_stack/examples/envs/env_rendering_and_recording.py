@@ -31,14 +31,14 @@ class EnvRenderCallback(RLlibCallback):
         self._videos: list[tuple[float, np.ndarray]] = []
 
     def on_episode_step(self, *, episode: Any, env_runner: Any, env: Any, env_index: int, **kwargs: Any) -> None:
-        """Keep an image of the step."""
+        """Stores an image of the step."""
         if self._env_runner_indices is not None and env_runner.worker_index not in self._env_runner_indices:
             return
         image = resize(env.unwrapped.envs[env_index].render(), HEIGHT, WIDTH)
         episode.custom_data.setdefault(_IMAGES, []).append(np.moveaxis(image, -1, 0))
 
     def on_episode_end(self, *, episode: Any, **kwargs: Any) -> None:
-        """Keep the episode's video if it is the best or the worst one so far."""
+        """Stores the episode's video if it is the best or the worst one so far."""
         images = episode.custom_data.pop(_IMAGES, None)
         if not images:
             return
@@ -46,7 +46,7 @@ class EnvRenderCallback(RLlibCallback):
         self._videos = ranked if len(ranked) < 2 else [ranked[0], ranked[-1]]
 
     def on_sample_end(self, *, metrics_logger: Any, **kwargs: Any) -> None:
-        """Log the two videos."""
+        """Logs the two videos."""
         if self._videos:
             metrics_logger.log_value("episode_videos_best", self._videos[-1][1], reduce="item_series")
             metrics_logger.log_value("episode_videos_worst", self._videos[0][1], reduce="item_series")

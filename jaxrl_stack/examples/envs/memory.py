@@ -1,4 +1,4 @@
-"""Environments that a policy without memory cannot solve: how well it can do is known.
+"""Environments that need memory, with known optimal returns of policies without memory.
 
 `RepeatFirst` and `TMaze` have exact answers, for the mean return of a policy that sees nothing but the present
 observation (also one that draws its actions), and of one that remembers. `StatelessCartPole` and `StatelessPendulum`
@@ -22,21 +22,21 @@ from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 
 
 class MemoryProbe(ConfiguredEnv):
-    """An environment whose first observation holds a cue that decides later; the largest mean return is 1."""
+    """Base of environments whose first observation contains a cue needed later; the maximum mean return is 1."""
 
     @property
     @abc.abstractmethod
     def memoryless_return(self) -> float:
-        """The largest mean return of policies that are functions of the present observation, random ones included."""
+        """Maximum mean return of policies without memory, including random ones."""
 
     @abc.abstractmethod
     def observations(self) -> np.ndarray:
-        """Every observation, float32 ``[K, D]``; those with a cue first."""
+        """All possible observations, float32 ``[K, D]``; those with a cue come first."""
 
 
 class RepeatFirst(MemoryProbe):
-    """The agent repeats at the end the symbol that it saw at the start: observation ``[num_symbols + 1]``, one feature
-    is 1.
+    """The agent must repeat the symbol of the first observation at the end; observations are one-hot, ``[num_symbols +
+    1]``.
 
     The first observation shows one of the symbols, drawn evenly; all later ones are the same, the last feature. An
     action names a symbol. With step `length`, which terminates, the right one pays 1; other steps pay nothing. With
@@ -91,7 +91,7 @@ class RepeatFirst(MemoryProbe):
 
 
 class TMaze(MemoryProbe):
-    """Corridor that ends in a junction: the first observation shows which way to turn there.
+    """Corridor with a junction at the end; the first observation shows in which direction to turn there.
 
     Observation: ``[cue, whether this is the junction]``; the cue is -1 (left) or 1 (right), half each, and 0 in all but
     the first observation. Actions: 0 left, 1 right, 2 forward, which takes `length` steps to the junction; what leads
@@ -149,7 +149,7 @@ class TMaze(MemoryProbe):
 
 
 class _PartlyShown(AutoResetJaxEnv):
-    """A gymnax environment that shows some of its features."""
+    """gymnax environment that hides some features of observations."""
 
     env_id: ClassVar[str]
     shown: ClassVar[list[int]]

@@ -1,4 +1,4 @@
-"""Environments of several agents that run inside compiled programs; each has a twin on the host."""
+"""Multi-agent environments for compiled programs; each has a version for the host."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CartPoleState(NamedTuple):
 
 
 class MultiAgentCartPole(MultiAgentJaxEnv):
-    """Each agent balances its own pole; an agent whose pole has fallen waits for the others.
+    """Each agent balances its own pole. An agent whose pole has fallen waits for the others.
 
     The episode ends with the last of them: terminated if every pole has fallen, else truncated. On the host:
     `jaxrl_stack.examples.envs.classes.multi_agent.MultiAgentCartPole`.
@@ -296,8 +296,8 @@ def _by_agent(env: MultiAgentJaxEnv, rows: jax.Array) -> dict[Any, jax.Array]:
 
 
 class TwoStepGame(MultiAgentJaxEnv):
-    """Two agents share their reward: the first move of agent 0 decides whether they play for 7, or for up to 8
-    together.
+    """Two agents share their reward. Agent 0's first action selects a state with reward 7, or one with a reward of at
+    most 8.
 
     After its action 0 the reward is 7 for all actions; after 1 it is 8 if both choose 1, 1 if one does, else 0.
     Each gets half of it. An agent observes float32 ``[3]``, one-hot: the start, the safe state, the risky one;

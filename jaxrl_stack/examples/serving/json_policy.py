@@ -13,7 +13,8 @@ from jaxrl_stack.policy import Policy
 
 
 class JsonPolicy:
-    """Answers requests for actions, and keeps the states of running episodes. Several threads may call one object.
+    """Answers requests for actions, and stores the states of running episodes. Several threads may call the same
+    object.
 
     Args:
         policy: The policy that acts.

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SharedDataActor:
-    """Values by key, which anybody who has the actor puts and gets."""
+    """Actor that stores values by key for all processes that have its handle."""
 
     @classmethod
     def remote(cls) -> Any:
@@ -25,7 +25,7 @@ class SharedDataActor:
         self.storage: dict[Any, Any] = {}
 
     def get(self, key: Any, delete: bool = False) -> Any:
-        """The value of a key; None without one.
+        """Returns the value of a key; None if the key is unknown.
 
         Args:
             key: Any key.
@@ -34,7 +34,7 @@ class SharedDataActor:
         return self.storage.pop(key, None) if delete else self.storage.get(key)
 
     def put(self, key: Any, value: Any) -> None:
-        """Keep a value."""
+        """Stores a value."""
         self.storage[key] = value
 
     def get_state(self) -> dict[Any, Any]:
@@ -47,7 +47,7 @@ class SharedDataActor:
 
 
 class APPOWithSharedDataActor(APPO):
-    """Hands one actor of `SharedDataActor` to all runners, and to the learners with their connectors.
+    """APPO that passes the handle of one `SharedDataActor` to all runners and to the learners' connectors.
 
     They have it as ``_shared_data_actor``.
 

@@ -25,7 +25,7 @@ class VDNConfig(AlgorithmConfig):
         self.lr = 1e-3
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """Values of actions."""
+        """Spec of a module that outputs Q-values."""
         return RLModuleSpec(module_class=QValuesRLModule)
 
     def get_default_learner_class(self) -> type[VDNLearner]:
@@ -36,7 +36,7 @@ class VDNConfig(AlgorithmConfig):
         return [AddNextObservationsFromEpisodesToTrainBatch()]
 
     def validate(self) -> None:
-        """Checks that rows of all modules stay together.
+        """Checks that the rows of all modules belong to the same env steps.
 
         Raises:
             ValueError: If they would not.

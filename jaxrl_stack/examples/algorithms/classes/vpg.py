@@ -60,7 +60,7 @@ class VPG(Algorithm):
         return VPGConfig()
 
     def training_step(self) -> None:
-        """One update."""
+        """Samples episodes and makes one update."""
         with self.metrics.log_time((TIMERS, ENV_RUNNER_SAMPLING_TIMER)):
             episodes, results = self._sample_episodes()
         self.metrics.aggregate(results, key=ENV_RUNNER_RESULTS)

@@ -1,4 +1,4 @@
-"""Connector for central critics, which see all agents' observations, and for policies that know their agent's index."""
+"""Connector for central critics, which observe all agents, and for policies that know their agent's index."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ OWN, ALL_AGENTS = "own", "all_agents"
 
 
 class AddObservationsOfAllAgents(MultiAgentObservationPreprocessor):
-    """Makes ``{"own": its observation and id, "all_agents": the observations of all}`` of each agent's observation.
+    """Replaces each agent's observation by ``{"own": observation and agent id, "all_agents": observations of all
+    agents}``.
 
     Observations are Boxes of rank 1. Both parts are float32 vectors: the agent's number is one-hot, after its own
     observation, so that one policy can act for all; agents that do not observe are zeros among all.
     """
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """A Dict by agent."""
+        """Returns a Dict space by agent."""
         widths = {agent: space.shape[0] for agent, space in input_observation_space.items()}
         everything = gym.spaces.Box(-np.inf, np.inf, (sum(widths.values()),), np.float32)
         spaces: Any = {
@@ -34,7 +35,7 @@ class AddObservationsOfAllAgents(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict(spaces)
 
     def preprocess(self, observations: Any, episode: Any) -> Any:
-        """See the class."""
+        """Returns the extended observations of all agents; see the class."""
         spaces: Any = self.input_observation_space
         # On the device in a compiled program, where everybody observes.
         xp: Any = jnp if any(isinstance(one, jax.Array) for one in observations.values()) else np

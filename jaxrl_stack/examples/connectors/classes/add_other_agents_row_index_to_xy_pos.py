@@ -14,21 +14,21 @@ _HAS_ARRIVED = 2
 
 
 class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
-    """For `DoubleRowCorridorEnv`: each agent's observation gets the row of the other one, 2 if that has arrived.
+    """Adds the other agent's row to each observation of `DoubleRowCorridorEnv`; 2 if the other agent has arrived.
 
     Of "agent_0" it becomes ``{"agent": number of its field, "other_agent_row": row}``, for one-hot encoding; of
     "agent_1" float32 ``[row, column, other row]``.
     """
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """A Dict by agent."""
+        """Returns a Dict space by agent."""
         length = _length(input_observation_space)
         of_first: Any = {"agent": gym.spaces.Discrete(2 * length), "other_agent_row": gym.spaces.Discrete(3)}
         of_second = gym.spaces.Box(0.0, max(length - 1.0, _HAS_ARRIVED), (3,), np.float32)
         return gym.spaces.Dict({"agent_0": gym.spaces.Dict(of_first), "agent_1": of_second})
 
     def preprocess(self, observations: Any, episode: Any) -> Any:
-        """See the class."""
+        """Returns the observations with the other agent's row index; see the class."""
         length = _length(self.input_observation_space)
         rows = {agent: own[0] for agent, own in observations.items()}
         changed = {}

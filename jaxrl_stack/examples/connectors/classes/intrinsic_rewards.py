@@ -46,7 +46,7 @@ class AddIntrinsicRewards(ConnectorV2):
         self.normalize = normalize
 
     def init(self, num_envs: int) -> Any:
-        """``{"base": statistics of all devices, "delta": of this one since}``, without any rows."""
+        """Empty statistics: ``{"base": merged over all devices, "delta": of this device since the merge}``."""
         return {"base": running_statistics.init(()), "delta": running_statistics.init(())} if self.normalize else {}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:

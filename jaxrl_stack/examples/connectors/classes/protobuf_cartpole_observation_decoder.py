@@ -19,14 +19,14 @@ class ProtobufCartPoleObservationDecoder(ConnectorV2):
     """
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> gym.Space:
-        """CartPole's own space."""
+        """Returns CartPole's observation space."""
         space = input_observation_space
         if not (isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.dtype == np.uint8):
             raise ValueError(f"{type(self).__name__} reads bytes, Box(0, 255, (n,), np.uint8); it got {space}.")
         return gym.spaces.Box(-np.inf, np.inf, (len(FIELDS),), np.float32)
 
     def __call__(self, *, rl_module: Any, batch: dict[str, Any], episodes: list[Any], **kwargs: Any) -> dict[str, Any]:
-        """Put the decoded last observation of every episode in its place."""
+        """Replaces the last observation of every episode by its decoded form."""
         for episode in self.single_agent_episode_iterator(episodes):
             message = CartPoleObservation.FromString(episode.get_observations(-1).tobytes())
             numbers = np.array([getattr(message, name) for name in FIELDS], np.float32)

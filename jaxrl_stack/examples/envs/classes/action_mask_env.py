@@ -12,7 +12,7 @@ from jaxrl_stack.examples.envs.classes.random_env import RandomEnv
 
 
 class ActionMaskEnv(RandomEnv):
-    """`RandomEnv` that shows which of its actions are valid, and raises a ValueError for others.
+    """`RandomEnv` with an action mask in observations; raises ValueError for invalid actions.
 
     The observation is ``{"action_mask": [n] of 0.0 and 1.0, "observations": RandomEnv's}``. At least one action is
     valid.

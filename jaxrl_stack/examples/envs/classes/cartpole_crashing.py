@@ -14,7 +14,7 @@ from jaxrl_stack.utils.error import EnvError
 
 
 class CartPoleCrashing(CartPoleEnv):
-    """CartPole that raises an `EnvError`, or sleeps, by chance or in some step of an episode.
+    """CartPole that raises an `EnvError` or sleeps, at random or in a given step of an episode.
 
     Settings:
         p_crash (0.005), p_crash_reset (0.0): The chance to raise in a ``step()``, in a ``reset()``.
@@ -71,5 +71,6 @@ class CartPoleCrashing(CartPoleEnv):
 
 
 class MultiAgentCartPoleCrashing(make_multi_agent(CartPoleCrashing)):
-    """Each agent balances its own pole, and any of them may crash. Settings: `num_agents` (1), and
-    `CartPoleCrashing`'s."""
+    """Multi-agent CartPole in which each agent's environment may crash. Settings: `num_agents` (1), and
+    `CartPoleCrashing`'s.
+    """

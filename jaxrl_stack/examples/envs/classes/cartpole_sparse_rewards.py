@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict
 
 
 class CartPoleSparseRewards(gym.Env):
-    """CartPole-v1 that pays the sum of its rewards with the step that terminates, and 0 before.
+    """CartPole-v1 that gives the sum of its rewards in the terminating step, and 0 before.
 
     The observation is ``{"obs": CartPole's, "action_mask": [1, 1]}``. Its state can be taken and put back.
 

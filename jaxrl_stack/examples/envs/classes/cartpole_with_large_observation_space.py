@@ -15,7 +15,7 @@ _NUM_PARTS = 100
 
 
 class CartPoleWithLargeObservationSpace(OtherObservations, CartPoleEnv):
-    """CartPole's observation as "actually-useful-stuff", next to 100 random ones: "0" to "99".
+    """CartPole with its observation under the key "actually-useful-stuff", next to 100 random entries "0" to "99".
 
     Args:
         config: Has no settings.

@@ -11,7 +11,8 @@ from gymnasium.spaces import Box, Discrete, Tuple
 
 
 class CorrelatedActionsEnv(gym.Env):
-    """One step: sees ``[x]``, x uniform in [-1, 1]; takes ``(a1, [a2])``, a1 in {0, 1, 2} and a2 in [-2, 2].
+    """Episodes of one step: the observation is ``[x]`` with x uniform in [-1, 1], the action ``(a1, [a2])`` with a1 in
+    {0, 1, 2} and a2 in [-2, 2].
 
     Pays ``-|1 - (x + a1)| - |x + a1 + a2|``: the best a2 depends on x and on the a1 that was taken.
 

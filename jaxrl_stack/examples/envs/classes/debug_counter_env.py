@@ -15,7 +15,8 @@ __getattr__ = stand_ins(__name__)
 
 
 class DebugCounterEnv(gym.Env):
-    """The observation is the number of steps taken, the reward that number modulo 3; step 15 truncates.
+    """Environment for debugging: the observation is the number of steps, the reward this number modulo 3; truncates at
+    step 15.
 
     Settings: `start_at_t` (0), where the count starts.
     """

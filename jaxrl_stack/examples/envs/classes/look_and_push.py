@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 
 class LookAndPush(gym.Env):
-    """Five cells; 0 and 1 tell which action is right in the last one.
+    """Corridor of five cells. A look from cell 2 shows a hidden 0 or 1, which is the right action in the last cell.
 
     An episode starts in cell 2. There, action 0 looks: it leads to cell 0 or 1, whichever is the hidden case. Action 1
     pushes on: from 0 to 2, else to the next cell. In cell 4 the action that equals the case pays 10, the other one
@@ -42,7 +42,7 @@ class LookAndPush(gym.Env):
 
 
 class OneHot(gym.ObservationWrapper):
-    """One-hot vectors in place of the integers of a `Discrete` space."""
+    """Wrapper that converts observations of a `Discrete` space to one-hot vectors."""
 
     def __init__(self, env: gym.Env):
         super().__init__(env)

@@ -1,4 +1,4 @@
-"""Repeat a nested observation."""
+"""Repeats a nested observation."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class SimpleCorridor(gym.Env):
         self._position = 0
 
     def set_corridor_length(self, length: int) -> None:
-        """Move the end.
+        """Sets the length of the corridor.
 
         Raises:
             ValueError: It is beyond 999.

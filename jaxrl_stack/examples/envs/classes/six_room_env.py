@@ -1,4 +1,4 @@
-"""Six rooms with doors between them; flat, and with an agent that sets targets for others."""
+"""Six rooms with doors: a single-agent version, and one with an agent that sets targets for others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 class _Rooms:
-    """A map, and where the agent is.
+    """Map of the rooms, and the agent's position.
 
     Attributes:
         num_fields: Number of fields of the map, walls included.
@@ -75,7 +75,7 @@ class _Rooms:
 
     @property
     def field(self) -> int:
-        """Number of the field where the agent is, counted by rows."""
+        """Index of the agent's field, counted row by row."""
         return self.pos[0] * self.num_columns + self.pos[1]
 
     @property
@@ -83,20 +83,20 @@ class _Rooms:
         return self.map[self.pos[0]][self.pos[1]] == "G"
 
     def move(self, action: Any) -> None:
-        """Moves one field, unless a wall is there."""
+        """Moves by one field unless a wall blocks the way."""
         row, column = self.pos[0] + _MOVES[action][0], self.pos[1] + _MOVES[action][1]
         if self.map[row][column] != "W":
             self.pos = row, column
 
     def distance(self, field: int) -> float:
-        """Euclidean distance to a field, as a share of the map's diagonal."""
+        """Euclidean distance to a field, divided by the map's diagonal."""
         row, column = divmod(int(field), self.num_columns)
         squares = (row - self.pos[0]) ** 2 + (column - self.pos[1]) ** 2
         return (squares / (len(self.map) ** 2 + self.num_columns**2)) ** 0.5
 
 
 class SixRoomEnv(gym.Env):
-    """Find the goal, which gives 10; every other step costs 0.01. Observations are numbers of fields.
+    """The agent must find the goal, which gives 10; every other step costs 0.01. Observations are field indices.
 
     Settings:
         map ("small"): One of `MAPS`.
@@ -126,7 +126,7 @@ class SixRoomEnv(gym.Env):
 
 
 class HierarchicalSixRoomEnv(MultiAgentEnv):
-    """The rooms of `SixRoomEnv`, with a "high_level_agent" that sets targets and chooses who goes there.
+    """`SixRoomEnv` with a "high_level_agent" that sets targets and selects the agent that moves.
 
     Its action is ``(field, i)``: "low_level_agent_i" acts until it is there, or `max_steps_low_level` are over; it
     observes ``(where it is, target)``. The high-level agent gets 10 for the goal, 1 for every target that is reached,

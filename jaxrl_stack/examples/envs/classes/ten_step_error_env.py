@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 
 
 class TenStepErrorEnv(gym.Env):
-    """Terminates its first episode with step 10, and raises an Exception in step 10 of the next one.
+    """Terminates the first episode at step 10, and raises an Exception at step 10 of the second.
 
     Args:
         config: Has no settings.

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 
 
 class ActionTransform(gym.ActionWrapper):
-    """Takes actions between `low` and `high`, and maps them to the bounds of the environment's own `Box`.
+    """Wrapper that maps actions in [`low`, `high`] to the bounds of the environment's `Box`.
 
     Args:
         env: An environment with a bounded `Box` of actions.

@@ -1,4 +1,4 @@
-"""A corridor in which one moves where the wind blows; flat, and with an agent that sets goals for others."""
+"""Corridor in which wind moves the agent: a single-agent version, and one with an agent that sets goals for others."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class WindyMazeEnv(gym.Env):
 
 
 class HierarchicalWindyMazeEnv(MultiAgentEnv):
-    """`WindyMazeEnv` of a "high_level_agent", which names a direction, and one agent after the other that goes.
+    """`WindyMazeEnv` with a "high_level_agent" that names a direction, and low-level agents that follow it.
 
     The agents "low_level_1", "low_level_2", ... have 25 steps each, and observe ``(observation, direction)``: they get
     1 for a step in that direction, -1 for one in another. The high-level agent gets the maze's reward.

@@ -10,7 +10,8 @@ from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 
 
 class PPOLearnerWithSeparateVfOptimizer(PPOLearner):
-    """The policy learns with ``lr``, the value function with ``learner_config_dict["lr_vf"]`` (``lr`` without it).
+    """PPO learner with two optimizers: the policy's with ``lr``, the value function's with
+    ``learner_config_dict["lr_vf"]`` (default ``lr``).
 
     Raises:
         ValueError: Policy and value function share layers.

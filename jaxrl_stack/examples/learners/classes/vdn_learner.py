@@ -1,4 +1,4 @@
-"""One loss over several modules: values of a team are sums of its members' values."""
+"""Learner with one loss over several modules: a team's value is the sum of its members' values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VDNLearner(Learner):
     """
 
     def compute_losses(self, *, fwd_out: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
-        """The team's loss, in equal parts of its modules.
+        """Computes the team's loss, divided equally among its modules.
 
         Args:
             fwd_out: ``{module_id: {"q_values": float32 [N, A]}}``.
@@ -41,7 +41,9 @@ class VDNLearner(Learner):
 
 
 class IndependentQLearner(Learner):
-    """Each module learns as if the others were a part of its environment, from its own rewards; see `VDNLearner`."""
+    """Q-learning of each module from its own rewards, treating the other modules as part of the environment; see
+    `VDNLearner`.
+    """
 
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> jax.Array:
         """``mean((Q_i - r_i - gamma * max_a Q_i(o_i', a))^2)``."""

@@ -12,7 +12,9 @@ from jaxrl_stack.core.learner.learner import Learner
 
 
 class VPGLearner(Learner):
-    """``-mean(log pi(a|s) G)`` with the returns to go G of whole episodes (Williams, 1992), without a baseline."""
+    """REINFORCE loss ``-mean(log pi(a|s) G)``, with returns to go G of whole episodes (Williams, 1992), without a
+    baseline.
+    """
 
     def build(self) -> None:
         super().build()

@@ -13,7 +13,7 @@ __getattr__ = stand_ins(__name__)
 
 
 def ask_user_for_action(time_step: Any) -> int:
-    """Ask on the terminal for an action until it is a legal one.
+    """Asks the user on the terminal for a legal action.
 
     Args:
         time_step: Of OpenSpiel's environment: ``observations`` with "current_player", and "legal_actions" by player.

@@ -18,7 +18,7 @@ _WINDOW = 100
 
 
 class SelfPlayCallback(RLlibCallback):
-    """Keeps a copy of the policy "main" whenever it wins often enough, and lets it play against its copies then.
+    """Adds a copy of the policy "main" as an opponent whenever "main" wins often enough.
 
     For games of two agents, 0 and 1, that end with a reward of 1 for the winner. The config has the policies "main",
     the only one that is trained, and "random", its first opponent, and maps agents to them. Copies are called
@@ -39,14 +39,14 @@ class SelfPlayCallback(RLlibCallback):
         self.current_opponent = 0
 
     def on_episode_end(self, *, episode: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
-        """Log whether "main" has won."""
+        """Logs whether "main" has won."""
         main = 0 if episode.module_for(0) == "main" else 1
         rewards = episode.get_rewards()
         if main in rewards and len(rewards[main]):
             metrics_logger.log_value("win_rate", float(rewards[main][-1] == 1.0), reduce="mean", window=_WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
-        """Add a copy if "main" wins often enough."""
+        """Adds a copy if "main" wins often enough."""
         if result["env_runners"].get("win_rate", 0.0) > self.win_rate_threshold:
             self.current_opponent += 1
             copy = f"main_v{self.current_opponent}"
@@ -60,7 +60,7 @@ class SelfPlayCallback(RLlibCallback):
 
 
 def seat(agent_id: int, episode: Any, *, num_copies: int, **kwargs: Any) -> str:
-    """The policy of an agent: "main" at one seat, one of its copies at the other.
+    """Policy of an agent: "main" for one agent, one of its copies for the other.
 
     Args:
         agent_id: 0 or 1.

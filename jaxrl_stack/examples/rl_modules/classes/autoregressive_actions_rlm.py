@@ -1,4 +1,4 @@
-"""Actions of two parts, the second of which is drawn with the first one in view."""
+"""Actions of two parts, of which the second is drawn given the first."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         return self.second(jnp.concatenate([obs, jax.nn.one_hot(first, self.first.output_dim)], axis=-1))
 
     def _act(self, obs: jax.Array, choose: Callable[[Any], Any]) -> dict[str, Any]:
-        """One part after the other; `choose` makes an action of a distribution."""
+        """Chooses one part after the other; `choose` maps a distribution to an action."""
         first_cls, second_cls = self._classes
         first_inputs = self.first(obs)
         first = choose(first_cls.from_logits(first_inputs))

@@ -1,4 +1,4 @@
-"""A policy of one agent whose critic sees all of them: with PPO's loss, MAPPO."""
+"""Policy of one agent with a critic that observes all agents; with PPO's loss this is MAPPO."""
 
 from __future__ import annotations
 

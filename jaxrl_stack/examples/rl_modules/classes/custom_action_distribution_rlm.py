@@ -26,7 +26,7 @@ def categorical_with_temperature(temperature: float) -> type[Categorical]:
         raise ValueError(f"temperature={temperature} must be a positive number.")
 
     class CategoricalWithTemperature(Categorical):
-        """A softmax with the temperature."""
+        """Categorical distribution whose logits are divided by the temperature."""
 
         def __init__(self, logits: jax.Array | None = None, probs: jax.Array | None = None):
             super().__init__(None if logits is None else logits / temperature, probs)
@@ -35,7 +35,7 @@ def categorical_with_temperature(temperature: float) -> type[Categorical]:
 
 
 class CustomActionDistributionRLModule(RLModule, ValueFunctionAPI):
-    """One hidden layer for policy and value function; actions have a temperature.
+    """Module with one hidden layer for policy and value function, and a temperature for actions.
 
     Observations are a Box of rank 1, actions Discrete. Model config: ``"action_dist_temperature"`` (2.0), and
     ``"width"`` (256) of the hidden layer.

@@ -1,4 +1,4 @@
-"""Attention to the steps before: a transformer whose memory is a recurrent state."""
+"""Attention to earlier steps: a transformer whose memory is a recurrent state."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class GTrXL(RLModule, ValueFunctionAPI):
 
 
 class GatedTransformerLayer(nnx.Module):
-    """Attention, then a network of each step by itself; layer norm before and a gate after both."""
+    """Attention followed by a per-step network, each with layer normalisation before and a gate after."""
 
     def __init__(self, width: int, *, num_heads: int, gate_bias: float, rngs: nnx.Rngs):
         self.attention_norm = nnx.LayerNorm(width, rngs=rngs)
@@ -154,7 +154,7 @@ class RelativeAttention(nnx.Module):
         self.distance_bias = nnx.Param(jnp.zeros((num_heads, width // num_heads), jnp.float32))
 
     def __call__(self, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """Attention outputs of the last T steps.
+        """Computes the attention outputs of the last T steps.
 
         Args:
             context: Float ``[B, M + T, width]``.

@@ -32,12 +32,12 @@ class LSTMContainingRLModule(RLModule, ValueFunctionAPI):
         self.vf = nnx.Linear(width, 1, rngs=self.rngs)
 
     def get_initial_state(self) -> dict[str, np.ndarray]:
-        """Zeros: ``{"c": [size], "h": [size]}``."""
+        """Returns zeros, ``{"c": [size], "h": [size]}``."""
         zeros = np.zeros(self.cell_size, np.float32)
         return {"c": zeros, "h": zeros}
 
     def _embed(self, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Embeddings ``[B, T, ...]`` of sequences, and the state after them."""
+        """Computes embeddings ``[B, T, ...]`` of sequences, and the state after them."""
         state = batch[Columns.STATE_IN]
 
         def step(cell: Any, carry: Any, obs: jax.Array) -> Any:

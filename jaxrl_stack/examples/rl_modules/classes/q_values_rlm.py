@@ -15,7 +15,8 @@ Q_VALUES = "q_values"
 
 
 class QValuesRLModule(RLModule):
-    """Values of Discrete actions by one hidden layer, of Box observations of rank 1; it explores epsilon-greedily.
+    """Q-network with one hidden layer for one-dimensional Box observations and Discrete actions; explores
+    epsilon-greedily.
 
     Model config: ``"hidden_dim"`` (64), ``"epsilon"`` (0.1), the probability of an action drawn uniformly.
     """

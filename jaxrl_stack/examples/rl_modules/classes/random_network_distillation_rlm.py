@@ -1,4 +1,4 @@
-"""A random network that another one learns to imitate: where it cannot yet, observations are new."""
+"""Random network distillation: a network learns to imitate a random one; its error is large for new observations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that act at random: opponents to train against, and baselines."""
+"""Modules that act at random, as opponents and baselines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl_stack.utils import spaces
 
 
 class RandomRLModule(RLModule):
-    """Draws actions uniformly from its action space; from the valid ones where observations have an action mask.
+    """Draws actions uniformly from the action space, or from the valid ones if observations have an action mask.
 
     It has no parameters: leave it out of ``policies_to_train``.
     """
@@ -40,7 +40,7 @@ class RandomRLModule(RLModule):
 
 
 class StatefulRandomRLModule(RandomRLModule):
-    """A `RandomRLModule` with a recurrent state, float32 ``[1]``, which counts the steps of its episode."""
+    """`RandomRLModule` with a recurrent state, float32 ``[1]``, that counts the steps of the episode."""
 
     def get_initial_state(self) -> Any:
         return {"state": jnp.zeros(1, jnp.float32)}
@@ -52,5 +52,5 @@ class StatefulRandomRLModule(RandomRLModule):
 
 
 def _lead(module: RLModule, batch: dict[str, Any]) -> tuple[int, ...]:
-    """Axes of a batch before those of one observation: ``[N]``, or ``[N, L]`` with a recurrent state."""
+    """Batch axes of observations: ``[N]``, or ``[N, L]`` with a recurrent state."""
     return jax.tree.leaves(batch[Columns.OBS])[0].shape[: 2 if module.is_stateful() else 1]

@@ -14,7 +14,7 @@ NUM_MOVES = 3
 
 
 class AlwaysSameHeuristicRLM(RandomRLModule):
-    """Draws a move with the first observation of an episode, and repeats it until its end.
+    """Draws a move at the start of an episode and repeats it to the end.
 
     The recurrent state is int32 ``[1]``: 0 before the first move, else its number from 1 on.
     """
@@ -31,7 +31,7 @@ class AlwaysSameHeuristicRLM(RandomRLModule):
 
 
 class BeatLastHeuristicRLM(RandomRLModule):
-    """Plays the move that beats the opponent's last one, the observation, as a number or one-hot ``[N, 3]``."""
+    """Plays the move that beats the opponent's last move, which is the observation, a number or one-hot ``[N, 3]``."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         seen = batch[Columns.OBS]

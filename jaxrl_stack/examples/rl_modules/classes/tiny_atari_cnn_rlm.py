@@ -15,7 +15,7 @@ _FILTERS = ([16, 4, 2, "same"], [32, 4, 2, "same"], [256, 11, 1, "valid"])
 
 
 class TinyAtariCNN(RLModule, ValueFunctionAPI):
-    """A small network for images and Discrete actions: convolutions end in one pixel, and that in logits and values.
+    """Small network for images and Discrete actions: convolutions down to one pixel, then logits and values.
 
     Observations are a Box ``[height, width, channels]`` of floats. Model config: ``"conv_filters"``, a list of
     ``[channels, kernel, stride]`` or ``[channels, kernel, stride, "same" or "valid"]``; the last one leaves one pixel,

@@ -11,7 +11,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 class VPGRLModule(RLModule):
-    """One hidden layer for Box observations of rank 1 and Discrete actions.
+    """Policy with one hidden layer for one-dimensional Box observations and Discrete actions.
 
     Model config: ``"hidden_dim"`` (64), the width of the hidden layer.
     """

@@ -28,7 +28,7 @@ class SharedEncoder(RLModule):
 
 
 class VPGPolicyAfterSharedEncoder(RLModule):
-    """A policy of one hidden layer over the embeddings of a `VPGMultiRLModuleWithSharedEncoder`.
+    """Policy with one hidden layer on the embeddings of a `VPGMultiRLModuleWithSharedEncoder`.
 
     Model config: ``"embedding_dim"``, that of the encoder; ``"hidden_dim"``, the width of the hidden layer.
     """
@@ -45,7 +45,7 @@ class VPGPolicyAfterSharedEncoder(RLModule):
 
 
 class VPGPolicyNoSharedEncoder(VPGPolicyAfterSharedEncoder):
-    """The same policy with its own encoder, for comparison."""
+    """`VPGPolicyAfterSharedEncoder` with a separate encoder, for comparison."""
 
     def setup(self) -> None:
         super().setup()

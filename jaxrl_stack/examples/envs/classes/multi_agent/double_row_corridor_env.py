@@ -1,4 +1,4 @@
-"""Two agents that have to cross a corridor of two rows, and are rewarded for meeting on the way."""
+"""Two agents that must cross a corridor of two rows and get a reward for meeting on the way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 class DoubleRowCorridorEnv(MultiAgentEnv):
-    """A grid of two rows; "agent_0" starts at the upper one's left end, "agent_1" at the lower one's right end.
+    """Grid of two rows. "agent_0" starts at the left end of the upper row, "agent_1" at the right end of the lower row.
 
     Each has to get to where the other one has started: 10 when it arrives, which ends its part of the episode, and -0.1
     in every step. When they are in one field for the first time, both get 5 more. An agent sees its own row and column
@@ -40,7 +40,7 @@ class DoubleRowCorridorEnv(MultiAgentEnv):
         return self._observations(self.possible_agents), {}
 
     def step(self, action_dict: dict[str, Any]):
-        """One move of each agent that has not arrived."""
+        """Moves each agent that has not arrived."""
         moving = [agent for agent in self.possible_agents if agent not in self.has_arrived]
         rewards = dict.fromkeys(moving, -0.1)
         for agent, action in action_dict.items():

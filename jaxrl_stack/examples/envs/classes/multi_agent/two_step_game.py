@@ -16,7 +16,7 @@ _PAYOFF = np.array([[0, 1], [1, 8]])
 
 
 class TwoStepGame(MultiAgentEnv):
-    """Agent 0 chooses between a safe state, whose reward is 7, and a risky one, whose reward is 8 if both play 1.
+    """Agent 0 chooses between a safe state with reward 7 and a risky state with reward 8 if both agents play action 1.
 
     Both share the reward. In the risky state it is 0 if both play 0, and 1 if they differ.
 

@@ -9,11 +9,13 @@ import gymnasium as gym
 
 
 class OtherObservations(gym.Env, abc.ABC):
-    """Stands before an environment among the bases of a class, and passes its observations through `_shown`."""
+    """Mixin that passes an environment's observations through `_shown`. List it before the environment among the
+    bases.
+    """
 
     @abc.abstractmethod
     def _shown(self, obs: Any) -> Any:
-        """The observation in place of the other base's."""
+        """Returns the observation that replaces the environment's."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         obs, info = super().reset(seed=seed, options=options)
