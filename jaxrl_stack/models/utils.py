@@ -16,7 +16,7 @@ from jaxrl_stack.utils.framework import check_framework
 def get_activation_fn(
     name: str | Callable[..., Any] | None = None, framework: str = "jax"
 ) -> Callable[[jax.Array], jax.Array] | None:
-    """The activation function of a name.
+    """Returns the activation function with a name.
 
     Args:
         name: A name of JAX ("relu", "leaky_relu", ...) or PyTorch ("LeakyReLU", ...), or a callable.
@@ -52,7 +52,7 @@ def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "
 
 
 def get_filter_config(shape: Sequence[int]) -> list[list[Any]]:
-    """Default convolutions for images of a size: RLlib's if it has some for this size, else those of
+    """Default convolutions for images of a size: RLlib's if it has some for this size, else the list in
     `docs/networks.md`.
 
     Args:
