@@ -434,7 +434,7 @@ def test_an_environment_in_the_working_directory_is_trained_evaluated_and_gone_o
     assert command[-2:] == ["--env", "tiny_maze:TinyMaze"]
     assert cli.main(["evaluate", "run"]) == 2
     error = capsys.readouterr().err
-    assert "name an environment of your own again, --env module:Class" in error and error.count("\n") == 1
+    assert "name your own environment again, --env module:Class" in error and error.count("\n") == 1
     assert cli.main(command[1:]) == 0 and "4 episodes" in capsys.readouterr().out
     assert train("--restore", "run", "--env", "tiny_maze:TinyMaze", *options[:-1], "--results-dir", "on") == 0
 
@@ -566,8 +566,11 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ),
         (["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "1", "--out", "x.doc"], "--out: x.doc"),
         (["evaluate", "nowhere"], "CHECKPOINT nowhere: "),
-        (["evaluate", "nowhere", "--gamma", "0.9"], "--gamma 0.9: is for --data PATH"),
-        (["evaluate", "nowhere", "--data", "x", "--episodes", "3"], "--episodes 3: is of an environment"),
+        (
+            ["evaluate", "nowhere", "--gamma", "0.9"],
+            "--gamma 0.9: applies only to recorded episodes. Leave it out, or add --data PATH.",
+        ),
+        (["evaluate", "nowhere", "--data", "x", "--episodes", "3"], "--episodes 3: has no effect with --data"),
         (["tarin"], "invalid choice: 'tarin'"),
     ],
 )

@@ -582,7 +582,11 @@ class Population(Checkpointable):
         if any(isinstance(i, bool) or i not in range(len(self)) for i in given):
             raise ValueError(f"{call}: {which} indices of members from 0 to {len(self) - 1}{more}.")
         if stopped := [i for i in given if i in self.stopped]:
-            raise ValueError(f"{call}: keep() has stopped member {stopped[0]}.")
+            running = [i for i in range(len(self)) if i not in self.stopped]
+            raise ValueError(
+                f"{call}: keep() has stopped member {stopped[0]}, which cannot continue. Use members that still train: "
+                f"{running}."
+            )
 
     def _note_settings(self, new: Sequence[str]) -> None:
         """Updates history and evaluation after a change of settings; `new` lists settings that changed for the first

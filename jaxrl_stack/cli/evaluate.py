@@ -56,8 +56,12 @@ def _check_options(arguments: argparse.Namespace) -> None:
         given = {name: getattr(arguments, name) for name in ("method", "gamma", "epsilon")}
     for name, value in given.items():
         if value is not None:
-            where = "of an environment, and --data is estimated from" if arguments.data else "for --data PATH"
-            raise CliError(f"--{name} {value}: is {where}. Leave one of them out.")
+            if arguments.data:
+                raise CliError(
+                    f"--{name} {value}: has no effect with --data, which reads recorded episodes. Leave --{name} out, "
+                    "or leave --data out to evaluate in an environment."
+                )
+            raise CliError(f"--{name} {value}: applies only to recorded episodes. Leave it out, or add --data PATH.")
 
 
 def _estimate(path: pathlib.Path, config: AlgorithmConfig, arguments: argparse.Namespace) -> int:

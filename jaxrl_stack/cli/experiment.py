@@ -226,7 +226,7 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
             config, missing = stored_config(stored, ClassLoader(() if env is None else env), {})
     except (OSError, ValueError) as error:
         raise CliError(
-            f"{option}: {error} Pass the path that `jaxrl train` printed, name an environment of your own again, --env "
+            f"{option}: {error} Pass the path that `jaxrl train` printed, name your own environment again, --env "
             f"module:Class, and if settings are your own code, {by_file}."
         ) from error
     if missing:

@@ -91,7 +91,7 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
     path, row = row_of(int(source[truncated[int(np.argmax(odd))]]))
     raise BadDataError(
         "The step is truncated, but its next observation is the first one of another episode. Write the last "
-        "observation (infos['final_obs']), or, if rows are in order, leave the column unread: "
+        "observation (infos['final_obs']); or, if the next row is the next step, read it from there: "
         "offline_data(input_read_schema={'new_obs': ''}).",
         path=path,
         row=row,

@@ -317,14 +317,14 @@ def _check_choices(column: Any, space: gym.Space, name: str, file_rows: FileRows
         if name == Columns.OBS:
             raise file_rows.error(
                 f"The observation {_shown(array, odd)} is not in {part}. Set observation_space in config.environment() "
-                "to that of the data, or take the episode out of it.",
+                "to the data's space, or remove the episode.",
                 odd,
             )
         first = int(np.min(getattr(part, "start", 0)))
         raise file_rows.error(
-            f"The action {_shown(array, odd)} is not in {part}, whose choices count from 0 here. "
-            f"{f'Subtract {first} from all, set' if first else 'Set'} action_space in config.environment() to that of "
-            "the data, or take the episode out of it.",
+            f"The action {_shown(array, odd)} is not in {part}; recorded choices must count from 0. "
+            f"{f'Subtract {first} from all, set' if first else 'Set'} action_space in config.environment() to the "
+            "data's space, or remove the episode.",
             odd,
         )
 

@@ -149,8 +149,8 @@ def _without_final_rows(table: ForeignTable) -> ForeignTable:
     if odd.any():
         path, row = table.row_of(int(np.argmax(odd)))
         raise BadDataError(
-            "The table was made of a recording of this package, and after this step the row with the next observation "
-            "(is_final) is missing. Keep those rows behind the steps that they follow.",
+            "The row with the next observation (is_final) is missing after this step. Files of this package need it: "
+            "write the table with all its is_final rows, in their order.",
             path=path,
             row=row,
         )
@@ -289,8 +289,8 @@ def _next_observations(table: ForeignTable, obs: Any, flags: Mapping[str, np.nda
     if odd.any():
         path, row = table.row_of(int(np.argmax(odd)))
         raise BadDataError(
-            f"The step does not terminate and has no {called}, which its value is estimated from. Write it, or leave "
-            "the column unread: offline_data(input_read_schema={'new_obs': ''}), if rows are in order.",
+            f"The step does not terminate and has no {called}, from which its return is bootstrapped. Add it; or, if "
+            "the next row is the next step, read it from there: offline_data(input_read_schema={'new_obs': ''}).",
             path=path,
             row=row,
         )
@@ -325,8 +325,8 @@ def _in_order(
     except JumbledRows as error:
         path, row = table.row_of(error.row)
         raise BadDataError(
-            f"The {columns.called(Columns.EPS_ID)} {name_of(error.row)!r} is that of several episodes, and their rows "
-            f"are not in order: t={int(t[error.row])} follows no smaller one. Give each episode an id of its own.",  # pyright: ignore[reportOptionalSubscript]
+            f"The {columns.called(Columns.EPS_ID)} {name_of(error.row)!r} belongs to several episodes, and their "
+            f"rows are not in order: t={int(t[error.row])} follows no smaller t. Give each episode a unique id.",  # pyright: ignore[reportOptionalSubscript]
             path=path,
             row=row,
         ) from error

@@ -324,8 +324,8 @@ class _Copies(MultiAgentEnv):
         wrong = [i for i in action_dict if i in done or i not in self.action_spaces]
         if wrong or not action_dict:
             raise ValueError(
-                f"step() got actions of the agents {list(action_dict)}, but those that act are "
-                f"{[i for i in self.agents if i not in done]}. Give actions of one or more of them, or reset()."
+                f"step() got actions of the agents {list(action_dict)}, but the acting agents are "
+                f"{[i for i in self.agents if i not in done]}. Pass actions of these agents only, or call reset()."
             )
         columns: tuple[dict[Any, Any], ...] = ({}, {}, {}, {}, {})
         for i, action in action_dict.items():

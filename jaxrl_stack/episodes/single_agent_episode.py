@@ -306,8 +306,8 @@ class SingleAgentEpisode:
             column = getattr(self, name)
             if (len(column), column.lookback) != (expected, lookback):
                 raise ValueError(
-                    f"episode {self.id_} has {steps} rewards after {lookback} look-back steps, which needs "
-                    f"{expected} {name} after as many; it has {len(column)} after {column.lookback}"
+                    f"episode {self.id_}: {steps} rewards after {lookback} lookback steps need {expected} {name} after "
+                    f"{lookback}, but there are {len(column)} after {column.lookback}"
                 )
         for key, column in self.extra_model_outputs.items():
             # A key may be newer than the look-back, so that its look-back is shorter.

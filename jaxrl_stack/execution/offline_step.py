@@ -356,8 +356,8 @@ class OfflineStep(TrainingStep):
         if own["path"] != here:
             if self.config.keep_resident is None:
                 raise ValueError(
-                    f"The state is of a run whose data was {own['path']}, and here it is {here}, in another order. Set "
-                    f"offline_data(keep_resident={own['path'] == RESIDENT}) to continue as before, or "
+                    f"The data is {here}, but was {own['path']} in the run that saved the state: the order differs. "
+                    f"Set offline_data(keep_resident={own['path'] == RESIDENT}) to continue as before, or "
                     f"keep_resident={own['path'] != RESIDENT} to start a new pass."
                 )
             logger.warning("Training continues with a new pass: the data is %s now, and was %s.", here, own["path"])

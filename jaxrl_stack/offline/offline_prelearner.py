@@ -193,8 +193,8 @@ def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
     except JumbledRows as error:
         name = columns[Columns.EPS_ID][error.row]
         raise ValueError(
-            f"The eps_id {name!r} is used for several episodes, whose rows are not in order. Give each episode an id "
-            "of its own."
+            f"The eps_id {name!r} is used for several episodes, whose rows are not in order. Give each episode a "
+            "unique id."
         ) from error
     return (
         columns

@@ -170,7 +170,7 @@ def _state_rows(initial_state: Callable[[int], Any]) -> list[_StateRow]:
         if a.shape[1:] != b.shape[1:] or not all(np.array_equal(leaf[:1], leaf[i : i + 1]) for i in range(3)):
             raise ValueError(
                 f"The initial state {leaf.dtype}{list(leaf.shape)} of a connector or module differs between the "
-                "environments of a batch, but an exported policy starts all of them alike. Make it the same for all."
+                "environments of a batch, but an exported policy has one initial state. Return the same state for all."
             )
         rows.append(_StateRow(leaf[:1], True))
     return rows
@@ -373,7 +373,7 @@ def _check_arguments(program: jax_export.Exported, weights: list, state: list, i
             for array, row, (shape, dtype) in zip(given, map(int, batched), expected, strict=True)
         )
         if not fits:
-            raise ValueError(f"its {name} are not those that the program takes")
+            raise ValueError(f"its {name} differ from the program's")
 
 
 def _array(stored: Any, name: str, leaf: Mapping[str, Any]) -> np.ndarray:

@@ -85,9 +85,9 @@ def whole_episodes(steps: Steps) -> RecordedEpisodes:
     whole = ~gaps & (terminated | np.asarray(steps.columns[Columns.TRUNCATEDS], bool)[last])
     if not whole.any():
         raise ValueError(
-            f"None of the {len(lengths)} episodes is whole: of each the first step (t = 0), the last one (terminated "
-            f"or truncated) or one between them is missing, and what a policy is worth is estimated from whole "
-            f"episodes. Record until they end, such as with `jaxrl record CHECKPOINT --episodes N --out FOLDER`."
+            f"None of the {len(lengths)} episodes is complete: each lacks its first step (t = 0), its last step "
+            f"(terminated or truncated) or a step between. Record whole episodes, for example with "
+            f"`jaxrl record CHECKPOINT --episodes N --out FOLDER`."
         )
     number = np.minimum(np.arange(lengths[whole].max()), (lengths[whole] - 1)[:, None])
     mask = np.arange(lengths[whole].max()) < lengths[whole][:, None]

@@ -932,7 +932,7 @@ def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: b
     if not is_running:
         raise ValueError(
             f"The chunk of episode {id_} that starts at {clock}{start} cannot be added: this episode has ended in the "
-            "replay buffer. Give every episode an id of its own."
+            "replay buffer. Give every episode a unique id."
         )
     if start != end:
         raise ValueError(
@@ -963,6 +963,6 @@ def _check_not_torn(found: Segments) -> None:
         segment = int(np.flatnonzero(torn)[0])
         env, t = int(found.env[segment]), int(found.stop[segment]) - 1
         raise ValueError(
-            f"Environment {env} of a block is only reset in row {t + 1} (loss_mask is False), but its step in row {t} "
-            "ended no episode. Set truncateds there if the episode was cut."
+            f"Environment {env} of the block was reset in row {t + 1} (loss_mask is False), but its step in row {t} "
+            f"ended no episode. If the episode was cut, set truncateds[{t}, {env}] = True."
         )

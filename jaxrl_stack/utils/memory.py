@@ -162,7 +162,7 @@ def require_memory(estimate: MemoryEstimate, limit: int | None, *, where: str, r
         ValueError: If it needs more; with the numbers and the remedy.
     """
     if limit is not None and estimate.num_bytes > limit:
-        raise ValueError(f"The {estimate} cannot fit: {format_bytes(limit)} {where}. {remedy}")
+        raise ValueError(f"Not enough memory. The {estimate} cannot fit: {format_bytes(limit)} {where}. {remedy}")
 
 
 # --------------------------------------------------------------------------------------------------- what there is

@@ -147,7 +147,7 @@ def test_copies_that_have_ended_wait_for_the_others():
     env.reset(seed=0)
     env.step({0: 0, 1: 0})
     for wrong in ({0: 0, 1: 0}, {}, {7: 0}):
-        with pytest.raises(ValueError, match=r"those that act are \[1\]"):
+        with pytest.raises(ValueError, match=r"the acting agents are \[1\]"):
             env.step(wrong)
     assert env.step({1: 0})[3] == {1: False, "__all__": False}
     assert env.step({1: 0})[2:4] == ({1: False, "__all__": False}, {1: True, "__all__": True})

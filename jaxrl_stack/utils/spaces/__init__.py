@@ -495,13 +495,13 @@ def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any
             children: Any = space.spaces.items()
             names, parts = list(space.spaces), _named_parts(value)
             if parts is None or set(parts) != set(names):
-                shown = f"is a {type(value).__name__}" if parts is None else f"holds {list(parts)}"
-                raise ValueError(f"{path} should hold exactly {names}, as its space says, but {shown}.")
+                shown = f"is a {type(value).__name__}" if parts is None else f"has {list(parts)}"
+                raise ValueError(f"{path} must have exactly the keys {names} of its space, but {shown}.")
         case Tuple():
             children, parts = enumerate(space.spaces), value
             if not isinstance(value, (tuple, list)) or len(value) != len(space.spaces):
                 what = f"{len(value)} entries" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
-                raise ValueError(f"{path} should be a tuple of {len(space.spaces)}, as its space says, but is {what}.")
+                raise ValueError(f"{path} must be a tuple of {len(space.spaces)} parts, as its space, but is {what}.")
         case _ if isinstance(space, Leaf):
             if isinstance(value, (Mapping, tuple)) or value is None:
                 raise ValueError(f"{path} should be an array of {space}, but is a {type(value).__name__}.")
