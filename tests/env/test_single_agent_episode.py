@@ -223,11 +223,11 @@ def test_lookback_must_be_auto_or_a_count(lookback):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"observations": [0, 1], "actions": [1, 2], "rewards": [1.0, 2.0]}, "needs 3 observations"),
+        ({"observations": [0, 1], "actions": [1, 2], "rewards": [1.0, 2.0]}, "need 3 observations"),
         ({"observations": [0, 1], "actions": [1], "rewards": [1.0, 2.0]}, "observations"),
-        ({"observations": [0, 1, 2], "actions": [1], "rewards": [1.0, 2.0]}, "needs 2 actions"),
-        ({"observations": [0, 1], "infos": [{}], "actions": [1], "rewards": [1.0]}, "needs 2 infos"),
-        ({"observations": [0, 1], "rewards": [1.0]}, "needs 1 actions"),
+        ({"observations": [0, 1, 2], "actions": [1], "rewards": [1.0, 2.0]}, "need 2 actions"),
+        ({"observations": [0, 1], "infos": [{}], "actions": [1], "rewards": [1.0]}, "need 2 infos"),
+        ({"observations": [0, 1], "rewards": [1.0]}, "need 1 actions"),
         ({"actions": [0], "rewards": [1.0]}, "no observations"),
         (
             {"observations": [0, 1], "actions": [1], "rewards": [1.0], "extra_model_outputs": {"a": [1, 2]}},
@@ -243,14 +243,14 @@ def test_validate_names_the_column_that_does_not_fit(columns, message):
 def test_validate_finds_later_damage():
     episode = simple()
     episode.actions.append(0)
-    with pytest.raises(ValueError, match="needs 3 actions after as many; it has 4 after 2"):
+    with pytest.raises(ValueError, match="need 3 actions after 2, but there are 4 after 2"):
         episode.validate()
     episode = simple()
     episode.t += 1
     with pytest.raises(ValueError, match="t=4, but t_started=0 and 3 steps"):
         episode.validate()
     columns = {"observations": [0, 1, 2], "actions": [0, 1], "rewards": [0.0, 1.0], "len_lookback_buffer": 0}
-    with pytest.raises(ValueError, match="observations after as many; it has 2 after 1"):
+    with pytest.raises(ValueError, match="observations after 0, but there are 2 after 1"):
         SingleAgentEpisode(**{**columns, "observations": InfiniteLookbackBuffer([0, 1, 2], 1)})
     with pytest.raises(ValueError, match="but 2 extra model outputs 'vf' after 1"):
         SingleAgentEpisode(**columns, extra_model_outputs={"vf": InfiniteLookbackBuffer([0, 1, 2], 1)})
@@ -354,7 +354,7 @@ def test_concat_errors():
             left.concat_episode(SingleAgentEpisode(**other))
     damaged = SingleAgentEpisode(**follow)
     damaged.actions.append(0)
-    with pytest.raises(ValueError, match="needs 0 actions"):
+    with pytest.raises(ValueError, match="need 0 actions"):
         episode.concat_episode(damaged)
     episode.concat_episode(SingleAgentEpisode(**follow))
     assert episode.actions.data == [10, 11, 12, 13, 14]
