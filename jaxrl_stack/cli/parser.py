@@ -160,6 +160,19 @@ examples:
   jaxrl completion fish | source         # in ~/.config/fish/config.fish
 """
 
+_TOURNAMENT_EXAMPLES = """\
+examples:
+  jaxrl tournament results/RUN_A results/RUN_B random --games 400
+  jaxrl tournament results/RUN/checkpoint_000010 results/RUN/checkpoint_000100 --out elo.html
+"""
+
+_PLAY_EXAMPLES = """\
+examples:
+  jaxrl play results/RUN
+  jaxrl play results/RUN/checkpoint_000100 --seat second --explore
+"""
+
+_FORMATS = ("text", "md", "html", "latex", "json")
 _CHECKPOINT = "checkpoint, or directory of a run, whose newest one is taken"
 
 
@@ -261,6 +274,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_evaluate(add)
     _add_pictures(add)
     _add_data(add)
+    _add_games(add)
     new = add(
         "new",
         help="write a program to start from",
@@ -553,6 +567,47 @@ def _add_data(add: Callable[..., _Parser]) -> None:
     _add_reading(data)
 
 
+def _add_games(add: Callable[..., _Parser]) -> None:
+    tournament = add(
+        "tournament",
+        help="let policies play games against each other",
+        description="Plays games between the policies of checkpoints, in a JAX environment of two agents.",
+        epilog=_TOURNAMENT_EXAMPLES,
+    )
+    tournament.add_argument(
+        "checkpoints", nargs="+", metavar="CHECKPOINT", type=newest_checkpoint, help=f"{_CHECKPOINT}; or random"
+    )
+    tournament.add_argument(
+        "--games", type=_positive, metavar="N", default=200, help="of each pair, half on each seat (default: 200)"
+    )
+    tournament.add_argument(
+        "--explore",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="draw actions from the policies (default), or take their best ones",
+    )
+    tournament.add_argument("--format", choices=_FORMATS, default="text", help="of the table (default: text)")
+    tournament.add_argument("--out", metavar="PATH", help="a page (.html) or a figure (.png, .svg, .pdf)")
+    play = add(
+        "play",
+        help="play against a policy",
+        description="Plays a game against a policy in the terminal; with one agent, an episode with its advice.",
+        epilog=_PLAY_EXAMPLES,
+    )
+    play.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
+    play.add_argument("--seat", choices=("first", "second"), help="your agent in a game of two (default: first)")
+    play.add_argument(
+        "--explore",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="the policy draws its actions, or takes its best ones (default)",
+    )
+    for command in (tournament, play):
+        command.add_argument("--module", metavar="NAME", help="module that plays, if several are trained")
+        command.add_argument("--seed", type=int, metavar="N", default=0, help="seed of the games (default: 0)")
+        _add_code(command)
+
+
 def _add_reading(command: _Parser) -> None:
     """Adds options about reading recorded steps, named after the settings of `offline_data`."""
     group = command.add_argument_group("how files of recorded steps are read, as offline_data() has it")
@@ -607,9 +662,7 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
                 help=f"the figure's {axis} axis (default: linear)",
             )
         if command == "compare":
-            plot.add_argument(
-                "--format", choices=("text", "md", "html", "latex", "json"), default="text", help="of the table"
-            )
+            plot.add_argument("--format", choices=_FORMATS, default="text", help="of the table")
             plot.add_argument(
                 "--baseline", metavar="ALGO", help="of a benchmark: the probability that others are better"
             )

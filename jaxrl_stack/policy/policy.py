@@ -192,6 +192,24 @@ class Policy(Acting[PolicyState], Checkpointable):
             state = dataclasses.replace(state, episodes=episodes)
         return state
 
+    def where_rows(self, acts: Any, after: PolicyState, before: PolicyState) -> PolicyState:
+        """State after a call in which only some agents acted, as in a game of turns: the others keep their state.
+
+        Args:
+            acts: bool ``[B]``, the rows that acted.
+            after: State that `compute_actions` returned.
+            before: State that it was called with.
+
+        Raises:
+            ValueError: If the policy has host connectors, whose episodes cannot be taken back.
+        """
+        if self._host_connectors:
+            raise ValueError(
+                f"The host connectors {self._host_connectors} change episodes in place, so that no row can keep its "
+                "state. Write them as pure functions (`init` and `apply`), or call the policy for the rows that act."
+            )
+        return self._program.step.where_rows(jnp.asarray(acts), after, before)
+
     def _act(self, state: PolicyState, given: Given, explore: bool | None) -> tuple[Any, PolicyState, dict[str, Any]]:
         explore = bool(explore)
         arrays, program = self._arrays, self._program

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from jaxrl_stack.runs.lineage import Lineage
+    from jaxrl_stack.runs.ratings import GameResults
 
 _matplotlib = optional_import("matplotlib", purpose="A figure", install="jaxrl-stack[plots]")
 _figure = optional_import("matplotlib.figure", purpose="A figure", install="jaxrl-stack[plots]")
@@ -403,6 +404,53 @@ def draw_lineage(
     panels[0].legend(fontsize=9, frameon=False)
     if title is not None:
         panels[0].set_title(title, fontsize=11.5, loc="left", fontweight="bold", parse_math=False)
+    if target is not None:
+        _save(figure, target)
+    return figure
+
+
+def draw_ratings(
+    results: GameResults, *, title: str | None = None, path: str | os.PathLike[str] | None = None
+) -> RunFigure:
+    """Draws Elo ratings with intervals, and the matrix of win rates.
+
+    Args:
+        results: Results of games.
+        title: Title of the figure.
+        path: File to write, a ``.png``, ``.svg`` or ``.pdf``; None writes none.
+
+    Raises:
+        ValueError: If `path` has another ending.
+    """
+    target = None if path is None else checked_figure_path(path)
+    ratings, (low, high), rates = results.elo(), results.elo_intervals(), results.win_rates()
+    order = np.argsort(-ratings, kind="stable")
+    names, places = [results.players[i] for i in order], np.arange(len(order))
+    size = 1.6 + 0.45 * len(order)
+    figure = RunFigure(figsize=(5.2 + size, max(2.6, size)), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(4, size))
+    left.errorbar(
+        ratings[order],
+        places,
+        xerr=np.clip([ratings[order] - low[order], high[order] - ratings[order]], 0.0, None),
+        fmt="o",
+        color=_COLORS[0],
+        capsize=3,
+    )
+    left.set_yticks(places, names, fontsize=10, parse_math=False)
+    left.invert_yaxis()
+    left.set_xlabel("Elo, 95 % interval", fontsize=11)
+    left.grid(visible=True, color="#DDDDDD", linewidth=0.6)
+    shown = rates[np.ix_(order, order)]
+    right.imshow(np.ma.masked_invalid(shown), cmap="RdBu", vmin=0.0, vmax=1.0)
+    for i, j in np.argwhere(np.isfinite(shown)):
+        is_dark = abs(shown[i, j] - 0.5) > 0.3
+        right.text(j, i, f"{shown[i, j]:.0%}", ha="center", va="center", fontsize=8, color="w" if is_dark else "k")
+    right.set_xticks(places, names, fontsize=9, rotation=45, ha="right", parse_math=False)
+    right.set_yticks(places, names, fontsize=9, parse_math=False)
+    right.set_title("points per game of the row against the column", fontsize=9)
+    if title is not None:
+        figure.suptitle(title, fontsize=11.5, fontweight="bold", parse_math=False)
     if target is not None:
         _save(figure, target)
     return figure

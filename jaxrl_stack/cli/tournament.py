@@ -1,0 +1,80 @@
+"""``jaxrl tournament``: games between the policies of checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+from typing import Any
+
+from jaxrl_stack.cli.common import CliError, wrong_input
+from jaxrl_stack.cli.experiment import config_of_checkpoint, python_experiment
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plays the games and prints the table; ``--out`` also writes a page or a figure.
+
+    Raises:
+        CliError: If a checkpoint or an option is invalid.
+    """
+    from jaxrl_stack.algorithms.tournament import RANDOM, names_of_paths, run_tournament
+    from jaxrl_stack.runs.figures import checked_figure_path
+
+    out = None if arguments.out is None else pathlib.Path(arguments.out)
+    with wrong_input("--out"):
+        if out is not None and out.suffix != ".html":
+            checked_figure_path(out)
+    with wrong_input("CHECKPOINT"):
+        paths = names_of_paths(arguments.checkpoints)
+    players, env, env_config = {}, arguments.env, None
+    for name, path in paths.items():
+        if path == RANDOM:
+            players[name] = path
+            continue
+        players[name], config = policy_of_checkpoint(path, arguments)
+        if env is None:
+            env, env_config = config.env, config.env_config
+    with wrong_input():
+        results = run_tournament(
+            players, env, env_config=env_config, games=arguments.games, seed=arguments.seed, explore=arguments.explore
+        )
+    print(results.table(arguments.format))
+    if out is not None and out.suffix == ".html":
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(results.to_html("Tournament"), encoding="utf-8")
+    elif out is not None:
+        results.plot(out)
+    if out is not None:
+        print(f"Written:    {out}")
+    return 0
+
+
+def policy_of_checkpoint(path: str, arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """Policy in a checkpoint, and the config of its algorithm.
+
+    Args:
+        path: The checkpoint.
+        arguments: ``config_file``, ``env`` and ``module``.
+
+    Raises:
+        CliError: If there is no checkpoint, or its code or module is not named.
+    """
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.tournament import policy_of
+
+    where = f"CHECKPOINT {path}"
+    if arguments.config_file is not None:
+        config = python_experiment(pathlib.Path(arguments.config_file))[0]
+    else:
+        config = config_of_checkpoint(where, pathlib.Path(path), arguments.env)
+    with wrong_input(where):
+        algorithm = Algorithm.from_checkpoint(path, config=config)
+        try:
+            if arguments.module is None:
+                try:
+                    return policy_of(path, algorithm), config
+                except ValueError as error:
+                    modules = ", ".join(algorithm.driver.module_ids)
+                    raise CliError(f"{where}: has the modules {modules}. Choose one: --module NAME.") from error
+            return algorithm.get_policy(arguments.module), config
+        finally:
+            algorithm.stop()

@@ -1,0 +1,145 @@
+"""Games between policies: seats, waiting players, repetition, errors, and both commands."""
+
+import argparse
+
+import jax
+import numpy as np
+import pytest
+
+from jaxrl_stack import cli
+from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.algorithms.tournament import GameTable, names_of_paths, run_tournament
+from jaxrl_stack.cli.play import board_text
+from jaxrl_stack.cli.play import run as play
+from jaxrl_stack.env.registry import resolve_env
+
+GAME = "pgx_multi/tic_tac_toe"
+
+
+def config(**model):
+    return (
+        PPOConfig()
+        .environment(GAME)
+        .multi_agent(policies={"main"}, policy_mapping_fn=lambda agent, episode, **kwargs: "main")
+        .env_runners(num_envs_per_env_runner=2, rollout_fragment_length=4)
+        .training(train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1)
+        .rl_module(model_config={"fcnet_hiddens": [8], **model})
+    )
+
+
+@pytest.fixture(scope="module")
+def player(tmp_path_factory):
+    """An untrained policy, and its checkpoint."""
+    algo = config().build_algo()
+    path = algo.save_to_path(str(tmp_path_factory.mktemp("games") / "checkpoint_000000"))
+    policy = algo.get_policy("main")
+    algo.stop()
+    return policy, path
+
+
+class FirstFree:
+    """Takes the first free cell; records in how many games it was asked to move."""
+
+    def __init__(self, policy):
+        self._policy, self.observation_space, self.action_space = policy, policy.observation_space, policy.action_space
+        self.moves = 0
+
+    def initial_state(self, num_envs):
+        return np.zeros(num_envs, int)
+
+    def compute_actions(self, observations, state, *, prev_rewards, explore, key):
+        return np.argmax(observations["action_mask"], axis=-1), state + 1, {}
+
+    def where_rows(self, acts, after, before):
+        self.moves += int(np.sum(acts))
+        return np.where(acts, after, before)
+
+
+def test_counts_wins_of_both_seats(player):
+    """Whoever begins wins by taking the cells 0, 2, 4, 6: cells 2, 4, 6 are a line. All games end after seven moves."""
+    players = [FirstFree(player[0]), FirstFree(player[0])]
+    results = run_tournament({"a": players[0], "b": players[1]}, GAME, games=40)
+    assert results.draws.sum() == 0 and results.wins.sum() == 40
+    assert 8 <= results.wins[0, 1] <= 32, "who begins is drawn for every game, and seats are changed"
+    assert players[0].moves + players[1].moves == 40 * 7, "a player acts on its turns only"
+
+
+def test_the_same_seed_plays_the_same_games(player):
+    first, again, other = (run_tournament({"p": player[0], "r": "random"}, GAME, games=20, seed=s) for s in (0, 0, 1))
+    assert np.array_equal(first.wins, again.wins) and np.array_equal(first.draws, again.draws)
+    assert not (np.array_equal(first.wins, other.wins) and np.array_equal(first.draws, other.draws))
+
+
+def test_a_game_without_end_is_a_draw(player):
+    env = resolve_env(GAME).make()
+    assert GameTable(env, 4, max_steps=3, explore=True).play(None, None, jax.random.key(0)) == (0, 0)
+
+
+def test_waiting_rows_keep_their_state(player):
+    policy = player[0]
+    before = policy.initial_state(2)
+    obs = {name: np.ones((2, *space.shape), space.dtype) for name, space in policy.observation_space.spaces.items()}
+    _, after, _ = policy.compute_actions(obs, before)
+    kept = policy.where_rows([True, False], after, before)
+    assert np.asarray(kept.reset).tolist() == [bool(after.reset[0]), True]
+
+
+@pytest.mark.parametrize(
+    ("players", "more", "what"),
+    [
+        ({"a": "random"}, {}, "at least two players"),
+        ({"a": "random", "b": "random"}, {}, "no player is an algorithm"),
+        ({"a": "random", "b": "random"}, {"env": GAME, "games": 3}, "even number"),
+        ({"a": "random", "b": "random"}, {"env": "gymnax/CartPole-v1"}, "two agents"),
+        ({"a": "random", "b": "random"}, {"env": GAME, "max_steps": 0}, "positive integer"),
+    ],
+)
+def test_refuses(players, more, what):
+    with pytest.raises(ValueError, match=what):
+        run_tournament(players, **more)
+
+
+def test_refuses_a_policy_of_another_game(player):
+    with pytest.raises(ValueError, match="player 'p' acts on"):
+        run_tournament({"p": player[0], "r": "random"}, "pgx_multi/connect_four")
+
+
+def test_names_are_the_differing_ends_of_paths():
+    assert list(names_of_paths(["runs/a/checkpoint_000001", "runs/b/checkpoint_000001", "random"])) == [
+        "a/checkpoint_000001",
+        "b/checkpoint_000001",
+        "random",
+    ]
+    with pytest.raises(ValueError, match="named twice"):
+        names_of_paths(["runs/a", "runs/a"])
+
+
+def test_command_tournament_prints_a_table_and_writes_a_page(player, tmp_path, capsys):
+    page = tmp_path / "elo.html"
+    assert cli.main(["tournament", player[1], "random", "--games", "4", "--out", str(page)]) == 0
+    assert "vs random" in capsys.readouterr().out and "<svg" in page.read_text()
+
+
+def test_command_play_ends_with_the_outcome(player, capsys):
+    """The person takes the highest legal action; an illegal one is asked again."""
+    arguments = argparse.Namespace(
+        checkpoint=player[1], config_file=None, env=None, module=None, seat="second", seed=0, explore=False
+    )
+    asked = []
+
+    def ask(text):
+        asked.append(text)
+        return "77" if len(asked) == 1 else text.partition("(")[2].partition(")")[0].split(", ")[-1]
+
+    assert play(arguments, ask) == 0
+    out = capsys.readouterr().out
+    assert "'77' is not a legal action." in out
+    assert out.rstrip().endswith(("You win.", "The policy wins.", "A draw."))
+    assert play(arguments, lambda text: "q") == 130
+
+
+def test_board_shows_marks_and_free_cells():
+    board = np.zeros((3, 3, 2), bool)
+    board[0, 0, 0] = board[1, 1, 1] = True
+    assert board_text(board, [1, 8]) == " X  1  .\n .  O  .\n .  .  8"
+    assert board_text(np.array([0.5, -1.0]), [0, 1]) == "[ 0.5 -1. ]"
