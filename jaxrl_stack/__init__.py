@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.pqn.pqn import PQN, PQNConfig
     from jaxrl_stack.algorithms.sac.sac import SAC, SACConfig
     from jaxrl_stack.algorithms.td3.td3 import TD3, TD3Config
+    from jaxrl_stack.algorithms.tournament import run_tournament
     from jaxrl_stack.algorithms.tqc.tqc import TQC, TQCConfig
     from jaxrl_stack.callbacks.callbacks import RLlibCallback
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -98,6 +99,7 @@ __all__ = [
     "distributed",
     "register_env",
     "run_benchmark",
+    "run_tournament",
     "use_cpu_devices",
 ]
 
@@ -118,6 +120,7 @@ _MODULES = {
     "algorithms.pqn.pqn": ("PQN", "PQNConfig"),
     "algorithms.sac.sac": ("SAC", "SACConfig"),
     "algorithms.td3.td3": ("TD3", "TD3Config"),
+    "algorithms.tournament": ("run_tournament",),
     "algorithms.tqc.tqc": ("TQC", "TQCConfig"),
     "callbacks.callbacks": ("RLlibCallback",),
     "connectors.connector_v2": ("ConnectorV2",),

@@ -116,7 +116,7 @@ class ModuleStep:
             reset=jnp.ones((num_envs,), bool),
         )
 
-    def where_rows(self, mask: jax.Array, yes: ModuleState, no: ModuleState) -> ModuleState:
+    def where_rows(self, mask: jax.Array, yes: StateT, no: StateT) -> StateT:
         """Returns a state with rows of `yes` where `mask` is True, else rows of `no`; statistics come from `yes`.
 
         Args:

@@ -58,7 +58,7 @@ def run_tournament(
             with several modules plays with the only one that is trained; pass ``algo.get_policy("main")`` for another.
         env: A multi-agent JAX environment of two agents with equal spaces, such as ``"pgx_multi/connect_four"``; None
             for the environment of the first algorithm.
-        env_config: Settings of `env`; None for none, or those of the first algorithm if `env` is None.
+        env_config: Settings of `env`. Without `env`, the settings of the first algorithm are the default.
         games: Games of each pair; an even number.
         max_steps: Environment steps after which a game counts as a draw.
         seed: Seed of environments and actions. The same call plays the same games.
@@ -271,6 +271,7 @@ class _Seat:
         actions, after, _ = self._policy.compute_actions(
             shown, self._state, prev_rewards=rewards, explore=self._table.explore, key=key
         )
+        assert self._state is not None
         self._state = self._policy.where_rows(acts, after, self._state)
         self._rewards = jnp.where(acts, 0.0, self._rewards)
         self._last = actions

@@ -106,7 +106,8 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
     if isinstance(env, JaxEnv):
         made = GymnasiumFromJax(env)
     elif isinstance(env, str) and env in gym.registry:
-        modes = getattr(gym.spec(env).make().unwrapped, "metadata", {}).get("render_modes", ())
+        created = gym.envs.registration.load_env_creator(gym.spec(env).entry_point)  # pyright: ignore
+        modes = getattr(created, "metadata", {}).get("render_modes", ())
         made = gym.make(env, render_mode="ansi" if "ansi" in modes else None, **(env_config or {}))
     else:
         made = resolve_env(env, env_config).make()

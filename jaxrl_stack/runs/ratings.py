@@ -153,7 +153,7 @@ class GameResults:
             for i in order
         ]
         notes = [
-            f"Elo: Bradley–Terry model, {self.players[0]} at 0, a virtual draw per pair. Intervals: bootstrap over games.",
+            f"Elo: Bradley–Terry model, {self.players[0]} at 0, a virtual draw per pair; bootstrap over games.",
             "Elo misleads where A beats B, B beats C and C beats A: compare the win rates (a draw is half a win).",
         ]
         return formatted_table(header, rows, format, notes)
