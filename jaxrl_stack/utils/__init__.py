@@ -1,7 +1,6 @@
 """Helpers for the whole package, and the names of RLlib's package `utils`, which are defined in these modules."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: it would hide this package's module of that name.
 from jaxrl_stack.utils.lazy_names import lazy_names
 
 # Imported when asked for: some of their modules import jax.

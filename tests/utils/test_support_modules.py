@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
+import types
 from typing import NamedTuple
 
 import gymnasium as gym
@@ -36,6 +38,15 @@ class Other(Base):
 
 
 # -------------------------------------------------------------------------------------------------------- annotations
+
+
+def test_a_new_package_object_has_the_module_of_annotations():
+    """Also before another file has imported the module."""
+    spec = importlib.util.find_spec("jaxrl_stack.utils")
+    assert spec is not None and spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    assert isinstance(package.annotations, types.ModuleType)
 
 
 def test_override_checks_the_name_and_changes_nothing():
