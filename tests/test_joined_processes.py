@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
 import pickle
+import random
 import re
 import socket
 import subprocess
@@ -27,9 +29,12 @@ TIMES = ("duration", "throughput", "sample")
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """Port below those that outgoing connections of other processes take meanwhile."""
+    for port in random.SystemRandom().sample(range(20_000, 32_768), 100):
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port between 20000 and 32767")
 
 
 def start(*arguments: str, folder: pathlib.Path = ROOT, **variables: str) -> subprocess.Popen[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
+import types
 
 import numpy as np
 import pytest
 
+from envs import faulty
 from envs.faulty import CrashingEnv, FaultyEnvError, NanEnv, StallingEnv
 from jaxrl_stack.acting.recording import newest_connector_states
 from jaxrl_stack.algorithms.ppo import PPOConfig
@@ -388,24 +389,24 @@ def over_and_over(function):
         function()
 
 
-def test_faults_happen_when_and_where_they_are_asked_for(tmp_path):
+def test_faults_happen_when_and_where_they_are_asked_for(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="no settings .*'afer'"):
         CrashingEnv({"afer": 3})
     with pytest.raises(ValueError, match="how='loudly'"):
         CrashingEnv({"how": "loudly"})
     env = StallingEnv({"every": 2, "stall": 0.2, "marker": str(tmp_path / "stalled")})
     env.reset(seed=1)
-    seconds = []
+    asleep: list[float] = []
+    monkeypatch.setattr(faulty, "time", types.SimpleNamespace(sleep=asleep.append))
+    numbers = []
     for _ in range(4):
-        started = time.perf_counter()
         env.step(0)
-        seconds.append(time.perf_counter() - started > 0.15)
-    assert seconds == [False, True, False, False]
+        numbers.append(len(asleep))
+    assert numbers == [0, 1, 1, 1] and asleep == [0.2]
     slow = StallingEnv({"seconds": 0.05})
     slow.reset()
-    started = time.perf_counter()
     slow.step(0)
-    assert time.perf_counter() - started >= 0.05
+    assert asleep == [0.2, 0.05]
     rare = CrashingEnv({"probability": 0.2})
     lengths = []
     for seed in (1, 1, 2, 3, 4):

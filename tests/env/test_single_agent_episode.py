@@ -608,12 +608,12 @@ def test_a_step_is_cheap():
     episode = run(0)
 
     def seconds_per_step():
-        t0 = time.perf_counter()
+        t0 = time.thread_time()
         for t in range(2000):
             episode.add_env_step(t, t, 0.0, extra_model_outputs={"logp": 0.0, "state_out": 0})
-        return (time.perf_counter() - t0) / 2000
+        return (time.thread_time() - t0) / 2000
 
-    # The least of some: other processes may take the core away in one of them, and a copy would cost in all.
+    # The least of some: other processes may slow the core down in one of them, and a copy would cost in all.
     assert min(seconds_per_step() for _ in range(5)) < 50e-6
 
 

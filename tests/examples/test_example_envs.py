@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import types
 import warnings
 
 import gymnasium as gym
@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
-from jaxrl_stack.examples.envs.classes import multi_agent
+from jaxrl_stack.examples.envs.classes import cartpole_crashing, multi_agent
 from jaxrl_stack.examples.envs.classes.action_mask_env import ActionMaskEnv
 from jaxrl_stack.examples.envs.classes.cartpole_crashing import CartPoleCrashing
 from jaxrl_stack.examples.envs.classes.cartpole_sparse_rewards import CartPoleSparseRewards
@@ -143,14 +143,15 @@ def test_cartpole_crashes_when_and_where_it_is_told_to():
         CartPoleCrashing(context(4, p_crash_reset=1.0)).reset()
 
 
-def test_cartpole_stalls():
+def test_cartpole_stalls(monkeypatch):
     env = CartPoleCrashing(context(p_crash=0.0, stall_after_n_steps=2, stall_time_sec=(0.2, 0.3)))
     env.reset(seed=0)
-    start = time.monotonic()
+    asleep: list[float] = []
+    monkeypatch.setattr(cartpole_crashing, "time", types.SimpleNamespace(sleep=asleep.append))
     env.step(0)
-    between = time.monotonic()
+    assert not asleep
     env.step(1)
-    assert time.monotonic() - between >= 0.2 > between - start
+    assert len(asleep) == 1 and 0.2 <= asleep[0] < 0.3
 
 
 def test_random_environments_heed_their_settings():

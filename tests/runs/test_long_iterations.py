@@ -23,19 +23,44 @@ class Terminal(io.StringIO):
         return True
 
 
+class Clock:
+    """Time that moves only in `wait`, for iterations and for the thread that watches them."""
+
+    def __init__(self):
+        self.now, self.num_looks = 0.0, 0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.num_looks += 1
+        time.sleep(0.001)
+
+
+def watchers():
+    return [thread for thread in threading.enumerate() if thread.name == "long iterations"]
+
+
 @pytest.fixture
 def terminal(monkeypatch):
-    """What stderr shows; 20 ms are long."""
-    monkeypatch.setattr(long_iterations, "SECONDS", 0.02)
+    """Text that stderr shows."""
+    monkeypatch.setattr(long_iterations, "time", Clock())
     stream = Terminal()
     # Between a fixture and its test, pytest puts a stderr of its own in place.
     own = types.SimpleNamespace(stderr=stream, _current_frames=sys._current_frames)
     monkeypatch.setattr(long_iterations, "sys", own)
-    return stream
+    yield stream
+    for thread in watchers():
+        thread.join()
 
 
 def wait():
-    time.sleep(0.1)
+    """Lets a long time pass, and the watching thread look at the iteration afterwards, or end."""
+    clock = long_iterations.time
+    clock.now += 2 * long_iterations.SECONDS
+    num_looks = clock.num_looks
+    while watchers() and clock.num_looks < num_looks + 2:
+        time.sleep(0.001)
 
 
 def test_a_long_iteration_is_told_of_once_while_it_runs(terminal):
@@ -47,7 +72,7 @@ def test_a_long_iteration_is_told_of_once_while_it_runs(terminal):
     for iteration in (2, 3):
         with told.around(iteration):
             wait()
-    assert terminal.getvalue() == "PPO: iteration 2 has been running for 0 s; learn() shows progress.\n"
+    assert terminal.getvalue() == "PPO: iteration 2 has been running for 5 s; learn() shows progress.\n"
 
 
 def test_what_compiles_is_told_apart_from_what_runs(terminal):
