@@ -287,10 +287,25 @@ def test_a_value_function_sees_all_agents_and_policies_see_their_own_observation
     algo.stop()
 
 
-def test_an_lstm_trains_on_a_host_environment_with_different_keys():
-    algo = programs.ppo("watched-host", **KEYS, **LSTM, max_seq_len=4).build_algo()
-    assert np.isfinite(algo.train()["learners"]["default_policy"]["vf_loss"])
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """A PPO with an LSTM on "watched-host", whose networks see "state" and "privileged_state", and its recording."""
+    folder = str(tmp_path_factory.mktemp("recording"))
+    algo = programs.ppo("watched-host", **KEYS, **LSTM, max_seq_len=4).offline_data(output=folder).build_algo()
+    results = [algo.train() for _ in range(6)]
     policy = algo.get_policy()
+    algo.stop()
+    return types.SimpleNamespace(policy=policy, results=results, folder=folder)
+
+
+@pytest.fixture
+def recording(teacher):
+    return teacher.folder
+
+
+def test_an_lstm_trains_on_a_host_environment_with_different_keys(teacher):
+    assert np.isfinite(teacher.results[0]["learners"]["default_policy"]["vf_loss"])
+    policy = teacher.policy
     state, whole = None, {"state": [0.1, 0.2], "privileged_state": [0.1, 0.0, 0.2, 0.0], "goal": 1}
     full, some = [], []
     for outputs, observation in ((full, whole), (some, {"state": [0.1, 0.2]})):
@@ -300,18 +315,6 @@ def test_an_lstm_trains_on_a_host_environment_with_different_keys():
             outputs.append(columns[Columns.ACTION_DIST_INPUTS])
     np.testing.assert_array_equal(full, some)
     assert not np.array_equal(full[0], full[1])
-    algo.stop()
-
-
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory):
-    """Observations of a teacher on "watched-host" whose networks see "state" and "privileged_state"."""
-    folder = str(tmp_path_factory.mktemp("recording"))
-    algo = programs.ppo("watched-host", **KEYS).offline_data(output=folder).build_algo()
-    for _ in range(6):
-        algo.train()
-    algo.stop()
-    return folder
 
 
 def student(recording, config_class=BCConfig, *, env="watched-host", **model):

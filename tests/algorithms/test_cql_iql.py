@@ -221,6 +221,8 @@ class Updates:
             "actions": actions if action_space is BOX else (actions[:, 0] > 0).astype(np.int32),
             "rewards": rng.normal(size=NUM_ROWS).astype(np.float32),
             "terminateds": np.zeros(NUM_ROWS, bool),
+            # Of all rows: a batch without it would be another program.
+            "loss_mask": np.ones(NUM_ROWS, bool),
         }
 
     def __call__(self, settings_of=None, start=None, timesteps=100, **columns):

@@ -69,24 +69,53 @@ def test_it_trains(config_class, place, variant):
     algo.stop()
 
 
+class Run:
+    """Two iterations of APPO, with the states after both and a checkpoint between them; and the algorithm."""
+
+    def __init__(self, place, folder):
+        self.algo = config_of(APPOConfig, place=place).build_algo()
+        self.algo.train()
+        self.num_updates = self.algo.driver.num_updates
+        self.path, self.states = self.algo.save_to_path(folder / "checkpoint"), [self.state()]
+        self.algo.train()
+        self.states.append(self.state())
+
+    def state(self):
+        """Weights, and whatever else the learner keeps, as averages of weights and coefficients."""
+        return weights(self.algo), jax.device_get(self.algo.driver.learner.state.extra)
+
+    def starts_again(self):
+        assert self.algo.reset(self.algo.config)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A function that gives the `Run` of a place, which it makes once."""
+    made = {}
+
+    def run(place):
+        if place not in made:
+            made[place] = Run(place, tmp_path_factory.mktemp("appo"))
+        return made[place]
+
+    yield run
+    for one in made.values():
+        one.algo.stop()
+
+
 @pytest.mark.parametrize("place", ["device", "host"])
-def test_a_run_is_the_same_again_and_goes_on_from_its_checkpoint_bit_for_bit(place, tmp_path):
-    config = config_of(APPOConfig, place=place).env_runners(num_env_runners=0)
-    one, other = config.build_algo(), config.build_algo()
-    for algo in (one, other):
-        algo.train()
-    jax.tree.map(np.testing.assert_array_equal, weights(one), weights(other))
-    path = one.save_to_path(tmp_path / "checkpoint")
-    for algo in (one, other):
-        algo.train()
+def test_a_run_is_the_same_again_and_goes_on_from_its_checkpoint_bit_for_bit(place, runs):
+    run = runs(place)
+    run.starts_again()
+    for wanted in run.states:
+        run.algo.train()
+        jax.tree.map(np.testing.assert_array_equal, run.state(), wanted)
     if place == "device":  # environments of the host begin new episodes
-        other.restore_from_path(path)
-        other.train()
-        again = other.driver.learner.state.extra
-        jax.tree.map(np.testing.assert_array_equal, one.driver.learner.state.extra, again)
-    jax.tree.map(np.testing.assert_array_equal, weights(one), weights(other))
-    for algo in (one, other):
-        algo.stop()
+        run.starts_again()
+        run.algo.restore_from_path(run.path)
+        jax.tree.map(np.testing.assert_array_equal, run.state(), run.states[0])
+        run.algo.train()
+        jax.tree.map(np.testing.assert_array_equal, run.state(), run.states[1])
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +134,10 @@ def test_several_training_steps_are_one_call_of_the_program(three_steps_of_two_d
     assert result["learners"]["default_policy"]["num_module_steps_trained"] == 3 * UPDATES * NUM_ENVS * NUM_STEPS
 
 
-def test_a_batch_that_is_used_once_and_one_that_is_used_again_are_other_runs():
-    found = []
-    for training in ({}, {"use_circular_buffer": False}, {"circular_buffer_iterations_per_batch": 1}):
+def test_a_batch_that_is_used_once_and_one_that_is_used_again_are_other_runs(runs):
+    reused = runs("device")
+    found = [(reused.num_updates, np.concatenate([leaf.ravel() for leaf in reused.states[0][0]]))]
+    for training in ({"use_circular_buffer": False}, {"circular_buffer_iterations_per_batch": 1}):
         algo = config_of(APPOConfig, **training).build_algo()
         algo.train()
         found.append((algo.driver.num_updates, np.concatenate([leaf.ravel() for leaf in weights(algo)])))

@@ -453,10 +453,11 @@ def test_what_the_device_draws_makes_the_same_update_on_the_host(run):
 
 
 def test_a_run_continues_exactly(run):
-    restored = TD3.from_checkpoint(run.path)
-    assert "policy_loss" in run.after and learned(restored.train()) == run.after
-    jax.tree.map(np.testing.assert_array_equal, run.state, restored.learner.get_state())
-    restored.stop()
+    algo = run.algo
+    assert algo.reset(algo.config)
+    algo.restore_from_path(run.path)
+    assert "policy_loss" in run.after and learned(algo.train()) == run.after
+    jax.tree.map(np.testing.assert_array_equal, run.state, algo.learner.get_state())
 
 
 def test_a_policy_serves_greedy_actions_in_the_bounds_of_the_space(run):

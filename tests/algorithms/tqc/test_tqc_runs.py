@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxrl_stack.algorithms.tqc import TQC, TQCConfig, TQCLearner
+from jaxrl_stack.algorithms.tqc import TQCConfig, TQCLearner
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
@@ -83,13 +83,14 @@ def test_what_the_device_draws_makes_the_same_update_on_the_host(run):
 
 
 def test_a_run_goes_on_exactly(run):
-    restored = TQC.from_checkpoint(run.path)
+    restored = run.algo
+    assert restored.reset(restored.config)
+    restored.restore_from_path(run.path)
     jax.tree.map(np.testing.assert_array_equal, run.saved, restored.learner.get_state())
     # The environments, too, are where they were: all that follows is the same.
     assert all("qf_loss" in each for each in run.results)
     assert [learned(restored.train()) for _ in range(2)] == run.results
     jax.tree.map(np.testing.assert_array_equal, run.state, restored.learner.get_state())
-    restored.stop()
 
 
 def test_a_policy_serves_and_is_exported(run, tmp_path):
