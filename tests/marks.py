@@ -1050,6 +1050,12 @@ SLOW: tuple[Slow, ...] = (
         reason="each of these tests runs with one device or shard by default, and padding with four",
     ),
     Slow(
+        "test_observation_keys.py",
+        "test_impala_and_appo_train_with_different_keys[IMPALAConfig]",
+        kept_by="test_observation_keys.py::test_impala_and_appo_train_with_different_keys[APPOConfig]",
+        reason="IMPALA's networks are PPO's, which train with different keys by default, too",
+    ),
+    Slow(
         "execution/test_replays_of_modules.py",
         "test_a_restored_run_continues_bit_for_bit[MultiAgentEpisodeReplayBuffer]",
         kept_by="execution/test_replays_of_modules.py::"

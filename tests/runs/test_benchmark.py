@@ -19,9 +19,11 @@ import pytest
 
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms import benchmark
+from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.benchmark import run_benchmark
 from jaxrl_stack.algorithms.member_runs import folders_of
 from jaxrl_stack.algorithms.members import checked_members
+from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.env.task_names import matching_tasks
 from jaxrl_stack.runs import series_processes, tables
 from jaxrl_stack.runs.benchmark import DEFAULT_SETTINGS, Benchmark, Cell, write_content
@@ -34,7 +36,7 @@ from jaxrl_stack.runs.seeds import run_seeds
 from jaxrl_stack.runs.series import Trial, chosen_seeds, kept_in_folder, train_all
 from jaxrl_stack.runs.series_folder import SeriesFolder, finished_runs, read_series, write_json
 from tests import programs
-from tests.interrupted import interrupted
+from tests.interrupted import interrupted, untraced
 
 CONFIG = programs.run()
 KEEPING = CONFIG.copy().reporting(results_dir="results", keep_best=True)
@@ -388,6 +390,20 @@ def numbers(folder: Path) -> list[np.ndarray]:
     return [one for cell in cells for one in (cell.scores, *(run.history[RETURN] for run in cell.runs))]
 
 
+@pytest.fixture
+def fast_training(monkeypatch):
+    """No line that `interrupted` counts is run by these, which compile."""
+    methods = {
+        type(CONFIG): ("build_algo", "build_population"),
+        Algorithm: ("train",),
+        Population: ("train", "evaluate"),
+    }
+    for owner, names in methods.items():
+        for name in names:
+            monkeypatch.setattr(owner, name, untraced(getattr(owner, name)))
+
+
+@pytest.mark.usefixtures("fast_training")
 def test_it_continues_after_kills_and_ends_with_the_same_numbers(whole, tmp_path):
     folder = tmp_path / "results"
     # Before the first iteration (twice), at a checkpoint, before runs are scored, and after it.
@@ -443,6 +459,7 @@ def test_a_second_call_with_other_settings_is_refused_and_names_them(whole):
     assert [cell.algorithm for cell in Benchmark.read(whole).cells] == ["small"]
 
 
+@pytest.mark.usefixtures("fast_training")
 def test_seeds_continue_too_and_do_not_overwrite_other_runs(tmp_path):
     config = CONFIG.copy().reporting(results_dir=tmp_path)
     how = {"progress": False, "one_program": False}
@@ -461,6 +478,7 @@ def test_seeds_continue_too_and_do_not_overwrite_other_runs(tmp_path):
         run_seeds(CONFIG, 2, GOAL, progress=False, checkpoint_seconds=300)
 
 
+@pytest.mark.usefixtures("fast_training")
 def test_an_algorithm_that_cannot_act_in_a_task_is_skipped(tmp_path):
     task, algorithms = "gymnax/Pendulum-v1", {"DQN": None, "small": CONFIG}
     # It begins to train the other one.

@@ -193,7 +193,8 @@ def test_population_based_training_continues_after_a_kill_with_the_same_copies(t
 
 
 def test_a_diverged_member_is_replaced_first_and_trains_again():
-    space = {"lr": [1e-3, 1e38, 1e-4, 1e-5]}
+    # Of settings that the sweeps above have, too: it is the same program.
+    space = {"lr": [1e-3, 1e38, 1e-4, 1e-5], "env_config/gravity": SPACE["env_config/gravity"]}
     done = sweep(space=space, num_samples=1, until=5, scheduler=pbt(hyperparam_mutations={"lr": [1e-3, 1e-4]}))
     assert done.lineage is not None
     first = done.lineage.copies[0]

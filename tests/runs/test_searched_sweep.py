@@ -284,7 +284,9 @@ def test_optuna_suggests_settings_and_numbers_of_the_environment():
         from ray.tune.search.optuna import OptunaSearch
 
         searcher = OptunaSearch(seed=0)
-        space = {"lr": SPACE["lr"], "env_config/gravity": tune.uniform(5.0, 15.0)}
+        # Of numbers of the environment that differ in another test, too: it is the same program.
+        numbers = {f"env_config/{name}": tune.uniform(5.0, 15.0) for name in ("gravity", "force_mag")}
+        space = {"lr": SPACE["lr"], **numbers}
         sweep = run_sweep(CONFIG, space, search_alg=searcher, num_samples=3, until=GOAL, progress=False)
     values = [trial.value for trial in searcher._ot_study.trials]
     rows = {row.settings["env_config/gravity"]: row.last for row in sweep.rows()}
