@@ -18,7 +18,7 @@ PAGES = (
 )  # fmt: skip
 TERMS = {
     "lr schedule": "troubleshooting/", "frame stack": "images/", "resume": "troubleshooting/",
-    "ONNX": "troubleshooting/", "hyperparameter": "troubleshooting/", "vectorized": "troubleshooting/",
+    "ONNX": "troubleshooting/", "hyperparameter": "questions/", "vectorized": "troubleshooting/",
     "reproducible": "troubleshooting/", "early stopping": "troubleshooting/",
 }  # fmt: skip
 QUERIES = {
@@ -54,7 +54,7 @@ UNSEEN_QUERIES = {
     "sac with lstm": ("memory/", "questions/#how-do-i-add-an-lstm"),
     "invalid action masking dqn": ("networks/", "questions/#how-do-i-mask-invalid-actions"),
     "train on multiple nodes slurm": ("several_processes/", "questions/#how-do-i-use-several-machines"),
-    "population based training": ("populations/", "questions/#how-do-i-train-many-agents-or-seeds"),
+    "population based training": ("tuning/", "populations/", "questions/#how-do-i-train-many-agents-or-seeds"),
     "decay the learning rate during training": ("troubleshooting/", "questions/#how-do-i-set-a-learning-rate-schedule"),
     "save the best model": ("progress/", "questions/#how-do-i-save-the-best-model"),
     "loaded policy much worse than in training": ("serving/", "questions/#why-is-my-loaded-policy-worse"),
