@@ -132,6 +132,19 @@ def test_links_between_pages_lead_somewhere(page):
         assert (path.parent / target).exists(), f"{page} links to {target}"
 
 
+def test_rows_and_items_of_pages_have_lines_of_their_own():
+    """Each row of a table is one line with as many cells as the header, and each list item begins a line."""
+    wrong = []
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+        text = re.sub(r"`[^`]*`|\$[^$\n]*\$|\\\|", "-", text)
+        for table in re.findall(r"(?:^ *\|.*\n)+", text, re.MULTILINE):
+            rows = table.strip().splitlines()
+            wrong += [(page, row) for row in rows if not row.endswith("|") or row.count("|") != rows[0].count("|")]
+        wrong += [(page, item) for item in re.findall(r"^.*[.:;] \* .*$", text, re.MULTILINE)]
+    assert not wrong
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/command_line.md"])
 def test_commands_parse(page, monkeypatch):
     """Every `jaxrl` command of a page is one that the command line knows."""
