@@ -184,6 +184,11 @@ def registered(name, creator):
     return call
 
 
+def replayable_vector_env():
+    register_env("bad_input_vector", lambda config: gym.vector.SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 4))
+    build(tiny("bad_input_vector").env_runners(replayable_episodes=True))
+
+
 def unknown_registered_name():
     register_env("bad_input_maze", lambda config: host_env()())
     build(tiny("bad_input_mase"))
@@ -615,6 +620,10 @@ ENVS = [
     case("creator-returns-none", registered("bad_input_none", lambda config: None), TypeError, "'bad_input_none'", "returned None", "gymnasium.Env"),
     case("creator-fails", registered("bad_input_fails", lambda config: config["size"]), KeyError, "'size'", "'bad_input_fails'", "env_config={}"),
     case("no-vector-version", lambda: build(tiny(host_env()).env_runners(gym_env_vectorize_mode="vector_entry_point")), ValueError, "gym_env_vectorize_mode='vector_entry_point'", "'HostEnv'", "Use 'sync'"),
+    case("replayable-actors", setting("env_runners", "CartPole-v1", replayable_episodes=True, num_env_runners=2), ValueError, "replayable_episodes=True", "num_env_runners=2", "Set env_runners(num_env_runners=0)"),
+    case("replayable-async", setting("env_runners", "CartPole-v1", replayable_episodes=True, gym_env_vectorize_mode="async"), ValueError, "replayable_episodes=True", "gym_env_vectorize_mode='async'", "gym_env_vectorize_mode='sync'"),
+    case("replayable-agents", lambda: tiny("CartPole-v1").env_runners(replayable_episodes=True).multi_agent(policies={"p"}).validate(), ValueError, "replayable_episodes=True", "several agents", "replayable_episodes=False"),
+    case("replayable-vector", replayable_vector_env, ValueError, "replayable_episodes=True", "'bad_input_vector'", "SyncVectorEnv", "gymnasium.Env"),
     # Host environments: their class, spaces, resets, steps.
     case("host-without-config", host(__init__=lambda self: None), TypeError, "environment(env=", "HostEnv", "def __init__(self, config=None)"),
     case("host-reset-without-seed", host(reset=lambda self: (0, {})), TypeError, "HostEnv.reset", "'seed'", "def reset(self, *, seed=None"),

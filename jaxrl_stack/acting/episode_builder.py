@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.episode_forms import EpisodeForm
+from jaxrl_stack.acting.episode_forms import EpisodeForm, stored_episode
 from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.episodes.segments import Segment, segments
@@ -95,6 +95,18 @@ class EpisodeBuilder:
             extra_model_outputs=outputs,
             **self._spaces,
         )
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the running episodes as plain data."""
+        return {"env_indices": list(self._running), "episodes": [stored_episode(own) for own in self._running.values()]}
+
+    def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
+        """Continues with the episodes of `get_state`, but leaves out the environments `without`."""
+        self._running = {
+            index: SingleAgentEpisode.from_state(own)
+            for index, own in zip(state["env_indices"], state["episodes"], strict=True)
+            if index not in without
+        }
 
     def cut(self) -> list[SingleAgentEpisode]:
         """Returns the running episodes as chunks, and continues with their successors."""

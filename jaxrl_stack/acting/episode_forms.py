@@ -213,6 +213,17 @@ def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, A
     return SingleAgentForm(*spaces[module_map.module_id])
 
 
+def stored_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
+    """Returns a running episode as plain data, for `SingleAgentEpisode.from_state`.
+
+    Entries of infos and of `custom_data` that a checkpoint cannot store are left out.
+    """
+    state = episode.get_state()
+    infos = [_data_in(info) if isinstance(info, Mapping) else {} for info in state["infos"]["data"]]
+    infos = {**state["infos"], "data": infos}
+    return {**state, "infos": infos, "custom_data": _data_in(state["custom_data"])}
+
+
 def _has_ended(columns: Mapping[str, Any]) -> bool:
     return bool(columns[Columns.TERMINATEDS] or columns[Columns.TRUNCATEDS])
 

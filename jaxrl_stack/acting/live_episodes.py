@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxrl_stack.acting.episode_builder import WEIGHTS_SEQ_NO
+from jaxrl_stack.acting.episode_forms import stored_episode
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.nested import owned, row
@@ -156,6 +157,21 @@ class LiveEpisodes:
                 del seen[: len(seen) - successor.observations.lookback]
             chunks.append(episode)
         return chunks
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the running episodes as plain data; the finished ones must have been taken."""
+        return {
+            "episodes": [stored_episode(episode) for episode in self.episodes],
+            "earlier_chunks": [[stored_episode(chunk) for chunk in chunks] for chunks in self._chunks],
+            "inputs": [list(seen) for seen in self._seen],
+        }
+
+    def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
+        """Continues with the episodes of `get_state`, but leaves out the environments `without`; calls no hooks."""
+        for index in set(range(len(self.episodes))).difference(without):
+            self.episodes[index] = SingleAgentEpisode.from_state(state["episodes"][index])
+            self._chunks[index] = [SingleAgentEpisode.from_state(own) for own in state["earlier_chunks"][index]]
+            self._seen[index] = list(state["inputs"][index])
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
         """Appends a chunk to the stored chunks of its episode."""

@@ -1118,8 +1118,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         devices, the stored state is the same and the environments are sharded again in their order. Random numbers of
         environments, exploration and random layers then differ, because each device has its own random stream. Shuffled
         minibatches differ too, unless ``num_shuffle_shards`` is set. Another number of environments, and gymnasium
-        environments, start new episodes with seeds that differ from the run's first seeds. Policies that the stored run
-        has added are added here.
+        environments, start new episodes with seeds that differ from the run's first seeds. With ``replayable_episodes``
+        gymnasium environments continue their episodes, too. Policies that the stored run has added are added here.
         """
         self._check_is_running()
         with stored_modules_added(self, path, component, filesystem):

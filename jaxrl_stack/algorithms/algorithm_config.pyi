@@ -123,6 +123,7 @@ class AlgorithmConfig(Plain):
     batch_mode: str
     explore: bool
     episodes_to_numpy: bool
+    replayable_episodes: bool
     num_learners: int
     learner_snapshot_interval: int
     num_cpus_per_learner: float | str
@@ -363,6 +364,7 @@ class AlgorithmConfig(Plain):
         batch_mode: str | type[NotProvided] = ...,
         explore: bool | type[NotProvided] = ...,
         episodes_to_numpy: bool | type[NotProvided] = ...,
+        replayable_episodes: bool | type[NotProvided] = ...,
     ) -> _Config: ...
     def learners(
         self: _Config,

@@ -213,6 +213,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "environments only).", RUNNER),
         static("explore", True, boolean, "Sample actions (True) or take the greedy ones.", RUNNER),
         host("episodes_to_numpy", True, boolean, "Turn the episodes that sample() returns into arrays.", RUNNER),
+        actors("replayable_episodes", False, boolean,
+            "Seed every reset of gymnasium environments and record actions, so that a restored run continues running "
+            "episodes bit for bit (num_env_runners=0)."),
     )),
     Section("learners", "Sets where and how the learner runs.", (
         static("num_learners", 0, integer(0),

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
 import jax
 
 from jaxrl_stack.algorithms.base_settings import BASE_SETTINGS, default_policy_mapping_fn
@@ -50,6 +51,7 @@ _OF_TRAINING_ACTORS = (
     "sample_timeout_s",
     "merge_env_runner_states",
     "broadcast_env_runner_states",
+    "replayable_episodes",
 )
 """Settings of actors that only training's env runners read."""
 
@@ -85,6 +87,7 @@ def validate(config: AlgorithmConfig) -> None:
     _validate_evaluation(config)
     _validate_asynchronous_sampling(config)
     _validate_output(config)
+    _validate_replayable_episodes(config)
     if config.keep_best and not config.results_dir and not config.in_evaluation:
         config._value_error(
             f"reporting(keep_best={config.keep_best!r}) needs a folder for the checkpoint. Set "
@@ -154,6 +157,29 @@ def _validate_output(config: AlgorithmConfig) -> None:
         config._value_error(
             f"{called} with {joined}: {short(config.env)} runs in several processes, and none of them has all steps. "
             f"Leave {joined} out to record."
+        )
+
+
+def _validate_replayable_episodes(config: AlgorithmConfig) -> None:
+    """Refuses replayable episodes of environments that cannot be reset and stepped one by one in this process."""
+    if not config.replayable_episodes or config.in_evaluation or not config.is_online or config.samples_on_device:
+        return
+    called = "env_runners(replayable_episodes=True)"
+    mode = gym.VectorizeMode(config.gym_env_vectorize_mode).value
+    if config.num_sampling_actors:
+        config._value_error(
+            f"{called} needs environments in this process, but num_env_runners={config.num_env_runners}. Set "
+            f"env_runners(num_env_runners=0), or leave replayable_episodes out."
+        )
+    if config.is_multi_agent:
+        config._value_error(
+            f"{called} does not support several agents, and multi_agent(policies=...) was set. Set "
+            f"env_runners(replayable_episodes=False)."
+        )
+    if mode != "sync":
+        config._value_error(
+            f"{called} needs environments that are stepped one by one, but gym_env_vectorize_mode={mode!r}. Set "
+            f"env_runners(gym_env_vectorize_mode='sync'), or leave replayable_episodes out."
         )
 
 

@@ -6,16 +6,18 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import numpy as np
 
 from jaxrl_stack.acting.recording import MASK_ALLOWS_NOTHING, StepTimes
 from jaxrl_stack.acting.rollout import RolloutRecording
 from jaxrl_stack.env.env_errors import StepFailedRecreateEnvError, first_step_failed
 from jaxrl_stack.env.env_runner import NUM_ENV_STEP_FAILURES_LIFETIME, ConsecutiveFailuresError
 from jaxrl_stack.env.observation_watch import ObservationWatch, OutOfRange
+from jaxrl_stack.env.replayable_episodes import ReplayableEpisodes, RestoredEpisodes
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Started
 from jaxrl_stack.env.vector.sync_host_multi_agent_env import SyncHostMultiAgentEnv
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
@@ -125,7 +127,7 @@ class FaultTolerantEnvs:
     first step of these environments: it is a mistake. A `StepFailedRecreateEnvError` is neither logged nor a mistake.
 
     Args:
-        config: Reads the two settings.
+        config: Reads the two settings, and `replayable_episodes`.
         has_stepped: Whether they replace environments that have stepped.
 
     Attributes:
@@ -143,6 +145,7 @@ class FaultTolerantEnvs:
         recover: For these calls; None where failures are raised.
         has_stepped: Whether there was a step in which no environment failed: failures are tolerated after it.
         has_recorded: Whether failures left something of what was accepted last.
+        replayable: Seeds and actions of running episodes with ``replayable_episodes``; else None.
     """
 
     config: dataclasses.InitVar[AlgorithmConfig]
@@ -173,6 +176,8 @@ class FaultTolerantEnvs:
         self._is_broken = False
         self._broken_index: int | None = None
         self._has_said_not_finite = False
+        self._is_replayable = bool(config.replayable_episodes and not config.in_evaluation)
+        self.replayable: ReplayableEpisodes | None = None
         self._form: tuple[int, gym.Space, gym.Space] | None = None
         self._observes_as: gym.Space | None = None
         self.reseed(*self.seeds)
@@ -209,6 +214,8 @@ class FaultTolerantEnvs:
                 f"module, connectors and learners were made for {self._form}. Keep them as they are (pad "
                 "observations, for example), or build another algorithm."
             )
+        if self._is_replayable:
+            self._make_replayable(vector)
         if self._observes_as is not None:
             vector.observe_as(self._observes_as)
         self.vector = vector
@@ -217,6 +224,19 @@ class FaultTolerantEnvs:
         self._is_broken, self._broken_index = False, None
         # Per environment, failures in a row without any row of it that counts.
         self._failures_in_a_row: dict[int, int] = {}
+
+    def _make_replayable(self, vector: Any) -> None:
+        """Seeds all resets of new environments; the stream of seeds continues."""
+        if not getattr(vector, "can_replay", False):
+            vector.close()
+            raise ValueError(
+                f"env_runners(replayable_episodes=True) needs environments that are stepped one by one, but "
+                f"environment({self._name!r}) makes a {type(getattr(vector, 'env', vector)).__name__}. Make a "
+                f"gymnasium.Env, or leave replayable_episodes out."
+            )
+        if self.replayable is None:
+            self.replayable = ReplayableEpisodes(vector.num_envs, self.seeds)
+        vector.seed_of_reset = self.replayable.next_seed
 
     @property
     def observes_floats(self) -> bool:
@@ -240,6 +260,8 @@ class FaultTolerantEnvs:
         self._num_renewals = 0
         self._num_resets = 0
         self.needs_reset = True
+        if self.replayable is not None:
+            self.replayable.reseed(seeds)
 
     def _seed(self, index: int) -> int:
         """Seed of one environment. It changes after every failure, so that a failure is not repeated."""
@@ -254,14 +276,55 @@ class FaultTolerantEnvs:
         with self.failures:
             if self._is_broken:
                 self._renew()
-            # Only the first reset is seeded: from then on every environment goes its own way.
-            seeds = [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
+            seeds = self._seeds_of_reset()
             started = time.perf_counter()
             outcome = self.vector.reset(seed=seeds)
         self.metrics.log_value("env_reset_timer", time.perf_counter() - started)
         self._num_resets += 1
         self.needs_reset = False
         return outcome
+
+    def _seeds_of_reset(self) -> list[int] | None:
+        """Seeds of a reset of all environments; None if they are not seeded again."""
+        if self.replayable is not None:
+            return [self.replayable.next_seed(i) for i in range(self.num_envs)]
+        # Only the first reset is seeded: from then on every environment goes its own way.
+        return [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
+
+    def continue_seeds(self, state: Mapping[str, Any]) -> None:
+        """Continues the stream of seeds of ``replayable.get_state()``; the next `reset` draws from it."""
+        assert self.replayable is not None
+        self.replayable.continue_seeds(state)
+        self.seeds = self.replayable.seeds
+
+    def restore_episodes(self, state: Mapping[str, Any], obs: Any, returns: np.ndarray) -> RestoredEpisodes:
+        """Brings environments to the episodes of ``replayable.get_state()``; see `ReplayableEpisodes.restore`.
+
+        If some cannot be restored, a warning names their environments, which start new episodes.
+        """
+        assert self.replayable is not None
+        if self._is_broken:
+            self._renew()
+        restored = self.replayable.restore(state, self.vector, obs, returns, self._renew_one)
+        self.seeds = self.replayable.seeds
+        self._num_resets += 1
+        if restored.problems:
+            first, problem = next(iter(restored.problems.items()))
+            self.warn_of_new_episodes(
+                f"Copy {first} {problem}. Draw its random numbers from self.np_random, which reset(seed=...) sets",
+                f"copies {', '.join(map(str, restored.problems))} of ",
+            )
+        return restored
+
+    def warn_of_new_episodes(self, why: str, which: str = "") -> None:
+        """Warns that environments start new episodes in place of those of a checkpoint."""
+        logger.warning(
+            "env_runners(replayable_episodes=True): %senvironment(%r) started new episodes, so the run does not "
+            "continue bit for bit. %s.",
+            which,
+            self._name,
+            why,
+        )
 
     def new_watch(self) -> ObservationWatch | None:
         """Creates a check of observed values; None if checks are disabled."""
@@ -387,11 +450,15 @@ class FaultTolerantEnvs:
             failures = self._failures_in_a_row[index] = self._failures_in_a_row.get(index, 0) + 1
             self._tolerate(error, failures, "its episode")
             try:
-                self.vector.renew(index)
-                self.on_created()
-                return self.vector.reset_one(index, self._seed(index))
+                self._renew_one(index)
+                seed = self._seed(index) if self.replayable is None else self.replayable.next_seed(index)
+                return self.vector.reset_one(index, seed)
             except Exception as another:
                 error = another
+
+    def _renew_one(self, index: int) -> None:
+        self.vector.renew(index)
+        self.on_created()
 
     def _renew(self) -> None:
         """Replaces the failed environment, or all environments if it is unknown which one failed."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import jax
+import numpy as np
 
 from jaxrl_stack.acting.host_policy import HostPolicy, Mode
 from jaxrl_stack.acting.module_policies import ModulePolicies
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
     from jaxrl_stack.env.module_pipelines import ModulePipelines
 
+_RUNNING_EPISODES = "running_episodes"
 EPISODE_CHUNK = 64
 """Vector steps that are recorded at a time while whole episodes are sampled."""
 
@@ -72,6 +74,9 @@ class HostEnvRunner(EnvRunner):
     Attributes:
         metrics: A `MetricsLogger`; callbacks get it, `get_metrics` reduces it.
         num_workers: Number of runner actors.
+        num_episodes_not_restored: Number of times that an environment started a new episode in place of a stored one,
+            with ``replayable_episodes``; it is part of checkpoints. If it is larger than in the checkpoint, or than in
+            an earlier one of the run, the run did not continue bit for bit.
     """
 
     metrics: MetricsLogger
@@ -125,6 +130,7 @@ class HostEnvRunner(EnvRunner):
         self._given_module = module
         self._acts_at_random = False
         self.weights_seq_no = 0
+        self.num_episodes_not_restored = 0
         self._num_restarts = 0
         self._envs = FaultTolerantEnvs(
             config=config,
@@ -146,6 +152,8 @@ class HostEnvRunner(EnvRunner):
                 f"env_runners(create_env_on_local_worker=True)."
             )
         self.make_module()
+        if self._envs.replayable is not None:
+            self._note_not_restored(0)
 
     @staticmethod
     def seed_of(config: AlgorithmConfig) -> int:
@@ -661,7 +669,8 @@ class HostEnvRunner(EnvRunner):
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """Weights, connector states, counters and random numbers as nested dicts of NumPy arrays.
 
-        The environments' own states are not among it: nothing in gymnasium's interface gives them.
+        The environments' own states are not among it: nothing in gymnasium's interface gives them. With
+        ``replayable_episodes``, "running_episodes" has the seeds and actions that restore them.
 
         Args:
             components: Only these; None for all.
@@ -680,17 +689,65 @@ class HostEnvRunner(EnvRunner):
             "num_env_steps_sampled_lifetime": lambda: self._counts.lifetime_env_steps,
             "random": self._policies.get_random_state,
             "metrics_logger": self.metrics.get_state,
+            **({} if self._envs.replayable is None else {_RUNNING_EPISODES: self._running_episodes}),
         }
+
+    def _running_episodes(self) -> dict[str, Any]:
+        """Running episodes, and what brings the environments back to them."""
+        assert self._envs.replayable is not None
+        are_running = not self._envs.needs_reset
+        rollout: Any = self._rollout
+        return {
+            **self._envs.replayable.get_state(are_running=are_running),
+            "rollout": rollout.get_state() if are_running else None,
+            "num_not_restored": self.num_episodes_not_restored,
+        }
+
+    def _continue_episodes(self, state: Mapping[str, Any] | None) -> None:
+        """Continues the episodes of `_running_episodes`; None: those of a state without any."""
+        envs = self._envs
+        rollout: Any = self._rollout
+        self.num_episodes_not_restored = 0 if state is None else int(state["num_not_restored"])
+        envs.needs_reset = True
+        stored = None if state is None else state["rollout"]
+        why = None
+        if state is None:
+            why = "The checkpoint was saved without replayable_episodes=True"
+        elif len(state["num_resets"]) != self.num_envs:
+            why = f"The checkpoint has num_envs_per_env_runner={len(state['num_resets'])}, this run {self.num_envs}"
+        elif stored is not None and not rollout.fits(stored):
+            why = "Callbacks of episodes or host connectors were added, and the checkpoint lacks their episodes"
+        if state is None or why is not None:
+            envs.warn_of_new_episodes(str(why))
+            self._note_not_restored(self.num_envs)
+        elif stored is None:
+            envs.continue_seeds(state)
+        else:
+            restored = envs.restore_episodes(state, stored["obs"], stored["returns"])
+            rollout.set_state(stored, restored, self._mode(None, False))
+            envs.needs_reset = False
+            self._note_not_restored(len(restored.problems))
+            self._note_restored(rollout.lengths)
+
+    def _note_not_restored(self, number: int) -> None:
+        """Counts environments that started new episodes in place of stored ones."""
+        self.num_episodes_not_restored += number
+        self.metrics.log_value("num_episodes_not_restored", number, reduce="lifetime_sum")
+
+    def _note_restored(self, lengths: np.ndarray) -> None:
+        """Called with the lengths of restored episodes, int64 ``[B]``; subclasses that write steps override it."""
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Loads parts of a state of `get_state`; histories of running episodes are kept.
 
         With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
+        With "running_episodes", too, environments are brought back to the stored episodes (`ReplayableEpisodes`).
 
         Raises:
             ValueError: For unknown parts.
         """
-        selected(self._parts_of_state(), state, None, "an EnvRunner")  # raises for unknown ones
+        # raises for unknown ones
+        selected([*self._parts_of_state(), _RUNNING_EPISODES], state, None, "an EnvRunner")
         if "rl_module" in state:
             self._policies.set_weights(state["rl_module"]["params"], state["rl_module"].get("rest", {}))
         self._connectors.set_env_to_module(
@@ -709,6 +766,8 @@ class HostEnvRunner(EnvRunner):
             self.weights_seq_no = int(state["weights_seq_no"])
         if "num_env_steps_sampled_lifetime" in state:
             self._counts.note_lifetime(int(state["num_env_steps_sampled_lifetime"]))
+        if self._envs.replayable is not None and {"random", _RUNNING_EPISODES} & state.keys():
+            self._continue_episodes(state.get(_RUNNING_EPISODES))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Arguments that build a runner with the same worker index and new environments."""

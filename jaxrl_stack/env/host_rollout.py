@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -19,12 +19,16 @@ from jaxrl_stack.env.connector_states import ConnectorStates
 from jaxrl_stack.env.fault_tolerant_envs import FaultTolerantEnvs
 from jaxrl_stack.env.host_connectors import HostConnectors
 from jaxrl_stack.env.observation_watch import ObservationWatch, OutOfRange
+from jaxrl_stack.env.replayable_episodes import RestoredEpisodes
 from jaxrl_stack.env.sampling_metrics import EndedEpisode, SamplingMetrics
 from jaxrl_stack.env.vector.interface import VectorStep
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.utils.nested import owned
 from jaxrl_stack.utils.spaces import zeros
+
+_STORED = ("reset", "prev_actions", "prev_rewards", "returns", "lengths", "recurrent")
+"""Names of the arrays ``[B, ...]`` that running episodes need between two recordings, apart from observations."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -69,6 +73,19 @@ class HostRollout:
         """
         obs, infos = self.envs.reset()
         num_envs = self.envs.num_envs
+        self._start(obs, infos)
+        self.connectors.reset(num_envs)
+        self._recurrent = self.policy.initial_recurrent(num_envs)
+        if self.make_live is None:
+            return
+        self.live = self.make_live()
+        self._start_live(range(num_envs), infos)
+        if self.host_connectors is not None:
+            self.host_connectors.update(self.live.episodes, mode)
+
+    def _start(self, obs: Any, infos: Sequence[dict[str, Any]]) -> None:
+        """Starts with first observations ``[B, ...]`` everywhere; connectors and the module keep their states."""
+        num_envs = self.envs.num_envs
         self._obs, self._watch = obs, self.envs.new_watch()
         self._reset_infos = {index: owned(info) for index, info in enumerate(infos) if info}
         self._reset = np.ones(num_envs, bool)
@@ -79,15 +96,12 @@ class HostRollout:
         self._returns = np.zeros(num_envs, np.float64)
         self._lengths = np.zeros(num_envs, np.int64)
         self._started_at = np.full(num_envs, time.perf_counter())
-        self.connectors.reset(num_envs)
-        self._recurrent = self.policy.initial_recurrent(num_envs)
-        if self.make_live is None:
-            return
-        self.live = self.make_live()
-        for index in range(num_envs):
-            self.live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), obs), infos[index])
-        if self.host_connectors is not None:
-            self.host_connectors.update(self.live.episodes, mode)
+
+    def _start_live(self, where: Iterable[int], infos: Sequence[dict[str, Any]]) -> None:
+        """Starts running episodes as objects in some environments."""
+        assert self.live is not None
+        for index in where:
+            self.live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), self._obs), infos[index])
 
     def record(
         self,
@@ -116,6 +130,7 @@ class HostRollout:
         layout: Any = None
         reset_infos = {(0, index): info for index, info in self._reset_infos.items()}
         acting = 0.0
+        replayable = envs.replayable
         for t in range(num_steps):
             began = time.perf_counter()
             batch = {Columns.OBS: self._obs} if host is None else host.batch
@@ -134,6 +149,8 @@ class HostRollout:
             acting += time.perf_counter() - began
             actions, for_env = layout.read_actions(matrix, loose)
             inputs, is_last = None, t == num_steps - 1
+            if replayable is not None:
+                replayable.add(for_env)
             if live is None:
                 with envs.stepping:
                     step = envs.vector.step(for_env, envs.recover, False)
@@ -183,6 +200,62 @@ class HostRollout:
     def cut(self) -> list[SingleAgentEpisode]:
         """Hand the running episodes out as chunks, and continue with their successors."""
         return (self.live or self.builder).cut()
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the running episodes as plain data; `reset` must have been called.
+
+        The states of connectors and of the environments are not among it.
+        """
+        host = self.host_connectors
+        seen = {"live": None if self.live is None else self.live.get_state(), "builder": self.builder.get_state()}
+        if host is not None:
+            seen |= {"host_batch": jax.tree.map(np.array, host.batch), "makes_obs": host.makes_obs}
+        return {
+            "obs": jax.tree.map(np.array, self._obs),
+            **{name: jax.tree.map(np.array, getattr(self, f"_{name}")) for name in _STORED},
+            "num_recordings": self.num_recordings,
+            **seen,
+        }
+
+    def fits(self, state: Mapping[str, Any]) -> bool:
+        """Whether a result of `get_state` has everything that the connectors and callbacks of this rollout need."""
+        has_live = self.make_live is None or state["live"] is not None
+        return has_live and (self.host_connectors is None or "host_batch" in state)
+
+    def set_state(self, state: Mapping[str, Any], restored: RestoredEpisodes, mode: Mode) -> None:
+        """Continues the episodes of `get_state`, in environments that were brought to their last observations.
+
+        Args:
+            state: Result of `get_state`, which `fits`.
+            restored: Names the environments that started new episodes instead.
+            mode: Mode of choosing actions.
+        """
+        self._start(self.envs.vector.obs, restored.infos)
+        new = np.zeros(self.envs.num_envs, bool)
+        new[list(restored.problems)] = True
+        for name in _STORED:
+            setattr(self, f"_{name}", jax.tree.map(np.array, state[name]))
+        self._reset |= new
+        self._reset_infos = {index: info for index, info in self._reset_infos.items() if self._reset[index]}
+        self._recurrent = self.policy.to_device(self._recurrent)
+        if new.any():
+            self._begin(new)
+        self.num_recordings = int(state["num_recordings"])
+        self.builder.set_state(state["builder"], restored.problems)
+        if self.make_live is None:
+            return
+        self.live = self.make_live()
+        self.live.set_state(state["live"], restored.problems)
+        self._start_live(restored.problems, restored.infos)
+        host = self.host_connectors
+        if host is not None:
+            host.batch, host.makes_obs = jax.tree.map(np.array, state["host_batch"]), bool(state["makes_obs"])
+            host.update(self.live.episodes, mode, new)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Steps of the running episodes so far, int64 ``[B]``."""
+        return self._lengths
 
     def forget_episodes(self) -> None:
         """Drops the running episodes that are built only for `sample`."""

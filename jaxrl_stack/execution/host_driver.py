@@ -336,7 +336,7 @@ class HostDriver(LocalDriver):
         others = {} if own is None else own["remote_env_runners"]
         self.place.sync_weights(runner.get(core.COMPONENT_ENV_TO_MODULE_CONNECTOR) or None)
         group = self.env_runner_group
-        parts = {"random", "metrics_logger", core.COMPONENT_MODULE_TO_ENV_CONNECTOR} & runner.keys()
+        parts = {"random", "metrics_logger", "running_episodes", core.COMPONENT_MODULE_TO_ENV_CONNECTOR} & runner.keys()
         if not parts:
             return
         # Once more with the random numbers, with which no episode goes on: histories and all.

@@ -92,6 +92,10 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
         super()._forget_episodes()
         self._output.restart()
 
+    def _note_restored(self, lengths: np.ndarray) -> None:
+        super()._note_restored(lengths)
+        self._output.restart(lengths)
+
     def stop(self) -> None:
         try:
             self.write_output(is_last=True)

@@ -169,4 +169,5 @@ def test_every_setting_of_our_own_is_known():
         "output_write_infos",
         "randomized_params",
         "privileged_params",
+        "replayable_episodes",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import gymnasium as gym
 import numpy as np
@@ -56,6 +56,24 @@ Started: TypeAlias = "tuple[Any, Sequence[dict[str, Any]]]"
 """The first observations ``[B, ...]`` of episodes, and one info per environment."""
 
 
+class Replayed(NamedTuple):
+    """Result of a replay of recorded actions in one environment.
+
+    Attributes:
+        obs: The last observation.
+        info: The info that came with it.
+        episode_return: Sum of the rewards.
+        num_steps: Number of replayed actions.
+        has_ended: Whether the last step ended the episode.
+    """
+
+    obs: Any
+    info: dict[str, Any]
+    episode_return: float
+    num_steps: int
+    has_ended: bool
+
+
 def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
     """Seeds of ``B`` environments: the given ones, or ``seed``, ``seed + 1``, ..."""
     if isinstance(seed, Sequence):
@@ -78,10 +96,14 @@ class HostVectorEnv(abc.ABC):
         action_space: Space of ``B`` actions.
         resets_in_next_step: Whether an ended episode is reset by the step after its last one, which is not `valid`.
         steps_in_turn: Whether environments are stepped one after the other in this process.
+        can_replay: Whether `replay` works, and `seed_of_reset` is used.
+        seed_of_reset: ``index -> seed`` of every reset that no caller seeds; None: environments are not seeded again.
     """
 
     resets_in_next_step = False
     steps_in_turn = False
+    can_replay = False
+    seed_of_reset: Callable[[int], int] | None = None
 
     def __init__(self, env: gym.vector.VectorEnv):
         self.env: Any = env
@@ -153,6 +175,17 @@ class HostVectorEnv(abc.ABC):
         raise NotImplementedError(
             f"{type(self).__name__} cannot reset one of its environments, only all of them with reset()."
         )
+
+    def replay(self, index: int, seed: int, actions: Any, num_steps: int) -> Replayed:
+        """Resets one environment with a seed, and steps it with the actions of an episode, up to the episode's end.
+
+        Args:
+            index: Index of the environment.
+            seed: Seed of the reset.
+            actions: NumPy pytree ``[num_steps, ...]`` that mirrors `single_action_space`; ignored without steps.
+            num_steps: Number of actions.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot step one of its environments.")
 
     def discard(self) -> None:
         """Closes the environments after a failure."""

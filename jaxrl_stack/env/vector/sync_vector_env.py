@@ -12,10 +12,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.vector.utils import create_empty_array
 
 from jaxrl_stack.env.env_contract import EnvContract, check_spaces
-from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Seeds, Started, VectorStep, one_per_env
+from jaxrl_stack.env.vector.interface import HostVectorEnv, Recover, Replayed, Seeds, Started, VectorStep, one_per_env
 from jaxrl_stack.env.vector.rows import row_splitter, row_writer
 from jaxrl_stack.utils.closing import close_env
-from jaxrl_stack.utils.nested import owned
+from jaxrl_stack.utils.nested import owned, row
 
 
 class SyncHostVectorEnv(HostVectorEnv):
@@ -37,6 +37,7 @@ class SyncHostVectorEnv(HostVectorEnv):
     """
 
     steps_in_turn = True
+    can_replay = True
 
     def __init__(self, makers: Sequence[Callable[[], gym.Env]], name: str, check: bool = True, worker_index: int = 0):
         envs: list[gym.Env] = []
@@ -146,8 +147,9 @@ class SyncHostVectorEnv(HostVectorEnv):
 
     def _reset_again(self, index: int, recover: Recover | None) -> tuple[Any, dict[str, Any]]:
         """``(first observation, info)`` of the next episode."""
+        seeded = {} if self.seed_of_reset is None else {"seed": self.seed_of_reset(index)}
         try:
-            return self._checked_reset(index, self.env.envs[index].reset())
+            return self._checked_reset(index, self.env.envs[index].reset(**seeded))
         except Exception as error:
             return self._recovered(index, error, recover)
 
@@ -159,6 +161,25 @@ class SyncHostVectorEnv(HostVectorEnv):
 
     def reset_one(self, index: int, seed: int) -> tuple[Any, dict[str, Any]]:
         return self._checked_reset(index, self.env.envs[index].reset(seed=seed))
+
+    @property
+    def obs(self) -> Any:
+        """Last observations of all environments, ``[B, ...]``; the next step writes into these arrays."""
+        return self._obs
+
+    def replay(self, index: int, seed: int, actions: Any, num_steps: int) -> Replayed:
+        obs, info = self.reset_one(index, seed)
+        rewards, episode_return, has_ended = np.zeros(1), np.float64(0.0), False
+        replayed = 0
+        for action in self._split(actions) if num_steps else ():
+            obs, rewards[0], terminated, truncated, info = self.env.envs[index].step(action)
+            episode_return += rewards[0]
+            replayed += 1
+            has_ended = bool(terminated or truncated)
+            if has_ended:
+                break
+        self._write(index, obs)
+        return Replayed(row(self._obs, index), info, float(episode_return), replayed, has_ended)
 
     def _checked_reset(self, index: int, outcome: Any) -> tuple[Any, dict[str, Any]]:
         """Checked ``(observation, info)`` of an environment's ``reset``."""
