@@ -255,7 +255,10 @@ TUTORIALS: dict[str, dict[str, str]] = {
         "seeds=5": "seeds=1",
         '"num_env_steps_sampled_lifetime": 300_000': '"training_iteration": 1',
     },
-    "checkpoints": {},
+    "checkpoints": {
+        'environment("CartPole-v1")': 'environment("CartPole-v1").training(train_batch_size_per_learner=32, '
+        'minibatch_size=32, num_epochs=1).rl_module(model_config={"fcnet_hiddens": [4]})'
+    },
     "first_agent": {
         "num_envs_per_env_runner=64": "num_envs_per_env_runner=4",
         "train_batch_size_per_learner=4096, minibatch_size=512, num_epochs=10": "train_batch_size_per_learner=64, "
