@@ -40,6 +40,7 @@ from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
+from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, JaxEnv, JaxStep
 from jaxrl_stack.env.observation_watch import ObservationWatch
 from jaxrl_stack.env.registry import UnknownEnvironmentError, register_env
@@ -623,6 +624,7 @@ ENVS = [
     case("replayable-actors", setting("env_runners", "CartPole-v1", replayable_episodes=True, num_env_runners=2), ValueError, "replayable_episodes=True", "num_env_runners=2", "Set env_runners(num_env_runners=0)"),
     case("replayable-async", setting("env_runners", "CartPole-v1", replayable_episodes=True, gym_env_vectorize_mode="async"), ValueError, "replayable_episodes=True", "gym_env_vectorize_mode='async'", "gym_env_vectorize_mode='sync'"),
     case("replayable-agents", lambda: tiny("CartPole-v1").env_runners(replayable_episodes=True).multi_agent(policies={"p"}).validate(), ValueError, "replayable_episodes=True", "several agents", "replayable_episodes=False"),
+    case("replayable-runner", setting("env_runners", "CartPole-v1", replayable_episodes=True, env_runner_cls=DeviceEnvRunner), ValueError, "replayable_episodes=True", "env_runner_cls=DeviceEnvRunner", "SingleAgentEnvRunner"),
     case("replayable-vector", replayable_vector_env, ValueError, "replayable_episodes=True", "'bad_input_vector'", "SyncVectorEnv", "gymnasium.Env"),
     # Host environments: their class, spaces, resets, steps.
     case("host-without-config", host(__init__=lambda self: None), TypeError, "environment(env=", "HostEnv", "def __init__(self, config=None)"),

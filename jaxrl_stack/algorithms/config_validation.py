@@ -176,10 +176,24 @@ def _validate_replayable_episodes(config: AlgorithmConfig) -> None:
             f"{called} does not support several agents, and multi_agent(policies=...) was set. Set "
             f"env_runners(replayable_episodes=False)."
         )
+    if config.env_runner_cls is not None:
+        _require_single_agent_runner(config, config.env_runner_cls, called)
     if mode != "sync":
         config._value_error(
             f"{called} needs environments that are stepped one by one, but gym_env_vectorize_mode={mode!r}. Set "
             f"env_runners(gym_env_vectorize_mode='sync'), or leave replayable_episodes out."
+        )
+
+
+def _require_single_agent_runner(config: AlgorithmConfig, runner_class: type, called: str) -> None:
+    # Most configs name no class of runners, and need no import of them.
+    from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
+
+    name = runner_class.__name__
+    if not issubclass(runner_class, SingleAgentEnvRunner):
+        config._value_error(
+            f"{called} needs a subclass of SingleAgentEnvRunner, but env_runner_cls={name}. Derive {name} from "
+            f"SingleAgentEnvRunner, or leave replayable_episodes out."
         )
 
 
