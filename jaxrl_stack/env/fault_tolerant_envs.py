@@ -382,8 +382,8 @@ class FaultTolerantEnvs:
                 f"of the {recording.num_steps} that were being sampled."
             )
             remedy = (
-                "Repair the environment, wrap it with something that replaces such values, or set fault_tolerance("
-                "restart_failed_sub_environments=True) to drop such steps and go on with a new one."
+                "Repair the environment. To drop such steps and restart it, set "
+                "fault_tolerance(restart_failed_sub_environments=True)."
             )
             if isinstance(found, OutOfRange):
                 remedy = found.remedy

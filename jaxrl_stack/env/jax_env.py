@@ -582,7 +582,7 @@ def _make_gymnax(env_id: str, **arguments: Any) -> Any:
         raise ValueError(
             f"gymnax has no environment {env_id!r}. "
             + (f"Did you mean {' or '.join(repr(GYMNAX_PREFIX + i) for i in near)}? " if near else "")
-            + f"Registered are {', '.join(gymnax.registered_envs)}."
+            + ("`jaxrl list envs` prints all ids." if near else f"Its ids: {', '.join(gymnax.registered_envs)}.")
         )
     try:
         return gymnax.make(env_id, **arguments)[0]

@@ -409,12 +409,9 @@ def _unknown_name(name: str) -> str:
     return (
         f"unknown environment {name!r}. "
         + (f"Did you mean {' or '.join(map(repr, near))}? " if near else "")
-        + "Known are names registered with register_env"
-        + (f" ({', '.join(sorted(_creators))})" if _creators else " (none so far)")
-        + ", 'gymnax/<id>', 'envpool/<id>', suites ("
-        + ", ".join(f"'{suite}/<id>'" for suite in sorted(all_suites()))
-        + "), gymnasium ids and 'module:Class'. Packages that register ids with gymnasium have to be imported first "
-        "(those of 'ALE/<game>', 'MiniGrid-...' and 'dm_control/...' are)."
+        + "`jaxrl list envs` prints the known ids. Import the package that registers the id with gymnasium, give "
+        "'module:Class', or call register_env(name, creator)"
+        + (f" (registered: {', '.join(sorted(_creators))})." if _creators else ".")
     )
 
 

@@ -275,10 +275,12 @@ class Learner(Checkpointable):
         if not is_trained(self.policies_to_train, module_id) or not self._has_loss_of_algorithm(module):
             return
         if not self.rl_module_is_compatible(module):
-            needed = [api.__name__ for api in self.rl_module_required_apis()]
+            apis = self.rl_module_required_apis()
+            needed = [api.__name__ for api in apis]
+            methods = ", ".join(sorted(f"{method}()" for api in apis for method in api.__abstractmethods__))
             raise ValueError(
                 f"{type(self).__name__} needs modules that implement {needed}; module {module_id!r} is a "
-                f"{type(module).__name__} and does not. Derive it from these classes and implement their methods."
+                f"{type(module).__name__} and does not. Derive it from these classes and implement {methods}."
             )
         if module.is_stateful() and not self.learns_from_sequences:
             raise NotImplementedError(
