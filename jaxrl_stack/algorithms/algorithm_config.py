@@ -307,7 +307,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return cls().update_from_dict(data)
 
     def serialize(self) -> dict[str, Any]:
-        """`to_dict` with values that JSON cannot express converted to text, for files that people read."""
+        """Settings as in `to_dict`, for files that people read: values that JSON cannot express become text."""
         return {key: _plain(value) for key, value in self.to_dict().items()}
 
     @classmethod

@@ -351,7 +351,7 @@ class Population(Checkpointable):
     # --------------------------------------------------------------------------------------------------- its members
 
     def best_member(self, key: str | None = None) -> int:
-        """The live member with the highest number in the last iteration.
+        """Index of the running member with the highest metric in the last iteration.
 
         Args:
             key: Path of the number in results; None for the mean return of the last evaluation, or of training without

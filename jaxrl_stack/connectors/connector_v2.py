@@ -254,7 +254,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return {module_id: {**columns, **make(module_id, columns)} for module_id, columns in batch.items()}
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """``(key in this connector's state, module id)`` of every module in a batch.
+        """Yields ``(key in this connector's state, module id)`` for every module in a batch.
 
         A single-agent connector keeps its state under the default id, so that the state does not depend on the
         name that the only module has.

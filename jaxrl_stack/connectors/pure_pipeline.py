@@ -128,7 +128,7 @@ class PurePipeline:
         return new_state, batch
 
     def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
-        """Every connector's statistics merged over the devices of an axis."""
+        """States of all connectors with their statistics merged over a device axis."""
         return {name: connector.merge(state[name], axis_name) for name, connector in self.members}
 
     def where_rows(self, mask: jax.Array, yes: dict[str, Any], no: dict[str, Any]) -> dict[str, Any]:
@@ -148,7 +148,9 @@ class PurePipeline:
         return per_env_leaves(self.init)
 
     def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
-        """Every connector's state for another set of ``num_envs`` environments."""
+        """States of all connectors for a new set of ``num_envs`` environments: histories reset, statistics
+        unchanged.
+        """
         return {name: jax.tree.map(strong_array, own.rebatch(state[name], num_envs)) for name, own in self.members}
 
 

@@ -12,7 +12,7 @@ from flax import serialization
 
 
 def to_host(state: Any) -> Any:
-    """A NumPy copy of a pytree of arrays, with the dtypes that JAX gives them."""
+    """Copies a pytree of arrays to NumPy, with JAX's dtypes."""
     return jax.tree.map(lambda leaf: np.array(leaf, dtype=jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))), state)
 
 

@@ -188,7 +188,7 @@ class PolicyTable(Plain):
 
 
 class ByModule(Mapping[str, ValueT]):
-    """Mapping ``{module id: value}``, base of classes with calls for all values.
+    """Base class of mappings ``{module id: value}`` that can call methods of all values.
 
     Args:
         of: Values by module.

@@ -56,7 +56,7 @@ class Dataset(TableView):
         return _sum(piece.num_steps for piece in self.pieces)
 
     def read(self, piece: PieceRef) -> Steps:
-        """The steps of a piece; the last row is final.
+        """Reads the steps of a piece, which end with a final row.
 
         Raises:
             BadDataError: The file is damaged, or is not what the options say; names file and row.

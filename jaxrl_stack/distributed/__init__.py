@@ -1,4 +1,4 @@
-"""Several processes that run one script as one program: the launcher starts them, `initialize` joins them.
+"""Programs over several processes: the launcher starts copies of one script, `initialize` joins them.
 
 Every process builds the same algorithm and calls the same methods in the same order. The learner's devices are those of
 all processes, and each process steps the JAX environments of its own ones. Without processes of one's own, Ray starts
@@ -34,7 +34,7 @@ def initialize(
     cluster_detection_method: str | None = None,
     initialization_timeout: int = 300,
 ) -> None:
-    """Join this process with the others that run the same script. Call it first, before any JAX operation.
+    """Joins this process with the others that run the same script. Call it first, before any JAX operation.
 
     What is not given comes from the environment: from the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES``
     and ``JAX_PROCESS_ID`` (in a pod of an indexed Kubernetes Job, ``JOB_COMPLETION_INDEX``), else from what JAX finds

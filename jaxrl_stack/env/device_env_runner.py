@@ -257,7 +257,7 @@ class DeviceEnvRunner(EnvRunner):
         return (), {"config": self.config.for_checkpoints(*self.pipelines.of_config())}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """The connector pipelines."""
+        """Components in checkpoints: the connector pipelines."""
         return self.pipelines.parts()
 
     @classmethod

@@ -83,7 +83,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         return episodes, state, self.get_metrics()
 
     def write_output(self, *, is_last: bool = False) -> None:
-        """Complete the files of recorded steps, where this runner writes any.
+        """Completes the files of recorded steps, if the runner writes any.
 
         Args:
             is_last: Whether nothing is recorded any more.
@@ -98,7 +98,7 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """``{"__env__": ..., "__env_single__": ..., module_id: (observation space, action space)}``."""
+        """Spaces ``{"__env__": ..., "__env_single__": ..., module_id: (observation space, action space)}``."""
 
     @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:

@@ -61,7 +61,7 @@ class HostRollout:
 
     @property
     def has_episodes(self) -> bool:
-        """True: episodes are made of any recordings."""
+        """Always True: episodes can be built from any recording."""
         return True
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:

@@ -205,7 +205,7 @@ class _StepKeys(NamedTuple):
 
 
 class AutoResetJaxEnv(JaxEnv):
-    """`JaxEnv` made from a separate reset and step.
+    """`JaxEnv` built from separate functions `reset_env` and `step_env`; resets episodes automatically.
 
     Subclasses write `reset_env` and `step_env`, in which plain Python numbers are fine;
     `reset` and `step` combine them and convert the types.

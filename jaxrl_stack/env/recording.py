@@ -138,7 +138,7 @@ class _Camera:
                 own[-1].frames.append(frame)
 
     def step(self, *, episode: Any, env: Any, env_index: int, rl_module: Any, **kwargs: Any) -> None:
-        """Frame after a step. An environment whose episode has ended still shows its last state."""
+        """Renders a frame after a step; if the episode has ended, the frame shows its last state."""
         own = self._taken[env_index]
         if not own or own[-1].is_over:
             return

@@ -1,4 +1,4 @@
-"""The reset that comes with a step of several JAX environments."""
+"""Resets of several JAX environments after a batched step."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class SamplingMetrics:
         return self._logger.reduce()
 
     def report(self) -> dict[str, Any]:
-        """`take_logged`, with episodes and steps since the last report."""
+        """`take_logged`, including episodes and steps since the last report."""
         for episode in self.ended:
             log_episode(self._logger, self._window, episode.episode_return, episode.length)
             self._log_returns("agent", episode.agent_returns)

@@ -1,4 +1,4 @@
-"""Training steps, one file per shape, and the drivers that run them on the device or over actors."""
+"""Training steps, with one file per kind, and the drivers that run them on the device or with actors."""
 
 from __future__ import annotations
 

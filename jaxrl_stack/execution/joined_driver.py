@@ -97,7 +97,7 @@ class JoinedDrivers(JoinedLearners):
         self._snapshot = {}
 
     def drive_all(self, func: Callable[..., Any] | str, *args: Any, first_returns: bool = False) -> list[Any]:
-        """``func(driver, *args)`` in all actors at the same time, for joint computations.
+        """Calls ``func(driver, *args)`` in all actors at the same time, for joint computations.
 
         Args:
             func: Function, which is pickled, or the name of a method.
@@ -440,7 +440,7 @@ def _train(driver: Driver, iteration: int) -> _Trained:
 
 
 def _evaluate(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any], float]:
-    """``(results, seconds spent compiling)``."""
+    """Evaluates in an actor; returns ``(results, seconds spent compiling)``."""
     clock = CompileClock()
     return driver.evaluation.evaluate(iteration, call), clock.seconds
 

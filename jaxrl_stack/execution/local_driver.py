@@ -1,4 +1,4 @@
-"""Driver with learners and runners in this process or its actors, which runs the plan of its training step."""
+"""Driver whose learners and runners are in this process or in its actors. It runs the plan of its training step."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class OfflineEvaluation:
         return [group.local_runner.run() for _ in range(int(self.config.offline_evaluation_duration))]
 
     def _runs_in_actors(self, group: OfflineEvaluationRunnerGroup, is_training: Callable[[], bool] | None) -> list[Any]:
-        """``offline_evaluation_duration`` runs per actor, or runs until training ends."""
+        """Runs ``offline_evaluation_duration`` evaluations per actor, or as many as fit until training ends."""
         timeout, duration = self.config.offline_evaluation_timeout_s, self.config.offline_evaluation_duration
         wanted = None if duration == "auto" else int(duration) * group.num_runners
         found: list[Any] = []

@@ -1,4 +1,4 @@
-"""Plan of a training step: sizes of samples, updates and kept data, fixed when an algorithm is built."""
+"""Plan of a training step: sizes of samples, updates and stored data, fixed when an algorithm is built."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class PopulationProgram:
         return after, timesteps, HandedOut.of(learned, window, is_live, learner.num_updates)
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
-        """bool scalar, whether a member's results of a call are finite."""
+        """Whether all results of a member's call are finite, bool scalar."""
         checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(learner.params)]
         for path, value in () if learned is None else learned.tree().items():
             if path[0] == NOT_FINITE:

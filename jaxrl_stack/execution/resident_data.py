@@ -200,7 +200,7 @@ class ResidentData:
     # -------------------------------------------------------------------------------------------- the compiled part
 
     def _with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
-        """The state with newly prepared columns at the start of a pass, otherwise unchanged."""
+        """Prepares the columns at the start of a pass; otherwise returns the state unchanged."""
         is_start = kept.until_pass <= 0
         prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)
         until = jnp.where(is_start, jnp.int32(self.num_items), kept.until_pass)
@@ -268,7 +268,7 @@ class ResidentData:
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 
     def set_state(self, kept: Resident, state: Mapping[str, Any]) -> Resident:
-        """The data at the position of a state from `get_state`.
+        """Sets the read position from a state of `get_state`.
 
         Raises:
             ValueError: If it is a position in other data, or on another number of devices with divided data.

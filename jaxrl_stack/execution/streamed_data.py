@@ -309,7 +309,7 @@ class StreamedData:
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
-        """Position of training in the data."""
+        """Read position in the data."""
         return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
 
     def set_state(self, kept: None, state: Mapping[str, Any]) -> None:
@@ -363,7 +363,7 @@ class OwnSamples:
         self.passes = 0
 
     def draw(self, kept: None, state: TrainState, place: Any) -> tuple[None, TrainState, Drawn]:
-        """The next minibatch; see `Source.draw`.
+        """Returns the next minibatch; see `Source.draw`.
 
         Raises:
             TypeError: If it is none of the module.
@@ -382,7 +382,7 @@ class OwnSamples:
         """Nothing to do."""
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Nothing to do."""
+        """Does nothing: the user's object determines the samples."""
 
     def reset(self, config: AlgorithmConfig) -> None:
         """Nothing to do."""
@@ -395,10 +395,10 @@ class OwnSamples:
         """Nothing to do."""
 
     def prepare_anew(self) -> None:
-        """Nothing to do."""
+        """Does nothing: the user's object prepares its samples."""
 
     def stop(self) -> None:
-        """Nothing to do."""
+        """Does nothing: no thread reads the data."""
 
 
 def release_unused_memory() -> None:

@@ -229,7 +229,7 @@ class AsynchronousPlace(Place, Protocol):
 
 
 class TrainingStep(abc.ABC):
-    """Training step of an algorithm: its sizes, kept data, computation and results.
+    """Training step of an algorithm: its sizes, stored data (`kept`), computation and results.
 
     Each object belongs to one driver. Only `plan` and `reset` change it; its call is pure if it is traced.
 

@@ -123,7 +123,7 @@ def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
 
 
 def _place_of_use(source: SourceCode, node: ast.Name) -> ast.AST:
-    """The method call of a config that refuses the name, or the name itself."""
+    """Finds the config method call that uses an unsupported name, or the name itself."""
     child, parent = node, source.parents[node]
     while isinstance(parent, ast.expr | ast.keyword) and not isinstance(parent, ast.Attribute):
         if (

@@ -75,7 +75,7 @@ class Migration(NamedTuple):
 
 
 def _lines(text: str) -> list[str]:
-    """The lines, as `patch` counts them, with their ends."""
+    """Lines of a text with their line ends, split as `patch` does."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 

@@ -1,4 +1,4 @@
-"""Text of a script, its syntax tree, and edits at positions of it."""
+"""Text of a script, its syntax tree, and the edits to make."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ class SourceCode:
         return self.segment(self.start(node), self.end(node))
 
     def before(self, position: int) -> Token:
-        """Last token that ends at a byte or before it."""
+        """Last token that ends at or before a byte position."""
         return self._tokens[bisect.bisect_right(self._tokens, position, key=lambda token: token.end) - 1]
 
     def after(self, position: int) -> Token:
-        """First token that begins at a byte or after it."""
+        """First token that begins at or after a byte position."""
         return self._tokens[bisect.bisect_left(self._tokens, position, key=lambda token: token.start)]
 
     def dot_of(self, node: ast.Attribute) -> int:

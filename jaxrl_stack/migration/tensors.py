@@ -272,7 +272,7 @@ class Tensors:
     # ------------------------------------------------------------------------------------------------------ bindings
 
     def _bound_in(self, scope: Scope) -> Iterator[tuple[str, ast.expr | Kind]]:
-        """Every name that a scope binds, with its value."""
+        """Names that a scope binds, with their values."""
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for arg in ast.walk(scope.args):
                 if isinstance(arg, ast.arg):

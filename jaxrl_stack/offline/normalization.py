@@ -1,4 +1,4 @@
-"""Recorded steps normalised by statistics of all of them."""
+"""Normalisation of recorded steps by the statistics of the whole data set."""
 
 from __future__ import annotations
 

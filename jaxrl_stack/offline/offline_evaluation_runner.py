@@ -1,4 +1,4 @@
-"""Runner that evaluates on recorded data: the losses of its rows."""
+"""Runner that evaluates losses on recorded data."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _backward(stride: tuple[int, int], margins: Margins, inputs: tuple[jax.Array
 
 
 def _of_images(images, kernel, cotangent, *, stride: tuple[int, int], margins: Margins) -> jax.Array:
-    """The share of every output goes back to the pixels of its window: spread outputs meet the kernel turned around."""
+    """Gradient of a convolution with respect to its images: a transposed convolution with the flipped kernel."""
     sizes = zip(margins, stride, kernel.shape[:2], images.shape[1:3], cotangent.shape[1:3], strict=True)
     around = [(k - 1 - low, n + low - 1 - (out - 1) * step) for (low, _), step, k, n, out in sizes]
     turned = jnp.swapaxes(jnp.flip(kernel, (0, 1)), 2, 3)
@@ -102,7 +102,7 @@ convolve.defvjp(_forward, _backward)
 
 
 def halve(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """A convolution of stride 2 with margins of one pixel, to half of the height and width.
+    """Convolution with stride 2 and padding 1, which halves height and width.
 
     On CPU it is a product of the windows, each four cells of 2 x 2 pixels: with the gradient, in a loop, an eighth of
     the time of XLA's convolutions for few channels. Elsewhere it is one of these.

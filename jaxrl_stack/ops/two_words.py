@@ -1,5 +1,6 @@
-"""Unsigned integers of 64 bits as two words, ``uint32[..., 2]`` (high word, low word): JAX has none of its own by
-default. Sums and differences wrap at 2**64; leading axes broadcast."""
+"""64-bit unsigned integers as two words, ``uint32[..., 2]`` (high, low), because JAX has no 64-bit integers by default.
+Sums and differences wrap at 2**64; leading axes broadcast.
+"""
 
 from __future__ import annotations
 

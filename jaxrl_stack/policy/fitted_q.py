@@ -168,7 +168,7 @@ def _table(
 
 
 def _q_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> jax.Array:
-    """Q of the recorded actions, float32 ``[N]``."""
+    """Q-values of the recorded actions, float32 ``[N]``."""
     observations, actions = table.observations[rows], table.actions[rows]
     if is_discrete:
         return jnp.take_along_axis(network(observations), actions[:, None], axis=-1)[:, 0]
@@ -176,7 +176,7 @@ def _q_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> ja
 
 
 def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> jax.Array:
-    """Mean of Q over the policy's actions, float32 ``[N]``."""
+    """Mean Q-value over the policy's actions, float32 ``[N]``."""
     observations, policy = table.observations[rows], table.policy[rows]
     if is_discrete:
         return jnp.sum(network(observations) * policy, axis=-1)

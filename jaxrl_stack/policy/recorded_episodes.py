@@ -35,7 +35,7 @@ class RecordedEpisodes(NamedTuple):
         return self.mask.sum(axis=1)
 
     def select(self, episodes: np.ndarray) -> RecordedEpisodes:
-        """Some of them, by their numbers."""
+        """Selects episodes by index."""
         longest = max(int(self.lengths[episodes].max(initial=0)), 1)
         cut = (self.rows[episodes, :longest], self.mask[episodes, :longest])
         return RecordedEpisodes(*cut, self.final_rows[episodes], self.terminated[episodes], self.num_left_out)

@@ -1,4 +1,4 @@
-"""The frames of many episodes in preallocated arrays, linked in time."""
+"""Memory of replay buffers: frames of many episodes in preallocated arrays, linked in time."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class FrameStore:
     # -------------------------------------------------------------------------------------------------------- reading
 
     def take(self, name: str, rows: np.ndarray) -> Any:
-        """A column at some rows, ``[*rows.shape, ...]``; a copy."""
+        """Copies a column at some rows, ``[*rows.shape, ...]``."""
         if name == Columns.OBS and self.num_frames > 1:
             return self._stacks(rows)
         return map_arrays(lambda leaf: leaf[rows], self.columns[name])

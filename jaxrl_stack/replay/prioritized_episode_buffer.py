@@ -189,7 +189,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
 
 def checked_weight(weight: float | None) -> float | None:
-    """The priority of new steps; None for the largest so far.
+    """Checks the priority for new steps; None selects the largest one so far.
 
     Raises:
         ValueError: If it is out of range.

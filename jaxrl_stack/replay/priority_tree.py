@@ -10,7 +10,7 @@ _SEARCHED_AT_ONCE = 4096
 
 
 class PriorityTree:
-    """A tree over non-negative priorities; all operations take many at once.
+    """Tree of non-negative priorities for proportional sampling. All operations are vectorised.
 
     Every node is the sum (and the minimum) of its children, recomputed from all of them when one changes: no rounding
     errors add up, and equal priorities make equal trees whatever happened before.

@@ -12,7 +12,7 @@ from jaxrl_stack.runs.stop import StopCriteria
 
 
 def make_display(criteria: StopCriteria, *, is_quiet: bool = False, is_plain: bool = False) -> Silence:
-    """The display for the present output: a notebook, a terminal, or a file.
+    """Creates the display for the current output: notebook, terminal or file.
 
     Args:
         criteria: Stop criteria, for the ETA.

@@ -135,7 +135,7 @@ class Lineage:
         return table_text(header, rows)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row for each copy, with the columns ``old/<setting>`` and ``new/<setting>``.
+        """DataFrame with a row for each copy, and the columns ``old/<setting>`` and ``new/<setting>``.
 
         Raises:
             ImportError: Without pandas: ``pip install pandas``.

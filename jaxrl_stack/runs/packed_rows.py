@@ -30,7 +30,7 @@ def packed(rows: np.ndarray) -> np.ndarray:
 
 
 def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: int, num_rows: int) -> np.ndarray:
-    """A table from blocks of `BLOCK_ROWS` rows, the last of which may have fewer.
+    """Joins blocks of `BLOCK_ROWS` rows to a table; the last block may have fewer rows.
 
     Args:
         blocks: Results of `packed`.

@@ -100,7 +100,7 @@ class PlainLines(Silence):
 
 
 def seconds_between_lines(elapsed: float) -> float:
-    """Waiting time until the next plain line, `elapsed` seconds into a run: a day has 200 lines."""
+    """Seconds until the next plain line, `elapsed` seconds after the start; a run of a day prints 200 lines."""
     return min(max(2.0, 0.05 * elapsed), 600.0)
 
 

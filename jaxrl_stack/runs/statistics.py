@@ -97,5 +97,5 @@ def returns_text(statistics: RunStatistics) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 iteration", "1,000 iterations"."""
+    """Number with its noun: "1 iteration", "1,000 iterations"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

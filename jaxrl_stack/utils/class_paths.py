@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def path_of(thing: type | Callable[..., Any]) -> str:
-    """``"module:Qualified.Name"`` of a class or function.
+    """Text ``"module:Qualified.Name"`` for a class or function.
 
     Raises:
         ValueError: If it cannot be found under that name again: a lambda, or something defined inside a function.

@@ -44,7 +44,7 @@ def from_int(n: int) -> np.ndarray:
 
 
 def of_steps(num_steps: Any) -> jax.Array:
-    """A count of env steps, a scalar, ``uint32[2]`` or None for 0, as ``uint32[2]``."""
+    """Converts a number of env steps (a scalar, ``uint32[2]``, or None for 0) to ``uint32[2]``."""
     steps = jnp.asarray(0 if num_steps is None else num_steps).astype(jnp.uint32)
     return steps if steps.ndim else jnp.stack([jnp.zeros_like(steps), steps])
 

@@ -37,7 +37,7 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
         self._old_pi = make_target_network(self.pi)
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """``[(encoder, its target), (policy head, its target)]``."""
+        """``[(network, its target network)]`` for the encoder and the policy head."""
         return [(self.encoder, self._old_encoder), (self.pi, self._old_pi)]
 
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:

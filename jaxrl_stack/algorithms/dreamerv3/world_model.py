@@ -255,7 +255,7 @@ class WorldModel(nnx.Module):
     # --------------------------------------------------------------------------------------------------------- heads
 
     def reward_of(self, features: jax.Array) -> jax.Array:
-        """float32 ``[...]``, the expected reward of a state."""
+        """Expected reward of a latent state, float32 ``[...]``."""
         return symexp(mean_in_symlog(self.reward, features))
 
     def continue_logits(self, features: jax.Array) -> jax.Array:
@@ -286,7 +286,7 @@ def mode(probs: jax.Array) -> jax.Array:
 
 
 def drawn(noise: jax.Array | None, probs: jax.Array) -> jax.Array:
-    """A sample of `straight_through_sample`; without noise the `mode`."""
+    """Draws from categorical distributions by `straight_through_sample`; without noise, returns the `mode`."""
     return mode(probs) if noise is None else straight_through_sample(noise, probs)
 
 

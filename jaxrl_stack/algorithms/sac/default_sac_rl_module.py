@@ -260,7 +260,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return values
 
     def _policy(self, batch: dict[str, Any]) -> tuple[jax.Array, dict[str, Any]]:
-        """``(action distribution inputs, {STATE_OUT: state} or {})``."""
+        """Runs the policy; returns ``(action distribution inputs, {STATE_OUT: state} or {})``."""
         batch, mask = split_action_mask(batch)
         encoded = self.pi_encoder(batch)
         return masked_logits(self.pi(encoded[ENCODER_OUT]), mask), state_out_of(encoded)

@@ -11,7 +11,7 @@ from jaxrl_stack.utils.class_paths import register_class
 
 @register_class
 def ornstein_uhlenbeck_noise(env: Any, spaces: Any) -> OrnsteinUhlenbeckNoise:
-    """Noise with enough correlation over time to drive a car up a hill."""
+    """Module-to-env connector function with time-correlated noise, which lets MountainCar's car reach the hill."""
     return OrnsteinUhlenbeckNoise(theta=0.15, sigma=0.3)
 
 

@@ -13,7 +13,7 @@ SampleShape = tuple[int, ...] | None
 
 
 class Distribution(abc.ABC):
-    """Batch of distributions over actions, an immutable value made from a module's outputs.
+    """Batch of action distributions, an immutable value created from a module's outputs.
 
     Shapes: the inputs of `from_logits` are `[..., required_input_dim]`; their leading axes are the batch
     shape. Samples are `sample_shape + batch shape + event shape`; `logp`, `entropy` and `kl` have the batch

@@ -228,7 +228,7 @@ class UpdatePrograms:
 
     @contextlib.contextmanager
     def guard(self, num_updates: int, go_on_from: Callable[[LearnerState], None]) -> Iterator[None]:
-        """Context manager for the call of a program that updates, and for the assignment of its state.
+        """Context manager around the call of an update program and the assignment of its state.
 
         Ctrl-C is deferred until both are done. If the program fails while it runs, and the donated state is lost, the
         learner continues from the last copy. Lost updates stay counted, so that ``weights_seq_no`` never decreases.

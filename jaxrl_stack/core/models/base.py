@@ -26,7 +26,9 @@ class Encoder(nnx.Module):
     """Whether it starts from its initial state where the column `RESETS` says so; see `RLModule.handles_resets`."""
 
     def get_initial_state(self) -> Any:
-        """Recurrent state at the start of an episode: a dict of arrays without batch axis; {} = stateless."""
+        """Recurrent state at the start of an episode: a dict of arrays without batch axis, {} for a stateless
+        encoder.
+        """
         return {}
 
     def has_inputs(self, inputs: dict[str, Any]) -> bool:

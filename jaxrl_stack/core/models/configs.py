@@ -250,7 +250,7 @@ class FreeLogStdMLPHeadConfig(_MLPConfig):
 
 @dataclasses.dataclass
 class CNNEncoderConfig(_OwnConfig):
-    """A `CNNEncoder`. `input_dims` is the shape of an image, `[height, width, channels]`.
+    """Config of a `CNNEncoder`. `input_dims` is the shape of an image, `[height, width, channels]`.
 
     Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`.
 

@@ -28,7 +28,7 @@ from jaxrl_stack.core.observation_keys import selected_observation
 
 
 class MLPEncoder(MLP, Encoder):
-    """An MLP over flat columns, side by side: `{column: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`.
+    """MLP over concatenated flat columns: `{column: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`.
 
     Args:
         columns: Names of the columns, in their order. Their widths add up to `input_dim`.

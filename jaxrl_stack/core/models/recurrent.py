@@ -93,7 +93,7 @@ CELLS = {"lstm": Cell(4, ("h", "c"), _lstm_step, _lstm_pull_back), "gru": Cell(3
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def unroll(cell: Cell, inputs: jax.Array, kernel: jax.Array, bias: Any, state: State, resets: Any) -> Any:
-    """A cell over all steps, with the same gradients as autodiff's.
+    """Runs a recurrent cell over all steps; gradients equal autodiff's.
 
     Autodiff adds the gradient of the kernel up step by step, a product of ``[H, B]`` and ``[B, k H]`` and a sum over a
     matrix in each, and keeps more of every step than its gradients need. Here it is one product over all steps, after

@@ -68,7 +68,7 @@ class PgxEnv(SuiteEnv):
         return picture(state, self._seen)
 
     def _others_move(self, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-        """The state at the agent's turn or at the end, and the sum of all rewards until then."""
+        """Plays other players' moves until the agent's turn or the end; returns the state and summed rewards."""
         if self.env.num_players == 1:
             return state, state.rewards
 

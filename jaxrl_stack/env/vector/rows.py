@@ -73,7 +73,7 @@ def row_splitter(space: gym.Space) -> Callable[[Any], Sequence[Any]]:
 
 
 def batch_converter(space: gym.Space) -> Callable[[Any], Any]:
-    """A function that gives a batch of actions the dtypes of `space`, the space of the whole batch.
+    """Returns a function that converts a batch of actions to the dtypes of `space`, the space of the whole batch.
 
     Parts of a `Box` are members of it, see `member_maker`.
     """

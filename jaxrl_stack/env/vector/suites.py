@@ -70,7 +70,7 @@ def available_cores() -> int:
 
 
 def channels_last(env: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
-    """`env` with images as convolutions in Flax take them, ``[H, W, C]``; `env` itself if it has them, or none.
+    """Wraps `env` so that images have Flax's axes ``[H, W, C]``; returns `env` if they do, or if it has no images.
 
     Images are uint8 boxes ``[C, H, W]`` or ``[S, H, W, C]`` (a stack of S images) whose first axis is the shortest.
     """

@@ -1,4 +1,4 @@
-"""APPO with a Ray actor that its runners and learners share."""
+"""APPO whose runners and learners share a Ray actor."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class AddIntrinsicRewards(ConnectorV2):
         return state, {**batch, DEFAULT_MODULE_ID: {**policy, Columns.REWARDS: rewards}, self.module_id: columns}
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
-        """``base`` with the ``delta`` of every device added; ``delta`` empty."""
+        """Adds every device's ``delta`` to ``base``, and empties ``delta``."""
         if not self.normalize:
             return state
         state = jax.tree.map(jnp.asarray, state)

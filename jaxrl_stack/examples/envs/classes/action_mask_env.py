@@ -1,4 +1,4 @@
-"""A random environment that allows some actions only."""
+"""Random environment in which only some actions are valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CartPole that crashes and stalls, for runs that have to survive it."""
+"""CartPole that crashes and stalls, to test fault tolerance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An environment that counts its steps."""
+"""Environment whose observations count the steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look first, then push: an environment that needs memory."""
+"""Environment that needs memory: the agent looks first and pushes later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An environment that leaks, to show that a test for leaks finds it."""
+"""Environment with a memory leak, to check that leak tests find it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
 
 class WindyMazeEnv(gym.Env):
-    """From S to F, by waiting (0) or going where the wind blows (1). F gives 100.
+    """Maze from S to F: action 0 waits, action 1 moves in the direction of the wind. Reaching F gives 100.
 
     Observations are ``((row, column), direction of the wind)``; the wind turns at random in every step.
     """

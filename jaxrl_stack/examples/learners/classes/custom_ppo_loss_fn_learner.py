@@ -1,4 +1,4 @@
-"""PPO whose loss keeps the mean weight of the network small."""
+"""PPO with a penalty on the mean weight of the network in its loss."""
 
 from __future__ import annotations
 

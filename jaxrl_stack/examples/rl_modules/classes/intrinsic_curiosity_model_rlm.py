@@ -1,4 +1,4 @@
-"""A model of the environment whose mistakes are rewards."""
+"""Model of the environment whose prediction errors serve as intrinsic rewards."""
 
 from __future__ import annotations
 

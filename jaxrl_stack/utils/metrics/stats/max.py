@@ -1,4 +1,4 @@
-"""The largest value of a series."""
+"""Statistic: the largest value of a series."""
 
 from __future__ import annotations
 

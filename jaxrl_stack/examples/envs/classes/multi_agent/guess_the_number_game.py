@@ -1,4 +1,4 @@
-"""One thinks of a number, the other asks for it."""
+"""Game of two agents: one picks a number, the other guesses."""
 
 from __future__ import annotations
 
