@@ -136,6 +136,12 @@ SLOW: tuple[Slow, ...] = (
     ),
     Slow(
         "test_docs.py",
+        "test_tutorials_run[self_play]",
+        kept_by="algorithms/test_tournament.py::test_the_same_seed_plays_the_same_games",
+        reason="the page's calls are those of the tests of tournaments",
+    ),
+    Slow(
+        "test_docs.py",
         "test_tutorials_run[tuning]",
         kept_by="runs/test_scheduled_sweep.py::test_the_worst_members_become_changed_copies_of_the_best",
         reason="the page's calls are those of the tests of scheduled sweeps",

@@ -311,6 +311,13 @@ TUTORIALS: dict[str, dict[str, str]] = {
         'wide.env_runners(num_envs_per_env_runner=4).rl_module(model_config={"fcnet_hiddens": [4]})\n'
         "sweep = run_sweep(wide,",
     },
+    "self_play": {
+        "runner=64, rollout_fragment_length=16": "runner=2, rollout_fragment_length=4",
+        "train_batch_size_per_learner=1024, minibatch_size=256, num_epochs=4": "train_batch_size_per_learner=8, "
+        "minibatch_size=8, num_epochs=1",
+        "range(3)": "range(1)",
+        "games=100": "games=4",
+    },
     "tuning": {
         'tuned("gymnax/CartPole-v1")': 'tuned("gymnax/CartPole-v1").training(train_batch_size_per_learner=128, '
         "minibatch_size=128, num_epochs=1).env_runners(num_envs_per_env_runner=8)"
