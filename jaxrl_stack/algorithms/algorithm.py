@@ -80,6 +80,7 @@ from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
 from jaxrl_stack.utils.devices import num_joined_processes, of_first_process
+from jaxrl_stack.utils.fingerprints import FINGERPRINT, fingerprint_of
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_ITERATION_TIMER, NUM_ENV_STEPS_SAMPLED_LIFETIME
 from jaxrl_stack.utils.notices import notice_once
@@ -471,6 +472,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._last_result = result
         config = self.config  # which a callback may change from the next iteration on
         self.log_result(result)
+        if config.results_dir and self.learner is not None:
+            # After callbacks, which may replace weights: of the parameters that a checkpoint of this iteration has.
+            result[FINGERPRINT] = fingerprint_of(self.learner.state.params)
         # A callback may have ended the run, as with Tune.
         self.stop_reason = None if self.stop_criteria is None else self.stop_criteria.reached(result)
         if self.stop_reason is not None:

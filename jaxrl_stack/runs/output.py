@@ -7,7 +7,6 @@ import datetime
 import json
 import logging
 import logging.handlers
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from jaxrl_stack.runs.origin import ORIGIN_FILE, write_end, write_origin
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import StopReason
 from jaxrl_stack.runs.trackers import RunInfo, Tracker, check_installed, start_trackers
-from jaxrl_stack.runs.writers import CONFIG_FILE, ResultWriter, as_json
+from jaxrl_stack.runs.writers import CONFIG_FILE, ResultWriter, as_json, curves_of
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 
 LOG_FILE = "log.txt"
@@ -75,8 +74,7 @@ class RunOutput:
         if self._writer is not None:
             self._writer.write(result, settings)
         if self._loggers:
-            numbers = numbers_of(result) | named_settings(settings)
-            values = {name: value for name, value in numbers.items() if math.isfinite(value)}
+            values = curves_of(numbers_of(result) | named_settings(settings))
             step = int(result["num_env_steps_sampled_lifetime"])
             for tracker in self._started_trackers():
                 tracker.log(values, step)

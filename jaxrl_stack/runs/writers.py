@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.runs.history import RESULT_FILE, TABLE_FILE, named_settings, numbers_of
+from jaxrl_stack.utils.fingerprints import FINGERPRINT
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.results import get_nested
 
@@ -32,7 +33,8 @@ class ResultWriter:
       null.
     * ``progress.csv``: one row per iteration, one column per number, ``"/"`` between the parts of a name. A number
       that only comes up later widens the table; it is empty in the rows before.
-    * TensorBoard events: one scalar per finite number; the step is ``num_env_steps_sampled_lifetime``.
+    * TensorBoard events: one scalar per finite number, without fingerprints; the step is
+      ``num_env_steps_sampled_lifetime``.
 
     A number that has been NaN from the beginning is not written, because it does not apply to the run. Later NaN, such
     as a diverged loss, is "nan" in the table and null in JSON.
@@ -85,7 +87,7 @@ class ResultWriter:
             self._json.flush()
             self._write_row(values)
             if self._events is not None:
-                self._events.write(step, {name: value for name, value in values.items() if math.isfinite(value)})
+                self._events.write(step, curves_of(values))
 
     def _write_row(self, values: Mapping[str, Any]) -> None:
         if self._columns is None:
@@ -158,6 +160,12 @@ class _EventFile:
     def close(self) -> None:
         """Closes the file."""
         self._records.close()
+
+
+def curves_of(values: Mapping[str, float]) -> dict[str, float]:
+    """Numbers of an iteration that trackers draw: the finite ones without fingerprints, whose size means nothing."""
+    prefix = f"{FINGERPRINT}/"
+    return {name: value for name, value in values.items() if math.isfinite(value) and not name.startswith(prefix)}
 
 
 def as_json(value: Any) -> Any:

@@ -126,7 +126,7 @@ _OF_RUNNERS = frozenset(
     for name in (*ENV_RUNNERS, "num_env_steps_sampled_lifetime_throughput")
 )
 _AT_THE_ROOT = frozenset(
-    {*(name.split("/")[0] for name in ROOT), *NOT_NUMBERS, "config", "evaluation", "learners", "profile"}
+    {*(name.split("/")[0] for name in ROOT), *NOT_NUMBERS, "config", "evaluation", "fingerprint", "learners", "profile"}
 )
 
 
