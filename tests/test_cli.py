@@ -483,6 +483,7 @@ def test_a_stop_path_that_leads_nowhere_ends_the_run_with_a_near_match(tmp_path,
 def test_what_a_result_holds_is_known_before(trained):
     directory, _ = trained
     config = PPOConfig().environment("gymnax/CartPole-v1").update_from_dict({**SMALL, "evaluation_interval": 2})
+    config.reporting(results_dir=directory)
     result = json.loads((directory / "result.json").read_text().splitlines()[-1])
     names = [name for name, value in flatten_result(result).items() if value is None or type(value) in (int, float)]
     StopCriteria(dict.fromkeys(names, 1e300)).check_names(known_result(config))
@@ -529,6 +530,8 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ([*TRAIN, "--seeds", "2"], "--stop is missing. Say when each seed ends"),
         ([*TRAIN, "--seeds", "2", "--seed", "0"], "--seed: is one seed, and --seeds N trains 0 to N - 1. Leave it out"),
         ([*TRAIN, "--seeds", "2", "--checkpoint-freq", "1"], "--checkpoint-freq: saves one run"),
+        ([*TRAIN, "--seeds", "2", "--num-to-keep", "1"], "--num-to-keep: saves one run"),
+        ([*TRAIN, "--num-to-keep", "2"], "--checkpoint-freq, which is missing. Add --checkpoint-freq 10."),
         ([*TRAIN, "--seeds", "2", "--plateau", '{"patience": 9}'], "--plateau: ends one run"),
         ([*TRAIN, "--results-dir", str(ROOT)], "exists and is not empty. Name a new directory."),
         ([*TRAIN, "--lr", "0.1"], "--lr is a setting, no option: write --set lr=0.1"),

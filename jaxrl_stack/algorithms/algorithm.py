@@ -76,6 +76,7 @@ from jaxrl_stack.runs.output import RunOutput
 from jaxrl_stack.runs.result import Result, ResultPart
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
+from jaxrl_stack.runs.stored_checkpoints import StoredCheckpoints
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
@@ -131,6 +132,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         stop_criteria: Goals of the running `learn`. Reaching one sets ``result["done"]``. None outside of `learn`.
         stop_reason: The goal that the last result has reached, in words; None if it has reached none.
         best: Highest mean return so far and the path of its checkpoint; None without ``reporting(keep_best=...)``.
+        stored_checkpoints: Checkpoints of ``reporting(checkpoint_frequency=...)``: ``paths`` has those that are kept.
     """
 
     # --------------------------------------------------------------------------------------------------- building
@@ -259,6 +261,12 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.stop_reason: StopReason | None = None
         self.history = History()
         self.best = self._new_best(config)
+        self.stored_checkpoints = StoredCheckpoints(
+            lambda path: self.save_to_path(path, blocking=False),
+            frequency=config.checkpoint_frequency,
+            num_to_keep=config.num_to_keep,
+            max_bytes=config.checkpoint_max_bytes,
+        )
 
     def _new_best(self, config: AlgorithmConfig) -> Best | None:
         evaluates = bool(config.evaluation_interval)
@@ -487,6 +495,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             # In joined processes all take part in saving, and the first one knows where.
             folder = of_first_process(lambda: os.path.join(str(self.output.directory), FOLDER))
             self.best.path = self.save_to_path(folder)
+        self.stored_checkpoints.after_iteration(self.output.directory, self.iteration)
 
     def log_result(self, result: dict[str, Any]) -> None:
         """Called with every iteration's result before `train` returns it; calls ``on_train_result``."""
@@ -517,7 +526,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     ) -> Result:
         """Trains until a goal is reached, and shows the progress.
 
-        Ctrl-C ends it after the running iteration. The training state is kept, and training can continue.
+        Ctrl-C ends it after the running iteration. The training state is kept, and training can continue. With
+        ``reporting(checkpoint_frequency=...)``, the last iteration is stored in each case.
 
         Args:
             until: The goal, as in Ray Tune: ``{"env_runners/episode_return_mean": 475, "time_total_s": 60}`` stops when
@@ -1076,6 +1086,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 return False
         self._config = config
         self._offline_evaluations.use_config(config)
+        self.stored_checkpoints.close()
         self._start_anew(config, callbacks)
         self.output.close()
         self.output = self._new_output(config)
@@ -1294,6 +1305,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             stack.callback(self.driver.stop)
             stack.callback(self._offline_evaluations.stop)
             stack.callback(self.output.close)
+            stack.callback(self.stored_checkpoints.close)
 
     def _check_is_running(self) -> None:
         if self._is_stopped:

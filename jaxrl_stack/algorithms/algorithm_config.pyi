@@ -264,6 +264,9 @@ class AlgorithmConfig(Plain):
     min_sample_timesteps_per_iteration: int | None
     results_dir: str | os.PathLike[str] | None
     keep_best: bool | str
+    checkpoint_frequency: int | None
+    num_to_keep: int | Literal["sparse"] | None
+    checkpoint_max_bytes: int | str | None
     loggers: Collection[str] | dict[str, dict[str, Any]] | None
     log_gradients: bool
     stats_cls_lookup: dict[str, type[StatsBase]]
@@ -516,6 +519,9 @@ class AlgorithmConfig(Plain):
         min_sample_timesteps_per_iteration: int | None | type[NotProvided] = ...,
         results_dir: str | os.PathLike[str] | None | type[NotProvided] = ...,
         keep_best: bool | str | type[NotProvided] = ...,
+        checkpoint_frequency: int | None | type[NotProvided] = ...,
+        num_to_keep: int | Literal["sparse"] | None | type[NotProvided] = ...,
+        checkpoint_max_bytes: int | str | None | type[NotProvided] = ...,
         loggers: Collection[str] | dict[str, dict[str, Any]] | None | type[NotProvided] = ...,
         log_gradients: bool | type[NotProvided] = ...,
         custom_stats_cls_lookup: dict[str, type[StatsBase]] | type[NotProvided] = ...,

@@ -11,7 +11,16 @@ import gymnasium as gym
 import jax
 import numpy as np
 
-from jaxrl_stack.algorithms.setting_checks import boolean, check_of, function_of, instance, number, one_of, subclass_of
+from jaxrl_stack.algorithms.setting_checks import (
+    boolean,
+    check_of,
+    function_of,
+    instance,
+    integer,
+    number,
+    one_of,
+    subclass_of,
+)
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
@@ -21,6 +30,7 @@ from jaxrl_stack.core.rl_module.rl_module import MultiRLModule, MultiRLModuleSpe
 from jaxrl_stack.env.param_ranges import FORMS, range_problem, stored_form
 from jaxrl_stack.offline.estimators import estimators_of
 from jaxrl_stack.runs.trackers import TRACKERS
+from jaxrl_stack.utils.memory import parse_bytes
 from jaxrl_stack.utils.metrics.stats import StatsBase
 from jaxrl_stack.utils.policy_spec import PolicySpec
 from jaxrl_stack.utils.signatures import call_problem
@@ -242,6 +252,26 @@ def kept(value: Any) -> str | None:
     if boolean(value) is None or (isinstance(value, str) and value):
         return None
     return "True, False, or the path of a number in results, such as 'env_runners/agent_episode_returns_mean/a'"
+
+
+@check_of('int | Literal["sparse"]')
+def number_to_keep(value: Any) -> str | None:
+    if value == "sparse" or integer(1)(value) is None:
+        return None
+    return "an integer of at least 1, 'sparse', or None for all"
+
+
+@check_of("int | str")
+def bytes_to_keep(value: Any) -> str | None:
+    if integer(1)(as_bytes(value)) is None:
+        return None
+    return "a size with a unit, such as '20 GB' or '500 MiB', an integer of at least 1 (bytes), or None for no limit"
+
+
+def as_bytes(value: Any) -> Any:
+    """The number of bytes of a text such as "20 GB"; other values are unchanged."""
+    size = parse_bytes(value) if isinstance(value, str) else None
+    return value if size is None else size
 
 
 @check_of("bool | float | None")

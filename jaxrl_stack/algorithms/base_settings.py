@@ -468,6 +468,16 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "evaluations if there are any, else of training, with the sum of several agents. A path such as "
             "'env_runners/agent_episode_returns_mean/a' selects another number of results.",
             ALGORITHM),
+        host("checkpoint_frequency", None, integer(1),
+            "Number of iterations from one checkpoint in `results_dir` to the next: 'checkpoint_000010', "
+            "'checkpoint_000020', ... `learn` also stores the last iteration. None stores none.", ALGORITHM),
+        host("num_to_keep", None, checks.number_to_keep,
+            "Number of the newest checkpoints to keep. 'sparse' keeps the newest and, going back, checkpoints at "
+            "distances that double; it also postpones checkpoints until saving takes at most 2 % of the time. None "
+            "keeps all.", ALGORITHM),
+        host("checkpoint_max_bytes", None, checks.bytes_to_keep,
+            "Maximum size of all kept checkpoints together, replay buffers included: '20 GB', '500 MiB', or a number "
+            "of bytes. The newest is always kept. None is no limit.", ALGORITHM, convert=checks.as_bytes),
         host("loggers", None, checks.loggers,
             "Trackers that get every iteration, by name ('wandb', 'mlflow', 'trackio'), or name → arguments of the "
             "tracker's start function.", ALGORITHM, convert=checks.with_options),

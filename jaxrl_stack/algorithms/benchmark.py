@@ -29,6 +29,7 @@ from jaxrl_stack.runs.series import MAX_GROUPS, Trial, check_until, chosen_seeds
 from jaxrl_stack.runs.series_folder import SeriesFolder, has_progress
 from jaxrl_stack.runs.series_processes import train_in_processes
 from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
 from jaxrl_stack.runs.writers import as_json
 
 if TYPE_CHECKING:
@@ -207,7 +208,7 @@ def _why_not(config: AlgorithmConfig) -> str | None:
     """Reason why an algorithm does not support its environment; None if it does."""
     in_this_process = config.copy(copy_frozen=False).env_runners(num_env_runners=0).learners(num_learners=0)
     try:
-        in_this_process.reporting(results_dir=None, keep_best=False).build_algo().stop()
+        in_this_process.reporting(**WITHOUT_FOLDER).build_algo().stop()
     except ValueError as error:
         return str(error)
     return None

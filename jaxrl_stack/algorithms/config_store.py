@@ -12,6 +12,7 @@ from jaxrl_stack.algorithms.model_settings import given_settings
 from jaxrl_stack.algorithms.setting_values import DefaultNumber, as_dict, copy_value, is_record, is_search_space, same
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
+from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.from_config import NotProvided
 from jaxrl_stack.utils.notices import notice_once
@@ -41,7 +42,7 @@ INTERNAL_DEFAULTS: dict[str, Any] = {
 }
 """Attributes that are no settings but may be set by subclasses and builders."""
 
-NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir", "results_dir", "keep_best", "loggers"})
+NOT_IN_CHECKPOINTS = frozenset({"compilation_cache_dir", "loggers", *WITHOUT_FOLDER})
 """Settings of one process on one machine. Compiled programs are read, and run, from where the first one points to; a
 checkpoint does not say where others write."""
 

@@ -88,21 +88,36 @@ def validate(config: AlgorithmConfig) -> None:
     _validate_asynchronous_sampling(config)
     _validate_output(config)
     _validate_replayable_episodes(config)
-    if config.keep_best and not config.results_dir and not config.in_evaluation:
-        config._value_error(
-            f"reporting(keep_best={config.keep_best!r}) needs a folder for the checkpoint. Set "
-            f"reporting(results_dir='results/first')."
-        )
-    if str(config.keep_best).startswith("evaluation/") and not (config.evaluation_interval or config.in_evaluation):
-        config._value_error(
-            f"reporting(keep_best={config.keep_best!r}) needs evaluations. Set evaluation(evaluation_interval=10)."
-        )
+    if not config.in_evaluation:
+        _validate_checkpoints(config)
     if jax.distributed.is_initialized():
         _validate_for_joined_processes(config)
     _validate_normalization(config)
     if config.samples_on_device:
         config._validate_for_device()
     _note_settings_without_effect(config)
+
+
+def _validate_checkpoints(config: AlgorithmConfig) -> None:
+    """Refuses checkpoints without a folder, and limits without checkpoints."""
+    for name in ("keep_best", "checkpoint_frequency"):
+        value = getattr(config, name)
+        if value and not config.results_dir:
+            config._value_error(
+                f"reporting({name}={value!r}) needs a folder for the checkpoints. Set "
+                f"reporting(results_dir='results/first')."
+            )
+    for name in ("num_to_keep", "checkpoint_max_bytes"):
+        value = getattr(config, name)
+        if value is not None and config.checkpoint_frequency is None:
+            config._value_error(
+                f"reporting({name}={value!r}) limits stored checkpoints, and the run stores none. Set "
+                f"reporting(checkpoint_frequency=10)."
+            )
+    if str(config.keep_best).startswith("evaluation/") and not config.evaluation_interval:
+        config._value_error(
+            f"reporting(keep_best={config.keep_best!r}) needs evaluations. Set evaluation(evaluation_interval=10)."
+        )
 
 
 def _check_values(config: AlgorithmConfig) -> None:

@@ -13,6 +13,7 @@ from jaxrl_stack.runs.output import free_directory
 from jaxrl_stack.runs.run import DIVERGED, Run, distinct_names, folder_of
 from jaxrl_stack.runs.statistics import RunStatistics, counted, duration
 from jaxrl_stack.runs.stop import StopCriteria, StopReason
+from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
 from jaxrl_stack.runs.sweep import Sweep
 from jaxrl_stack.runs.writers import as_json
 
@@ -164,9 +165,8 @@ def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
 
 def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> AlgorithmConfig:
     """Unfrozen copy of a member's config for a single algorithm, which writes to `results_dir` and uses no trackers."""
-    return config.copy(copy_frozen=False).reporting(
-        results_dir=results_dir, keep_best=False if results_dir is None else config.keep_best
-    )
+    own = config.copy(copy_frozen=False)
+    return own.reporting(**WITHOUT_FOLDER) if results_dir is None else own.reporting(results_dir=results_dir)
 
 
 def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> list[Run]:

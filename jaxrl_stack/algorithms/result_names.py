@@ -6,8 +6,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.core import DEFAULT_AGENT_ID, DEFAULT_MODULE_ID
+from jaxrl_stack.utils.fingerprints import FINGERPRINT
 from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
-from jaxrl_stack.utils.results import empty_result, is_name_at_the_root
+from jaxrl_stack.utils.results import NAN, empty_result, is_name_at_the_root
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -28,12 +29,15 @@ def result_template(
         module_ids: Modules that sample and learn.
         agent_ids: Agents of the environment.
     """
-    return empty_result(
+    result = empty_result(
         module_ids,
         agent_ids=list(map(str, agent_ids)),
         loss_keys=config.learner_class.all_result_names(),
         evaluation=bool(config.evaluation_interval),
     )
+    if config.results_dir and not config.num_learners:
+        result[FINGERPRINT] = {"low": NAN, "high": NAN}
+    return result
 
 
 def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_MODULE_ID,)) -> dict[str, Any] | None:

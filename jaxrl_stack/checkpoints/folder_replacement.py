@@ -1,4 +1,4 @@
-"""Atomic replacement of folders, also if a process is killed during it."""
+"""Atomic replacement and removal of folders, also if a process is killed during it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ def replaced(target: Path) -> Iterator[Path]:
             shutil.rmtree(aside, ignore_errors=True)
 
 
+def remove(target: Path) -> None:
+    """Removes a folder: at no moment, a part of it has its name. The next call for a folder next to it also removes
+    what a killed process has left.
+    """
+    with _writing:
+        gone = target.with_name(f".{target.name}.gone.{os.getpid()}.{secrets.token_hex(4)}")
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(target, gone)
+        for left in _beside(target, "gone", of_any_name=True):
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def put_back(target: Path) -> None:
     """Restores a folder whose replacement was interrupted after it was moved away."""
     for old in _beside(target, "old"):
@@ -50,8 +62,9 @@ def put_back(target: Path) -> None:
             os.rename(old, target)
 
 
-def _beside(target: Path, kinds: str) -> list[Path]:
-    name = re.compile(rf"\.{re.escape(target.name)}\.({kinds})\.\d+\.[0-9a-f]{{8}}")
+def _beside(target: Path, kinds: str, *, of_any_name: bool = False) -> list[Path]:
+    stem = ".+" if of_any_name else re.escape(target.name)
+    name = re.compile(rf"\.{stem}\.({kinds})\.\d+\.[0-9a-f]{{8}}")
     return [path for path in target.parent.iterdir() if name.fullmatch(path.name)] if target.parent.is_dir() else []
 
 

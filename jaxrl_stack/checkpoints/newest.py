@@ -1,13 +1,34 @@
-"""The newest checkpoint in a run's directory."""
+"""The checkpoints in a run's directory."""
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 
 _NAME = re.compile(r"checkpoint_(\d+)")
+
+
+def name_of(iteration: int) -> str:
+    """Name of the folder of an iteration's checkpoint in a run's directory."""
+    return f"checkpoint_{iteration:06d}"
+
+
+def checkpoints_in(directory: str | os.PathLike[str]) -> dict[int, Path]:
+    """The complete checkpoints of algorithms in a run's directory by number, the oldest first; {} without a directory.
+
+    Args:
+        directory: Folder of a run of ``jaxrl train`` or of ``reporting(results_dir=...)``, or of a trial of Tune.
+    """
+    folder = Path(directory)
+    found = {
+        int(match[1]): path
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := _NAME.fullmatch(path.name)) and (path / ALGORITHM_METADATA_FILE).exists()
+    }
+    return dict(sorted(found.items()))
 
 
 def newest_checkpoint(path: str) -> str:
@@ -20,12 +41,6 @@ def newest_checkpoint(path: str) -> str:
         The ``checkpoint_<number>`` in it with the highest number. Without one, `path` itself, which may be a
         checkpoint, a path in an object store, or a missing path.
     """
-    directory = Path(path)
-    if not directory.is_dir() or (directory / ALGORITHM_METADATA_FILE).exists():
+    if Path(path, ALGORITHM_METADATA_FILE).exists():
         return path
-    found = {
-        int(match[1]): folder
-        for folder in directory.iterdir()
-        if (match := _NAME.fullmatch(folder.name)) and (folder / ALGORITHM_METADATA_FILE).exists()
-    }
-    return str(found[max(found)]) if found else path
+    return str([path, *checkpoints_in(path).values()][-1])

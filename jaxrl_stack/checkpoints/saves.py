@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import threading
+import time
 from collections.abc import Callable
 
 _MAX_WAITING = 4
@@ -17,6 +18,7 @@ class Saves:
         self._lock = threading.Lock()
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: list[tuple[str, concurrent.futures.Future[None]]] = []
+        self._seconds: dict[str, float] = {}
         # Before the pools of this process close, at its end, which other file systems need; `atexit` is later.
         threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -26,15 +28,30 @@ class Saves:
             self.wait(path)
             task()
             return
+
+        def timed() -> None:
+            started = time.perf_counter()
+            try:
+                task()
+            finally:
+                self._seconds[path] = time.perf_counter() - started
+
+        self._seconds.pop(path, None)
         with self._lock:
             waiting = [future for _, future in self._running if not future.done()]
-            self._running.append((path, self._pool.submit(task)))
+            self._running.append((path, self._pool.submit(timed)))
         # Each holds a copy of its state: saving faster than the disk takes it has to wait.
         concurrent.futures.wait(waiting[: 1 - _MAX_WAITING])
 
     def wait(self, path: str | None = None) -> None:
         """Waits for the saves to a path, to a folder that contains it, or for all; raises their errors."""
         self._collect(lambda key, future: path is None or f"{path}{os.sep}".startswith(f"{key}{os.sep}"))
+
+    def seconds(self, path: str) -> float | None:
+        """Duration of the last save to a path in the other thread, whether it succeeded or not; None while it waits or
+        runs, and without one.
+        """
+        return self._seconds.get(path)
 
     def raise_failed(self) -> None:
         """Raises the errors of finished saves."""

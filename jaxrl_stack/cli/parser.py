@@ -211,6 +211,12 @@ def _steps(text: str) -> int:
     return int(number)
 
 
+def _number_to_keep(text: str) -> int | str:
+    if text == "sparse" or (text.isdecimal() and int(text) >= 1):
+        return text if text == "sparse" else int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1, or sparse")
+
+
 # What argparse calls them: "invalid integer value: 'x'".
 _positive.__name__, _share.__name__, _steps.__name__ = "integer", "number", "number"
 
@@ -388,6 +394,12 @@ def _add_train(add: Callable[..., _Parser]) -> None:
         "--results-dir", metavar="DIR", help="where to write (default: results/ALGO_ENV_TIME in the working directory)"
     )
     results.add_argument("--checkpoint-freq", type=_positive, metavar="N", help="checkpoint every N iterations, too")
+    results.add_argument(
+        "--num-to-keep",
+        type=_number_to_keep,
+        metavar="N",
+        help="keep the newest N checkpoints, or with 'sparse' the newest and older ones at distances that double",
+    )
     results.add_argument(
         "--keep-best",
         action="store_true",

@@ -17,7 +17,7 @@ from jaxrl_stack.cli.common import CliError, wrong_input
 from jaxrl_stack.cli.experiment import algo_name, experiment
 from jaxrl_stack.runs.displays import make_display
 from jaxrl_stack.runs.history import RESULT_FILE
-from jaxrl_stack.runs.learn import CTRL_C, learn
+from jaxrl_stack.runs.learn import learn
 from jaxrl_stack.runs.origin import write_origin
 from jaxrl_stack.runs.progress import Silence
 from jaxrl_stack.runs.stop import StopCriteria, StopError
@@ -39,6 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seeds is not None:
         return _run_seeds(arguments)
     config, criteria, origin = experiment(arguments)
+    _set_checkpoints(config, arguments)
     directory = results_directory(arguments, config)
     display = make_display(criteria, is_quiet=arguments.quiet, is_plain=arguments.no_progress)
     display.header(f"{algo_name(config)} in {env_name(config.env)}: {origin}")
@@ -56,6 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
             algo.stop()
     print("\n".join(closing_lines), flush=True)
     return 130 if is_interrupted else 0
+
+
+def _set_checkpoints(config: AlgorithmConfig, arguments: argparse.Namespace) -> None:
+    if arguments.checkpoint_freq is not None:
+        config.reporting(checkpoint_frequency=arguments.checkpoint_freq)
+    if arguments.num_to_keep is not None:
+        if config.checkpoint_frequency is None:
+            missing = "limits checkpoints of --checkpoint-freq, which is missing. Add --checkpoint-freq 10."
+            raise CliError(f"--num-to-keep {arguments.num_to_keep}: {missing}")
+        config.reporting(num_to_keep=arguments.num_to_keep)
 
 
 def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, prefix: str = "") -> pathlib.Path:
@@ -110,28 +121,19 @@ def _train(
     Returns:
         The closing lines, and whether Ctrl-C ended the run.
     """
-    checkpoint: str | None = None
-
-    def save_if_due(reason: str) -> None:
-        nonlocal checkpoint
-        is_due = arguments.checkpoint_freq is not None and algo.iteration % arguments.checkpoint_freq == 0
-        is_last = bool(reason) and (arguments.checkpoint_at_end or reason == CTRL_C)
-        path = str(directory / f"checkpoint_{algo.iteration:06d}")
-        checkpoint = str(algo.save_to_path(path)) if is_due or is_last else None
-
     try:
-        outcome = learn(algo, criteria, display, after_iteration=save_if_due)
+        outcome = learn(algo, criteria, display, checkpoint_at_end=arguments.checkpoint_at_end)
     except StopError as error:
         raise CliError(str(error)) from error
     lines = outcome.lines(directory)
-    if checkpoint is not None:
-        command = ["jaxrl", "evaluate", checkpoint]
+    if outcome.checkpoint is not None:
+        command = ["jaxrl", "evaluate", str(outcome.checkpoint)]
         # Code that is not this package's is not in the checkpoint.
         if arguments.config_file is not None and arguments.config_file.endswith(".py"):
             command += ["--config-file", arguments.config_file]
         elif ":" in env_name(algo.config.env):
             command += ["--env", env_name(algo.config.env)]
-        lines += [f"Checkpoint: {checkpoint}", f"Evaluate:   {shlex.join(command)}"]
+        lines.append(f"Evaluate:   {shlex.join(command)}")
     return lines, outcome.is_interrupted
 
 
@@ -142,6 +144,7 @@ _OF_ONE_RUN = {
     "restore": "goes on with one run",
     "plateau": "ends one run, and seeds are compared over as many steps",
     "checkpoint_freq": "saves one run",
+    "num_to_keep": "saves one run",
     "no_progress": "shows one run",
 }
 """Option that `jaxrl train --seeds` refuses -> why."""

@@ -11,6 +11,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -37,12 +38,14 @@ class Outcome:
         statistics: Sums over the run.
         reason: The criterion that ended it, in words, or "Ctrl-C".
         best: The best state with its checkpoint; None if none is kept.
+        checkpoint: Stored checkpoint of the last iteration; None if there is none.
     """
 
     result: Result
     statistics: RunStatistics
     reason: str
     best: Best | None = None
+    checkpoint: Path | None = None
 
     @property
     def is_interrupted(self) -> bool:
@@ -66,6 +69,7 @@ class Outcome:
             f"{done.steps_per_second_overall:,.0f} steps/s, and {duration(done.compile_seconds)} of compiling",
             *files,
             *([f"Best:       {self.best}"] if self.best is not None and self.best.path is not None else []),
+            *([] if self.checkpoint is None else [f"Checkpoint: {self.checkpoint}"]),
         ]
 
 
@@ -75,6 +79,8 @@ def learn(
     display: Silence,
     task: str = "compiling the training program",
     after_iteration: Callable[[str], object] | None = None,
+    *,
+    checkpoint_at_end: bool | None = None,
 ) -> Outcome:
     """Trains until a criterion is reached, or until Ctrl-C, which ends training after the running iteration.
 
@@ -86,6 +92,8 @@ def learn(
         display: Display of the run.
         task: Description of the slow work in the first iteration.
         after_iteration: Called with the reason to stop, in words, which is empty while training continues.
+        checkpoint_at_end: Whether to store the last iteration in the run's folder. False does so after Ctrl-C only;
+            None, if the run stores checkpoints.
 
     Raises:
         StopError: After the first iteration, if a criterion names a number that results do not have.
@@ -106,9 +114,10 @@ def learn(
                 reason = of_first_process(functools.partial(_reason_to_stop, algo.stop_reason, result, interruption))
                 if after_iteration is not None:
                     after_iteration(reason)
+                checkpoint = _last_checkpoint(algo, reason, checkpoint_at_end) if reason else None
                 display.iteration(result, statistics, is_last=bool(reason))
                 if reason:
-                    outcome = Outcome(result, statistics, reason, algo.best)
+                    outcome = Outcome(result, statistics, reason, algo.best, checkpoint)
                     why = algo.stop_reason or StopReason(reason, is_goal=False)
                     algo.output.note_end(why, "\n".join(outcome.lines()))
                     return outcome
@@ -117,6 +126,16 @@ def learn(
         raise
     finally:
         algo.stop_criteria = None
+
+
+def _last_checkpoint(algo: Algorithm, reason: str, at_end: bool | None) -> Path | None:
+    """Stores the last iteration if it is wanted; returns its checkpoint, or None if there is none."""
+    stored, directory = algo.stored_checkpoints, algo.output.directory
+    is_wanted = stored.frequency is not None if at_end is None else at_end or reason == CTRL_C
+    if is_wanted:
+        return stored.save_last(directory, algo.iteration)
+    stored.close()
+    return stored.paths.get(algo.iteration)
 
 
 def _reason_to_stop(reached: str | None, result: Result, interruption: Interruption) -> str:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.runs.history import TABLES, History
 from jaxrl_stack.runs.origin import how_it_ended, read_origin, run_origin
+from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
 from jaxrl_stack.runs.writers import CONFIG_FILE, as_json
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
 
 # Settings in which runs of one group may differ: they say nothing about what is learned.
-_NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "results_dir", "keep_best", "loggers"}
+_NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "loggers", *WITHOUT_FOLDER}
 
 
 DIVERGED = "diverged"

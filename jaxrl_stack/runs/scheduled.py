@@ -173,11 +173,12 @@ def check_scheduled(
             f"{where}(scheduler=...): runs differ in {', '.join(names)}, which one program cannot serve. Remove it "
             "from the space, and call run_sweep once for each value."
         )
-    if first.keep_best:
-        raise ValueError(
-            f"{where}(scheduler=...): reporting(keep_best=True) is not supported. Set "
-            f"config.reporting(keep_best=False)."
-        )
+    for name, off in (("keep_best", False), ("checkpoint_frequency", None)):
+        if value := getattr(first, name):
+            raise ValueError(
+                f"{where}(scheduler=...): reporting({name}={value!r}) is not supported. Set "
+                f"config.reporting({name}={off})."
+            )
     if isinstance(schedule, PBT):
         _check_mutations(schedule, trials, first, space, where)
 

@@ -18,6 +18,7 @@ from jaxrl_stack.runs.plots import plot_runs
 from jaxrl_stack.runs.run import Run, folder_of, run_name
 from jaxrl_stack.runs.series_folder import Measure, SeriesFolder
 from jaxrl_stack.runs.stop import StopCriteria, Until
+from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.memory import TooManyError
@@ -131,7 +132,7 @@ class Trial:
 
     def without_folder(self) -> Trial:
         """Returns the run with ``results_dir=None``, so that it writes no files."""
-        return dataclasses.replace(self, base=self.base.copy(copy_frozen=False).reporting(results_dir=None))
+        return dataclasses.replace(self, base=self.base.copy(copy_frozen=False).reporting(**WITHOUT_FOLDER))
 
 
 def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:

@@ -72,11 +72,12 @@ class SeriesFolder:
         # NaN is not above 0.
         if not (isinstance(checkpoint_seconds, int | float) and checkpoint_seconds > 0):
             raise ValueError(f"{where}(checkpoint_seconds={checkpoint_seconds!r}): must be above 0.")
-        if base.keep_best:
-            raise ValueError(
-                f"{where}: reporting(keep_best=True) cannot be combined with checkpoints of a series. "
-                f"Set config.reporting(keep_best=False)."
-            )
+        for name, off in (("keep_best", False), ("checkpoint_frequency", None)):
+            if value := getattr(base, name):
+                raise ValueError(
+                    f"{where}: reporting({name}={value!r}) cannot be combined with checkpoints of a series. "
+                    f"Set config.reporting({name}={off})."
+                )
         self._content = {
             "settings": as_json(base.to_dict()),
             "runs": [{"seed": seed, "settings": as_json(settings)} for seed, settings in runs],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -147,6 +148,19 @@ def format_bytes(num_bytes: float) -> str:
             break
         size, unit = size / 1024, larger
     return f"{size:.3g} {unit}" if abs(size) < 999.5 else f"{size:,.0f} {unit}"
+
+
+_SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?)b\s*", re.IGNORECASE)
+
+
+def parse_bytes(text: str) -> int | None:
+    """Number of bytes of a size with a unit, such as "20 GB" (powers of 1000) or "1.5 GiB" (of 1024); None if it is
+    something else.
+    """
+    found = _SIZE.fullmatch(text)
+    if found is None or (found[3] and not found[2]):
+        return None
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " "))
 
 
 def require_memory(estimate: MemoryEstimate, limit: int | None, *, where: str, remedy: str) -> None:

@@ -1,0 +1,249 @@
+"""Checkpoints in the folder of a run, saved and removed as ``reporting(checkpoint_frequency=...)`` configures."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from jaxrl_stack.checkpoints.folder_replacement import remove
+from jaxrl_stack.checkpoints.newest import name_of
+from jaxrl_stack.checkpoints.saves import saves
+from jaxrl_stack.utils.devices import of_first_process
+from jaxrl_stack.utils.memory import format_bytes
+from jaxrl_stack.utils.notices import notice_once
+
+WITHOUT_FOLDER = {
+    "results_dir": None,
+    "keep_best": False,
+    "checkpoint_frequency": None,
+    "num_to_keep": None,
+    "checkpoint_max_bytes": None,
+}
+"""Settings of `reporting` for a run that writes no files."""
+
+LARGEST_SHARE = 0.02
+"""Share of a run's time that saving takes at most with ``num_to_keep="sparse"``."""
+
+
+class _Kept(NamedTuple):
+    """A complete checkpoint.
+
+    Attributes:
+        path: Folder of the checkpoint.
+        number: Number of this save among all saves of the run, from 1.
+        num_bytes: Size of its files.
+    """
+
+    path: Path
+    number: int
+    num_bytes: int
+
+
+class _Pending(NamedTuple):
+    """A checkpoint that a thread writes.
+
+    Attributes:
+        path: Folder of the checkpoint.
+        iteration: Iteration of the checkpoint.
+        seconds: Time that the run has waited for it.
+    """
+
+    path: Path
+    iteration: int
+    seconds: float
+
+
+class StoredCheckpoints:
+    """Saves checkpoints of a run in its folder, and removes those that the run does not keep.
+
+    One checkpoint is written at a time, in the background. The new one is complete before others are removed. Only
+    checkpoints that this object has saved are removed.
+
+    With ``num_to_keep="sparse"``, saving takes at most 2 % of the run's time: after a checkpoint, the next one waits 50
+    times as long as it took, and a later iteration is saved instead. The first and the last one do not wait.
+
+    Args:
+        save: Function that writes a checkpoint to a path in the background:
+            ``lambda path: algorithm.save_to_path(path, blocking=False)``. All joined processes call it.
+        frequency: Iterations from one checkpoint to the next; None saves only what `save_last` asks for.
+        num_to_keep: Number of the newest checkpoints to keep; "sparse" also keeps older ones at distances that double;
+            None keeps all.
+        max_bytes: Maximum size of all checkpoints together, of which the newest is always kept; None is no limit.
+    """
+
+    def __init__(
+        self,
+        save: Callable[[str], object],
+        *,
+        frequency: int | None = None,
+        num_to_keep: int | Literal["sparse"] | None = None,
+        max_bytes: int | None = None,
+    ):
+        self.frequency, self._num_to_keep, self._max_bytes = frequency, num_to_keep, max_bytes
+        self._save = save
+        self._kept: dict[int, _Kept] = {}
+        self._pending: _Pending | None = None
+        self._num_saves, self._next_at = 0, 0.0
+        # Iterations: the last one seen, the last one saved, and those of a course that a restore has given up.
+        self._seen = self._saved = 0
+        self._given_up: set[int] = set()
+
+    @property
+    def paths(self) -> dict[int, Path]:
+        """Folders of the complete checkpoints by iteration, the oldest first."""
+        return {iteration: kept.path for iteration, kept in sorted(self._kept.items())}
+
+    def after_iteration(self, folder: Path | None, iteration: int) -> None:
+        """Saves a checkpoint if one is due.
+
+        Args:
+            folder: Folder of the run; None in joined processes that do not write.
+            iteration: Number of the iteration that has ended.
+        """
+        self._follow(iteration)
+        if self.frequency is None or iteration // self.frequency <= self._saved // self.frequency:
+            return
+        if self._num_to_keep != "sparse" or of_first_process(lambda: "yes" * self._may_save_again()) == "yes":
+            self._start(folder, iteration)
+
+    def save_last(self, folder: Path | None, iteration: int) -> Path:
+        """Saves the last iteration of a run, unless it is saved already, and waits until it is written.
+
+        Args:
+            folder, iteration: See `after_iteration`.
+
+        Returns:
+            Folder of the checkpoint.
+        """
+        if self._saved != iteration:
+            self._start(folder, iteration)
+        self._complete()
+        return Path(of_first_process(lambda: str(_place(folder, iteration))))
+
+    def close(self) -> None:
+        """Waits for a checkpoint that is being written.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        self._complete()
+
+    # ----------------------------------------------------------------------------------------------------- saving
+
+    def _follow(self, iteration: int) -> None:
+        """Notes an iteration. If it does not follow the last one, the run has continued from another checkpoint."""
+        if iteration != self._seen + 1:
+            self._saved = iteration - 1
+            self._given_up = {own for own in self._iterations() if own >= iteration}
+        self._seen = iteration
+
+    def _iterations(self) -> set[int]:
+        return {*self._kept, *([] if self._pending is None else [self._pending.iteration])}
+
+    def _may_save_again(self) -> bool:
+        """Whether the share of time for saving permits another checkpoint now."""
+        if self._pending is not None and saves.seconds(os.path.realpath(self._pending.path)) is not None:
+            self._complete()
+        return self._pending is None and time.perf_counter() >= self._next_at
+
+    def _start(self, folder: Path | None, iteration: int) -> None:
+        self._complete()
+        path = of_first_process(lambda: str(_place(folder, iteration)))
+        started = time.perf_counter()
+        self._save(path)
+        self._saved = iteration
+        self._num_saves += 1
+        self._given_up.discard(iteration)
+        if folder is not None:
+            self._pending = _Pending(Path(path), iteration, time.perf_counter() - started)
+
+    def _complete(self) -> None:
+        """Waits for the checkpoint that is being written, then removes those that are not kept."""
+        if self._pending is None:
+            return
+        pending, self._pending = self._pending, None
+        key = os.path.realpath(pending.path)
+        saves.wait(key)
+        seconds = pending.seconds + (saves.seconds(key) or 0.0)
+        self._next_at = time.perf_counter() + seconds / LARGEST_SHARE
+        self._kept[pending.iteration] = _Kept(pending.path, self._num_saves, _num_bytes(pending.path))
+        self._remove_others()
+
+    # --------------------------------------------------------------------------------------------------- removing
+
+    def _remove_others(self) -> None:
+        """Removes all checkpoints that the settings do not keep."""
+        self._remove(self._given_up)
+        self._given_up = set()
+        if self._num_to_keep == "sparse":
+            self._remove(self._kept.keys() - sparse({own.number: i for i, own in self._kept.items()}))
+        elif self._num_to_keep is not None:
+            self._remove(sorted(self._kept)[: -self._num_to_keep])
+        if self._max_bytes is not None:
+            self._remove_largest(self._max_bytes)
+
+    def _remove_largest(self, max_bytes: int) -> None:
+        """Removes checkpoints until the others take at most `max_bytes`, but not the newest."""
+        number = len(self._kept)
+        while len(self._kept) > 1 and sum(own.num_bytes for own in self._kept.values()) > max_bytes:
+            self._remove([least_needed(self._kept) if self._num_to_keep == "sparse" else min(self._kept)])
+        size = self._kept[max(self._kept)].num_bytes
+        if len(self._kept) < number or size > max_bytes:
+            self._notice_how_few(max_bytes, size)
+
+    def _notice_how_few(self, max_bytes: int, size: int) -> None:
+        newest, number, limit = max(self._kept), len(self._kept), format_bytes(max_bytes)
+        distance = max(after - before for before, after in itertools.pairwise([0, *sorted(self._kept)]))
+        kept = f"{number} checkpoint{'s' * (number > 1)} of {format_bytes(size)}"
+        more = format_bytes(4 * max(max_bytes, size))
+        notice_once(
+            f"reporting(checkpoint_max_bytes={limit!r}) keeps {kept}: after iteration {newest}, a rewind repeats up to "
+            f"{distance - 1} iterations. To keep more: checkpoint_max_bytes={more!r}.",
+            key=f"checkpoint_max_bytes of {self._kept[newest].path.parent}",
+        )
+
+    def _remove(self, iterations: Collection[int]) -> None:
+        for iteration in iterations:
+            if iteration in self._kept:
+                remove(self._kept.pop(iteration).path)
+
+
+def sparse(iterations: Mapping[int, int]) -> set[int]:
+    """Iterations to keep: the newest, and older ones whose distances double.
+
+    Save number n is kept while fewer than ``2 * 2**k`` saves follow, for the largest power ``2**k`` that divides n. Of
+    100 saves, these are 64, 80, 88, 96, 98, 99 and 100.
+
+    Args:
+        iterations: ``{number of the save, from 1: iteration}``.
+    """
+    newest = max(iterations)
+    return {own for number, own in iterations.items() if newest - number < 2 * (number & -number)}
+
+
+def least_needed(iterations: Collection[int]) -> int:
+    """The iteration, except the newest, whose removal leaves the smallest gap in relation to its age.
+
+    Args:
+        iterations: At least two.
+    """
+    ordered = [0, *sorted(iterations)]
+    gaps = {
+        own: (after - before) / (ordered[-1] - own)
+        for before, own, after in zip(ordered, ordered[1:], ordered[2:], strict=False)
+    }
+    return min(gaps, key=lambda own: gaps[own])
+
+
+def _place(folder: Path | None, iteration: int) -> Path:
+    assert folder is not None, "the first process writes"
+    return folder / name_of(iteration)
+
+
+def _num_bytes(folder: Path) -> int:
+    """Size of all files below a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
