@@ -72,6 +72,7 @@ from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.best import FOLDER, Best
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.long_iterations import LongIterations
+from jaxrl_stack.runs.machine import machine_facts, why_not_recomputable
 from jaxrl_stack.runs.output import RunOutput
 from jaxrl_stack.runs.result import Result, ResultPart
 from jaxrl_stack.runs.run import Run
@@ -277,7 +278,12 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         # Of joined processes, which all know every result, the first one writes.
         writes = num_joined_processes() == 1 or jax.process_index() == 0
         where: Any = (config.results_dir, config.loggers) if writes else ()
-        return RunOutput(*names, self._reported_config, *where)
+        return RunOutput(*names, self._reported_config, *where, facts=self._facts_of_machine)
+
+    def _facts_of_machine(self) -> dict[str, Any]:
+        """Facts for ``run.json`` on which the bits of the run depend."""
+        devices = [] if self.learner is None else self.learner.devices
+        return {"machine": machine_facts(devices), "why_not_recomputable": why_not_recomputable(self.config, devices)}
 
     # ------------------------------------------------------------------------------------------------------ parts
 

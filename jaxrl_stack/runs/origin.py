@@ -11,7 +11,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +49,12 @@ def how_it_ended(reason: StopReason | None) -> dict[str, Any]:
 
 def write_end(directory: str | os.PathLike[str], reason: StopReason) -> None:
     """Adds `how_it_ended` to ``run.json`` in a run's directory."""
-    text = json.dumps({**read_origin(directory), **how_it_ended(reason)}, indent=2)
+    add_to_origin(directory, how_it_ended(reason))
+
+
+def add_to_origin(directory: str | os.PathLike[str], facts: Mapping[str, Any]) -> None:
+    """Adds facts to ``run.json`` in a run's directory."""
+    text = json.dumps({**read_origin(directory), **facts}, indent=2)
     Path(directory, ORIGIN_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 

@@ -8,12 +8,12 @@ import json
 import logging
 import logging.handlers
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxrl_stack.runs.history import RESULT_FILE, TABLE_FILE, TABLES, named_settings, numbers_of
-from jaxrl_stack.runs.origin import ORIGIN_FILE, write_end, write_origin
+from jaxrl_stack.runs.origin import ORIGIN_FILE, add_to_origin, write_end, write_origin
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import StopReason
 from jaxrl_stack.runs.trackers import RunInfo, Tracker, check_installed, start_trackers
@@ -37,6 +37,7 @@ class RunOutput:
         directory: Folder for `ResultWriter`'s files, ``run.json`` and ``log.txt``; None writes no files. If it contains
             another run, ``<directory>_2`` and so on is used.
         loggers: Name of a tracker -> its options.
+        facts: Function that returns more facts for ``run.json``, called before the first result is written.
 
     Attributes:
         directory: Folder of this run; None before the first result.
@@ -52,7 +53,9 @@ class RunOutput:
         config: Mapping[str, Any],
         directory: str | os.PathLike[str] | None = None,
         loggers: Mapping[str, Mapping[str, Any]] | None = None,
+        facts: Callable[[], Mapping[str, Any]] = dict,
     ):
+        self._facts = facts
         self._loggers = loggers or {}
         check_installed(self._loggers)
         self._algorithm, self._env, self._config = algorithm, env, config
@@ -84,6 +87,7 @@ class RunOutput:
         self._writer, self.directory = ResultWriter(directory, self._config), directory
         if not (directory / ORIGIN_FILE).exists():
             write_origin(directory, algorithm=self._algorithm)
+        add_to_origin(directory, self._facts())
         kept, self._log = self._log, logging.FileHandler(directory / LOG_FILE, encoding="utf-8")
         self._log.setFormatter(_FORMAT)
         _LOGGER.addHandler(self._log)
