@@ -36,17 +36,20 @@ from jaxrl_stack.runs.best import EVALUATED_RETURN, FOLDER, Best
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.learn import CTRL_C, Interruption
+from jaxrl_stack.runs.machine import machine_facts, why_not_recomputable
 from jaxrl_stack.runs.member_history import MemberHistory
 from jaxrl_stack.runs.member_results import MemberResults, population_numbers
-from jaxrl_stack.runs.origin import run_origin
-from jaxrl_stack.runs.output import write_run
+from jaxrl_stack.runs.origin import add_to_origin, run_origin
+from jaxrl_stack.runs.output import new_directory, write_run
 from jaxrl_stack.runs.plots import plot_runs
 from jaxrl_stack.runs.result import Result
 from jaxrl_stack.runs.run import Run, folder_of
 from jaxrl_stack.runs.statistics import RunStatistics
 from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
+from jaxrl_stack.runs.stored_checkpoints import StoredCheckpoints
 from jaxrl_stack.runs.sweep import Sweep
 from jaxrl_stack.runs.writers import as_json
+from jaxrl_stack.utils.fingerprints import FINGERPRINT
 from jaxrl_stack.utils.results import empty_result, merge_nested
 
 if TYPE_CHECKING:
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.runs.axes import AxisOptions
 
 OnDivergence = Literal["freeze", "raise"]
+MEMBERS_FILE = "members.csv"
+"""File in `Population.directory` with the numbers of all members and iterations, written at the end of `learn`."""
 
 
 class Population(Checkpointable):
@@ -84,6 +89,9 @@ class Population(Checkpointable):
         diverged: By member, the time and reason of its freeze.
         stopped: By member, the time and reason of its end by `keep`.
         stop_reason: The goal that the last `learn` has reached, in words; None before.
+        stored_checkpoints: Checkpoints of ``reporting(checkpoint_frequency=...)``: ``paths`` has those that are kept.
+        directory: Folder with the checkpoints of all members together, ``results_dir/population``; None before the
+            first iteration, and without ``reporting(checkpoint_frequency=...)``.
 
     Raises:
         ValueError: If one program cannot serve the members; names the settings.
@@ -139,6 +147,13 @@ class Population(Checkpointable):
         evaluates, keeps = bool(self.config.evaluation_interval), self.config.keep_best
         self._best = BestMembers(len(members), evaluates=evaluates, keeps=keeps) if keeps else None
         self._written: tuple[Path, list[Path]] | None = None
+        self.directory: Path | None = None
+        self.stored_checkpoints = StoredCheckpoints(
+            lambda path: self.save_to_path(path, blocking=False),
+            frequency=self.config.checkpoint_frequency,
+            num_to_keep=self.config.num_to_keep,
+            max_bytes=self.config.checkpoint_max_bytes,
+        )
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:
         """Replaces the members and trains from the beginning with the same program, without recompiling.
@@ -161,6 +176,7 @@ class Population(Checkpointable):
         check_alike([self._first, *configs], [self.members[0], *checked])
         template: Any = self._template.driver
         names = self.driver.axes.env_params
+        self.stored_checkpoints.close()
         self.driver.restart(member_starts(configs, self._first, template, names))
         self._begin(checked, configs)
 
@@ -210,6 +226,8 @@ class Population(Checkpointable):
         iteration.add_rates(numbers)
         if self._evaluated is not None:
             merge_nested(numbers, {"evaluation": self._evaluated})
+        if self.config.results_dir:
+            numbers[FINGERPRINT] = driver.fingerprints()
         result = self._result(numbers, iteration)
         changed = self._settings.numbers(iteration.before.num_env_steps)
         self.history.append({**numbers, "config": changed}, counts=was_live)
@@ -217,7 +235,22 @@ class Population(Checkpointable):
             self._best.update(result["members"], driver.is_live, driver, self._iterations.seconds)
         ill = np.flatnonzero(was_live & ~driver.is_live).tolist()
         note_diverged(ill, self.members, self.diverged, self.iteration, raises=self.on_divergence == "raise")
+        if self.config.checkpoint_frequency is not None:
+            self.stored_checkpoints.after_iteration(self._made_directory(), self.iteration)
         return result
+
+    def _made_directory(self) -> Path:
+        """`directory`, which is created with ``run.json`` in it."""
+        if self.directory is None:
+            self.directory = new_directory(Path(self.config.results_dir or "", "population"))
+            devices = self.driver.devices
+            members = [{"seed": member.seed, "settings": as_json(member.settings)} for member in self.members]
+            facts = {"num_members": len(self), "members": members, "machine": machine_facts(devices)}
+            add_to_origin(
+                self.directory,
+                {**self._origin, **facts, "why_not_recomputable": why_not_recomputable(self.config, devices)},
+            )
+        return self.directory
 
     def _numbers(self, iteration: Iteration) -> dict[str, Any]:
         """Metrics of an iteration: nested dicts with arrays ``[M]``, and numbers that are equal for all members."""
@@ -332,6 +365,8 @@ class Population(Checkpointable):
                 display.iteration(shown, statistics, is_last=is_last)
                 if is_last:
                     break
+        if self.stored_checkpoints.frequency is not None:
+            self.stored_checkpoints.save_last(self.directory, self.iteration)
         self.stop_reason = reason
         result["done"] = reason is not None
         if self.config.results_dir is not None:
@@ -434,6 +469,8 @@ class Population(Checkpointable):
         folders = self._written[1]
         for run, folder in zip(self.runs(), folders, strict=True):
             write_run(run, folder)
+        if self.directory is not None:
+            self.history.to_csv(self.directory / MEMBERS_FILE)
         if self._best is not None:
             self._best.save([folder / FOLDER for folder in folders], self._settings.configs, self.history)
 
@@ -707,6 +744,7 @@ class Population(Checkpointable):
             self._is_stopped = True
             self.driver.stop()
             self._template.stop()
+            self.stored_checkpoints.close()
 
 
 _MIDDLE = {"episode_return_mean": "iqm", "episode_return_max": "best", "episode_return_min": "worst"}

@@ -16,17 +16,20 @@ def name_of(iteration: int) -> str:
     return f"checkpoint_{iteration:06d}"
 
 
-def checkpoints_in(directory: str | os.PathLike[str]) -> dict[int, Path]:
-    """The complete checkpoints of algorithms in a run's directory by number, the oldest first; {} without a directory.
+def checkpoints_in(
+    directory: str | os.PathLike[str], *, metadata_file: str = ALGORITHM_METADATA_FILE
+) -> dict[int, Path]:
+    """The complete checkpoints in a run's directory by number, the oldest first; {} without a directory.
 
     Args:
         directory: Folder of a run of ``jaxrl train`` or of ``reporting(results_dir=...)``, or of a trial of Tune.
+        metadata_file: File that each of them contains: `ALGORITHM_METADATA_FILE`, or `METADATA_FILE` for populations.
     """
     folder = Path(directory)
     found = {
         int(match[1]): path
         for path in (folder.iterdir() if folder.is_dir() else ())
-        if (match := _NAME.fullmatch(path.name)) and (path / ALGORITHM_METADATA_FILE).exists()
+        if (match := _NAME.fullmatch(path.name)) and (path / metadata_file).exists()
     }
     return dict(sorted(found.items()))
 

@@ -16,6 +16,7 @@ from jaxrl_stack.execution.member_moves import Layout, MemberMoves
 from jaxrl_stack.execution.member_statistics import num_episodes_of_members
 from jaxrl_stack.execution.population_program import MemberStates, PopulationProgram
 from jaxrl_stack.utils import counters, devices
+from jaxrl_stack.utils.fingerprints import fingerprints_of_members
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.members import map_members, member_axes, split_fixed, stacked, with_fixed
 from jaxrl_stack.utils.memory import TooManyError, available_memory, bytes_of_shapes, format_bytes
@@ -397,6 +398,14 @@ class PopulationDriver:
         results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
         merge_nested(results, self.template.training_counts(num_updates))
         return results
+
+    def fingerprints(self) -> dict[str, np.ndarray]:
+        """Fingerprints of the members' parameters, ``{"low": float64[M], "high": float64[M]}``; NaN for stopped
+        members.
+        """
+        found = self._of_running([fingerprints_of_members(block.learner.params) for block in self.blocks])
+        of_all = self.of_all(found.astype(np.float64), np.nan)
+        return {"low": of_all[:, 0], "high": of_all[:, 1]}
 
     def _of_running(self, parts: Sequence[Any]) -> np.ndarray:
         """Joins results of blocks, each ``[D, V, ...]``, to ``[R, ...]`` for the running members."""

@@ -136,6 +136,18 @@ def free_directory(asked_for: Path) -> Path:
     return directory
 
 
+def new_directory(asked_for: Path) -> Path:
+    """A created folder: `asked_for`, or ``<directory>_2`` and so on if it exists."""
+    directory, number = asked_for, 1
+    while True:
+        try:
+            directory.mkdir(parents=True)
+            return directory
+        except FileExistsError:
+            number += 1
+            directory = asked_for.with_name(f"{asked_for.name}_{number}")
+
+
 def write_run(run: Run, directory: Path) -> None:
     """Writes the facts and numbers of a run to the files that `Run.read` reads; existing files are replaced.
 

@@ -55,7 +55,20 @@ def fingerprint_of(params: Mapping[str, jax.Array]) -> dict[str, int]:
     return {"low": low, "high": high}
 
 
+def fingerprints_of_members(params: Mapping[str, jax.Array]) -> jax.Array:
+    """Fingerprints of members on several devices; each is equal to the fingerprint of the member alone.
+
+    Args:
+        params: ``{ref: array}``, ``[D, V, ...]`` for V members on each of D devices.
+
+    Returns:
+        uint32 ``[D, V, 2]``.
+    """
+    return _compiled_of_members(params)
+
+
 _compiled = jax.jit(fingerprint)
+_compiled_of_members = jax.jit(jax.vmap(jax.vmap(fingerprint)))
 
 
 class _Mix(NamedTuple):

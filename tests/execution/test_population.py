@@ -20,14 +20,18 @@ from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.td3 import TD3Config
 from jaxrl_stack.algorithms.tqc import TQCConfig
+from jaxrl_stack.checkpoints.names import METADATA_FILE
+from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.run import find_runs
+from jaxrl_stack.runs.origin import read_origin
+from jaxrl_stack.runs.run import Run, find_runs
 from jaxrl_stack.runs.seeds import run_seeds
 from jaxrl_stack.utils import memory
 from jaxrl_stack.utils import metrics as names
 from jaxrl_stack.utils.compile_clock import CompileClock
+from jaxrl_stack.utils.fingerprints import fingerprint_of
 from jaxrl_stack.utils.members import map_members
 from jaxrl_stack.utils.named_leaves import is_key, named_leaves
 from jaxrl_stack.utils.results import flatten_result
@@ -129,7 +133,8 @@ CASES = {
     "TQC": lambda: off_policy(TQCConfig(), "gymnax/Pendulum-v1"),
 }
 MEMBERS = [Member(3, {"gamma": 0.9}), Member(4, {"gamma": 0.99}), Member(5, {"gamma": 0.95})]
-NOT_COMPARED = ("time", "perf", "config", "date", "pid", "hostname")
+# Fingerprints: members are equal up to the order of sums.
+NOT_COMPARED = ("time", "perf", "config", "date", "pid", "hostname", "fingerprint")
 
 
 def numbers(result):
@@ -705,6 +710,40 @@ def test_the_best_state_of_each_member_is_kept_and_saved_as_a_checkpoint_of_its_
         assert (algo.iteration, algo.config.seed, len(algo.history)) == (best.iteration, i, best.iteration)
         assert algo.num_env_steps_sampled_lifetime == 64 * best.iteration
         algo.stop()
+    population.stop()
+
+
+def test_a_population_stores_checkpoints_and_fingerprints_of_all_members(tmp_path):
+    config = on_policy().reporting(results_dir=tmp_path, checkpoint_frequency=2, num_to_keep=2)
+    population = config.build_population(seeds=3)
+    population.learn(5, progress=False)
+    folder = tmp_path / "population"
+    assert population.directory == folder and population.history["fingerprint/high"].shape == (5, 3)
+    found = checkpoints_in(folder, metadata_file=METADATA_FILE)
+    assert list(found) == list(population.stored_checkpoints.paths) == [4, 5]
+    origin = read_origin(folder)
+    assert origin["num_members"] == 3 and origin["members"][2]["seed"] == 2 and origin["machine"]["devices"]
+    assert (folder / "members.csv").exists() and checkpoints_in(folder) == {}
+    # The fingerprint of a member is that of its algorithm.
+    algo = population.member(2)
+    last = [population.history[f"fingerprint/{which}"][-1, 2] for which in ("low", "high")]
+    assert list(fingerprint_of(algo.learner.state.params).values()) == last
+    assert Run.read(tmp_path / "seed_2").history["fingerprint/low"][-1] == last[0]
+    algo.stop()
+    # The same population again: equal bits of all members.
+    again = Population.from_checkpoint(found[4])
+    again.train()
+    assert again.directory is None and "fingerprint/low" in again.history
+    for which, own in again.driver.fingerprints().items():
+        np.testing.assert_array_equal(own, population.history[f"fingerprint/{which}"][-1])
+    again.stop()
+    population.keep([0, 2])
+    population.train()
+    assert np.isnan(population.history["fingerprint/low"][-1]).tolist() == [False, True, False]
+    # Another one in the same folder.
+    population.restart([{"seed": 7}])
+    population.learn(2, progress=False)
+    assert population.directory == tmp_path / "population_2" and [*population.stored_checkpoints.paths] == [2]
     population.stop()
 
 
