@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.base_checks import as_bytes
 from jaxrl_stack.algorithms.evaluations import EnvEvaluations, EvaluationCounts, OfflineEvaluations
 from jaxrl_stack.algorithms.iteration_numbers import lifetime_counts
 from jaxrl_stack.algorithms.iterations import Iteration, Iterations
@@ -266,7 +267,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             lambda path: self.save_to_path(path, blocking=False),
             frequency=config.checkpoint_frequency,
             num_to_keep=config.num_to_keep,
-            max_bytes=config.checkpoint_max_bytes,
+            max_bytes=as_bytes(config.checkpoint_max_bytes),
         )
 
     def _new_best(self, config: AlgorithmConfig) -> Best | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
+from jaxrl_stack.algorithms.base_checks import as_bytes
 from jaxrl_stack.algorithms.best_members import BestMembers, set_past
 from jaxrl_stack.algorithms.iterations import Iteration, Iterations
 from jaxrl_stack.algorithms.member_runs import (
@@ -152,7 +153,7 @@ class Population(Checkpointable):
             lambda path: self.save_to_path(path, blocking=False),
             frequency=self.config.checkpoint_frequency,
             num_to_keep=self.config.num_to_keep,
-            max_bytes=self.config.checkpoint_max_bytes,
+            max_bytes=as_bytes(self.config.checkpoint_max_bytes),
         )
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:

@@ -181,7 +181,7 @@ class StoredCheckpoints:
         self._given_up = set()
         if self._num_to_keep == "sparse":
             self._remove(self._kept.keys() - sparse({own.number: i for i, own in self._kept.items()}))
-        elif self._num_to_keep is not None:
+        elif isinstance(self._num_to_keep, int):
             self._remove(sorted(self._kept)[: -self._num_to_keep])
         if self._max_bytes is not None:
             self._remove_largest(self._max_bytes)
