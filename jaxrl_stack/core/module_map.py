@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Hashable, ItemsView, Iterator, Mapping, ValuesView
-from typing import Any, TypeVar
+import operator
+from collections.abc import Collection, Hashable, ItemsView, Iterator, Mapping, Sequence, ValuesView
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +19,30 @@ from jaxrl_stack.utils.seeds import derived_seed
 
 ValueT = TypeVar("ValueT")
 
+OPPONENTS = "opponents"
+"""Id of the module whose rows the snapshots of a module play; it is never learned from."""
+
+
+class AgentRows(NamedTuple):
+    """Rows of a module: one agent in a range of environments.
+
+    Attributes:
+        agent: Id of the agent.
+        start: First environment of the range.
+        stop: End of the range, excluded.
+    """
+
+    agent: Hashable
+    start: int
+    stop: int
+
 
 @dataclasses.dataclass(frozen=True)
 class ModuleMap:
     """Mapping between agents and modules.
 
     Each agent has a slot in its module: for ``B`` environments, a module with ``S`` agents has ``S * B`` rows, which
-    start with the rows of its first agent.
+    start with the rows of its first agent. With `ranges`, an agent has different modules in different environments.
 
     Attributes:
         module_of: ``{agent id: module id}`` for all possible agents.
@@ -33,18 +51,25 @@ class ModuleMap:
             then has the first module that may act for an agent. Empty: `module_of` is the assignment.
         assigned: ``{module id: agents that the mapping function assigned to it in calls so far}``, a subset of its
             slots. Empty: all agents of its slots.
+        ranges: ``{module id: its rows in order}``, if the module of an agent depends on the environment's number. The
+            rows of each agent cover all `num_envs` environments. Empty: `module_of` holds in all environments.
+        num_envs: ``B``, number of environments of `ranges`; 0 without these.
     """
 
     module_of: Mapping[Any, str]
     is_multi_agent: bool = False
     slots: Mapping[str, tuple[Hashable, ...]] = dataclasses.field(default_factory=dict)
     assigned: Mapping[str, tuple[Hashable, ...]] = dataclasses.field(default_factory=dict)
+    ranges: Mapping[str, tuple[AgentRows, ...]] = dataclasses.field(default_factory=dict)
+    num_envs: int = 0
 
     @functools.cached_property
     def agents_of(self) -> dict[str, tuple[Hashable, ...]]:
         """Agents of each module with agents, ``{module id: agents}``, in the order of the agents."""
         if self.slots:
             return dict(self.slots)
+        if self.ranges:
+            return {mid: tuple(dict.fromkeys(own.agent for own in rows)) for mid, rows in self.ranges.items()}
         agents: dict[str, tuple[Hashable, ...]] = {}
         for agent_id, module_id in self.module_of.items():
             agents[module_id] = (*agents.get(module_id, ()), agent_id)
@@ -54,6 +79,17 @@ class ModuleMap:
     def num_slots(self) -> dict[str, int]:
         """Number of agents of each module, ``{module id: number}``."""
         return {module_id: len(agents) for module_id, agents in self.agents_of.items()}
+
+    def num_rows(self, num_envs: int) -> dict[str, int]:
+        """Returns the number of rows of each module, ``{module id: number}``.
+
+        Args:
+            num_envs: Number of environments; with `ranges` a multiple of `self.num_envs`.
+        """
+        if not self.ranges:
+            return {mid: num_envs * number for mid, number in self.num_slots.items()}
+        copies = num_envs // self.num_envs
+        return {mid: copies * sum(own.stop - own.start for own in rows) for mid, rows in self.ranges.items()}
 
     @property
     def module_id(self) -> str:
@@ -92,20 +128,35 @@ class ModuleMap:
             ``{module id: pytree}``; leaves have ``S * B`` entries along `axis`.
         """
         rows = {}
+        for module_id, ranges in self.ranges.items():
+            parts = [_between(of_agents[agent], start, stop, axis) for agent, start, stop in ranges]
+            rows[module_id] = _joined(parts, axis)
+        if self.ranges:
+            return rows
         for module_id, agents in self.agents_of.items():
-            own = [of_agents[agent_id] for agent_id in agents]
-            rows[module_id] = (
-                own[0] if len(own) == 1 else jax.tree.map(lambda *parts: jnp.concatenate(parts, axis), *own)
-            )
+            rows[module_id] = _joined([of_agents[agent_id] for agent_id in agents], axis)
         return rows
 
     def by_agent(self, rows: Mapping[str, Any], axis: int = 0) -> dict[Any, Any]:
         """Splits arrays of modules into arrays of agents; inverts `rows`."""
         of_agents = {}
+        if self.ranges:
+            return self._by_agent_of_ranges(rows, axis)
         for module_id, agents in self.agents_of.items():
             for slot, agent_id in enumerate(agents):
                 of_agents[agent_id] = _slot(rows[module_id], slot, len(agents), axis)
         return {agent_id: of_agents[agent_id] for agent_id in self.module_of}
+
+    def _by_agent_of_ranges(self, rows: Mapping[str, Any], axis: int) -> dict[Any, Any]:
+        parts: dict[Any, list[tuple[int, Any]]] = {agent_id: [] for agent_id in self.module_of}
+        for module_id, ranges in self.ranges.items():
+            first = 0
+            for agent, start, stop in ranges:
+                last = first + stop - start
+                parts[agent].append((start, _between(rows[module_id], first, last, axis)))
+                first = last
+        ordered = {agent: sorted(own, key=operator.itemgetter(0)) for agent, own in parts.items()}
+        return {agent: _joined([part for _, part in own], axis) for agent, own in ordered.items()}
 
     def key_of(self, module_id: str, key: jax.Array) -> jax.Array:
         """Returns the PRNG key of a module in a step.
@@ -140,13 +191,21 @@ class ModuleMap:
         return value if self.is_multi_agent else {self.module_id: value}
 
 
+def _joined(parts: Sequence[Any], axis: int) -> Any:
+    return parts[0] if len(parts) == 1 else jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis), *parts)
+
+
+def _between(rows: Any, start: int, stop: int, axis: int) -> Any:
+    return jax.tree.map(lambda x: x[(slice(None),) * axis + (slice(start, stop),)], rows)
+
+
 def _slot(rows: Any, slot: int, num_slots: int, axis: int) -> Any:
     if num_slots == 1:
         return rows
 
     def own(x: Any) -> Any:
         size = x.shape[axis] // num_slots
-        return x[(slice(None),) * axis + (slice(slot * size, (slot + 1) * size),)]
+        return _between(x, slot * size, (slot + 1) * size, axis)
 
     return jax.tree.map(own, rows)
 
