@@ -16,11 +16,13 @@ from jaxrl_stack.acting.agent_time import HeldSteps
 from jaxrl_stack.acting.episode_forms import ACTS, OBSERVES
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
+from jaxrl_stack.acting.opponents import OpponentStep, opponent_map
 from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.block import Block
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.layouts import Layout
+from jaxrl_stack.core.module_map import OPPONENTS
 from jaxrl_stack.utils.named_leaves import with_named_leaves
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class RunnerState:
         agent_episodes: The same for each agent, if there are several; else {}.
         window: Statistics of the last finished episodes.
         key: PRNG key.
+        opponents: An `OpponentsState` if snapshots play some rows; else ().
     """
 
     modules: dict[str, ModuleState]
@@ -53,6 +56,7 @@ class RunnerState:
     agent_episodes: dict[Any, RunningEpisodes]
     window: EpisodeWindow
     key: jax.Array
+    opponents: Any = ()
 
     @property
     def num_envs(self) -> int:
@@ -61,13 +65,13 @@ class RunnerState:
 
     @property
     def env_to_module(self) -> dict[str, Any]:
-        """States of the env-to-module pipelines, ``{module_id: state}``."""
-        return {mid: own.env_to_module for mid, own in self.modules.items()}
+        """States of the env-to-module pipelines of modules that learn, ``{module_id: state}``."""
+        return {mid: own.env_to_module for mid, own in self.modules.items() if mid != OPPONENTS}
 
     def with_env_to_module(self, states: Mapping[str, Any]) -> RunnerState:
         """Returns the runner state with these states of the env-to-module pipelines, ``{module_id: state}``."""
-        modules = {mid: dataclasses.replace(own, env_to_module=states[mid]) for mid, own in self.modules.items()}
-        return dataclasses.replace(self, modules=modules)
+        modules = {mid: dataclasses.replace(self.modules[mid], env_to_module=own) for mid, own in states.items()}
+        return dataclasses.replace(self, modules={**self.modules, **modules})
 
 
 class EpisodeEnds(NamedTuple):
@@ -165,7 +169,7 @@ class DeviceRollout:
     """Static parts of a rollout; the methods are pure and are traced into larger programs.
 
     Attributes:
-        modules: Acting step of each module, ``{module_id: ModuleStep}``.
+        modules: Acting step of each module, ``{module_id: ModuleStep}``; of snapshots an `OpponentStep`.
         module_map: Mapping from agents to modules.
         env: The environment.
         window_size: Number of finished episodes that the statistics cover.
@@ -197,6 +201,33 @@ class DeviceRollout:
         """Ids of the agents if there are several; () for one agent, which has no id in the environment."""
         return tuple(self.module_map.module_of) if self.module_map.is_multi_agent else ()
 
+    @property
+    def opponents(self) -> OpponentStep | None:
+        """Acting step of the snapshots that play some rows; None without any."""
+        step = self.modules.get(OPPONENTS)
+        return step if isinstance(step, OpponentStep) else None
+
+    def with_snapshots(self, module_id: str, *, num_envs: int, num_self_play: int, num_blocks: int) -> Self:
+        """Returns this rollout with snapshots of a module as rivals in the last environments.
+
+        Args:
+            module_id: The module, which plays all agents in this rollout.
+            num_envs: ``B``.
+            num_self_play: ``S``, environments in which the module continues to play all agents.
+            num_blocks: ``K``, a divisor of ``B - S``.
+        """
+        agents, own = self.agents, self.modules[module_id]
+        step = OpponentStep.of(own, num_blocks=num_blocks, num_agents=len(agents) - 1)
+        held = {**self.held, OPPONENTS: self.held[module_id]} if self.held else self.held
+        module_map = opponent_map(self.module_map, module_id, agents, num_envs=num_envs, num_self_play=num_self_play)
+        return dataclasses.replace(self, modules={**self.modules, OPPONENTS: step}, module_map=module_map, held=held)
+
+    def with_opponents(self, state: RunnerState) -> Self:
+        """Returns this rollout with the weights of the snapshots in `state`, for use inside of a trace."""
+        if self.opponents is None:
+            return self
+        return dataclasses.replace(self, modules={**self.modules, OPPONENTS: self.opponents.of_state(state.opponents)})
+
     def drawing_actions(self) -> Self:
         """Returns this rollout with actions drawn from the action spaces."""
         modules = {mid: dataclasses.replace(step, draws_actions=True) for mid, step in self.modules.items()}
@@ -208,8 +239,8 @@ class DeviceRollout:
 
     def init_connectors(self, num_envs: int) -> dict[str, Any]:
         """Returns initial states of the env-to-module pipelines, ``{module_id: state}``."""
-        slots = self.module_map.num_slots
-        return {mid: step.env_to_module.init(num_envs * slots[mid]) for mid, step in self.modules.items()}
+        rows = self.module_map.num_rows(num_envs)
+        return {mid: step.env_to_module.init(rows[mid]) for mid, step in self.modules.items() if mid != OPPONENTS}
 
     def init(self, key: jax.Array, num_envs: int, env_to_module: Mapping[str, Any] | None = None) -> RunnerState:
         """Resets the environments and returns the initial state.
@@ -224,16 +255,18 @@ class DeviceRollout:
         obs, env_state = jax.vmap(self.env.reset, in_axes=(0, None))(
             jax.random.split(reset_key, num_envs), self._env_params()
         )
-        given, slots = env_to_module or {}, self.module_map.num_slots
+        given, rows = env_to_module or {}, self.module_map.num_rows(num_envs)
+        rivals, opponents = max(1, len(self.agents) - 1), self.opponents
         return RunnerState(
-            modules={mid: step.start(num_envs * slots[mid], given.get(mid)) for mid, step in self.modules.items()},
-            held={mid: HeldSteps.none(columns, num_envs * slots[mid]) for mid, columns in self.held.items()},
+            modules={mid: step.start(rows[mid], given.get(mid)) for mid, step in self.modules.items()},
+            held={mid: HeldSteps.none(columns, rows[mid]) for mid, columns in self.held.items()},
             env_state=env_state,
             obs=obs,
             episodes=RunningEpisodes.empty(num_envs),
             agent_episodes={agent: RunningEpisodes.empty(num_envs) for agent in self.agents},
             window=EpisodeWindow.empty(self.window_size, self.agents),
             key=key,
+            opponents=() if opponents is None else opponents.no_opponents(rows[OPPONENTS] // rivals),
         )
 
     def _env_params(self) -> Any:
@@ -461,6 +494,10 @@ class DeviceRollout:
         for agent in complete:
             takes_part = of_agents[agent][1].episode_length > 0
             returns[agent] = jnp.where(takes_part, returns[agent], jnp.nan)
+        if self.opponents is not None:
+            state = dataclasses.replace(
+                state, opponents=state.opponents.with_games(record.ended, returns[self.agents[0]])
+            )
         state = dataclasses.replace(state, episodes=episodes, agent_episodes=running)
         return state, EpisodeEnds(record.ended, after.episode_return, after.episode_length, returns, complete)
 
@@ -498,7 +535,8 @@ class DeviceRollout:
         """
         key, rollout_key = jax.random.split(state.key)
         keys = self.step_keys(rollout_key, num_steps, state.num_envs, context.rest)
-        state, record = jax.lax.scan(functools.partial(self.step_envs, context=context), state, keys)
+        step = self.with_opponents(state).step_envs
+        state, record = jax.lax.scan(functools.partial(step, context=context), state, keys)
         state, ended = self.count_episodes(state, record)
         return dataclasses.replace(state, key=key), record, ended
 
@@ -523,14 +561,7 @@ class DeviceRollout:
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
         """Returns `state` with the statistics of connectors merged over the devices."""
-        modules = {
-            mid: dataclasses.replace(
-                own,
-                env_to_module=self.modules[mid].env_to_module.merge(own.env_to_module, axis_name),
-                module_to_env=self.modules[mid].module_to_env.merge(own.module_to_env, axis_name),
-            )
-            for mid, own in state.modules.items()
-        }
+        modules = {mid: self.modules[mid].merged(own, axis_name) for mid, own in state.modules.items()}
         return dataclasses.replace(state, modules=modules)
 
     def block(

@@ -135,6 +135,14 @@ class ModuleStep:
             **selected,
         )
 
+    def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
+        """Returns `state` with the statistics of connectors merged over the devices of an axis, or over none."""
+        return dataclasses.replace(
+            state,
+            env_to_module=self.env_to_module.merge(state.env_to_module, axis_name),
+            module_to_env=self.module_to_env.merge(state.module_to_env, axis_name),
+        )
+
     def initial_recurrent(self, num_envs: Any) -> Any:
         """Returns the module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
         return batched_state(self.pure.template[self.module_id].get_initial_state(), num_envs)

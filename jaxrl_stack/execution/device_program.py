@@ -16,6 +16,7 @@ from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 from jaxrl_stack.acting.device_rollout import DeviceRollout, StepKeys, StepRecord
 from jaxrl_stack.core.experience import Experience, Part, Versions
 from jaxrl_stack.core.learner.traced_metrics import NOT_FINITE, sum_of_counters
+from jaxrl_stack.core.module_map import OPPONENTS
 from jaxrl_stack.execution.training_step import Place, Sampled, TrainingStep, TrainState
 from jaxrl_stack.ops.reductions import Flat
 from jaxrl_stack.ops.scans import scan_ahead
@@ -183,9 +184,13 @@ class DeviceProgram(Place):
         if self.rollout is None:
             return sampler
         num_steps, block = self.steps_per_call, self._block_of(self.recorded, self.shown)
+        runner = dataclasses.replace(runner, key=key)
+        if self.rollout.opponents is not None:
+            games = jnp.zeros_like(runner.opponents.games)
+            runner = dataclasses.replace(runner, opponents=dataclasses.replace(runner.opponents, games=games))
         return dataclasses.replace(
             sampler,
-            runner=dataclasses.replace(runner, key=key),
+            runner=runner,
             step_keys=self.rollout.step_keys(step_key, num_steps, self.num_envs, learner.rest),
             ended=jnp.zeros((num_steps, 2 + len(self.rollout.agents), self.num_envs), jnp.uint32),
             num_agent_steps=dict.fromkeys(self.rollout.agents, jnp.int32(0)),
@@ -234,7 +239,8 @@ class DeviceProgram(Place):
         if length != self.steps_per_call:
             keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, sampler.num_steps, length), keys)
         in_frames = plan.layouts.in_frames
-        step = functools.partial(self.rollout.step_envs, context=self._acting_context(state), in_frames=in_frames)
+        acting = self.rollout.with_opponents(sampler.runner)
+        step = functools.partial(acting.step_envs, context=self._acting_context(state), in_frames=in_frames)
         earlier = sampler.runner.env_to_module
         if length == 1:
             # A loop of its own inside another one is not inlined.
@@ -269,6 +275,7 @@ class DeviceProgram(Place):
                 mid, own, plan.num_shares, plan.layouts[mid], earlier=earlier[mid] if mid in in_frames else None
             )
             for mid, own in record.columns.items()
+            if mid != OPPONENTS
         }
         version = self.num_updates(state)
         part = Part(
@@ -373,7 +380,7 @@ def record_of_step(
         values = learner.current_values(settings, timesteps)["modules"]
         context = rollout.context(state.params, state.rest, values, timesteps, explore=explore, axis_name=None)
         keys = jax.tree.map(lambda x: x[0], rollout.step_keys(key, 1, num_envs, state.rest))
-        _, record = rollout.step_envs(runner, keys, context)
+        _, record = rollout.with_opponents(runner).step_envs(runner, keys, context)
         return jax.tree.map(lambda x: x[None], record)
 
     settings = schedules.shapes_at(learner.settings())

@@ -1,0 +1,305 @@
+"""Opponents on the device: snapshots of a module that play the rivals in a range of environments.
+
+The rivals' rows of that range belong to one frozen module. Its parameters and env-to-module states have a leading axis
+of K blocks; block k plays snapshot ``index[k]``. One vmapped forward pass serves all blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
+from jaxrl_stack.connectors.states import per_env_leaves
+from jaxrl_stack.core.module_map import OPPONENTS, AgentRows, ModuleMap
+from jaxrl_stack.ops.masks import where_rows
+
+if TYPE_CHECKING:
+    from jaxrl_stack.core.rl_module.functional import PureModule
+
+NO_SNAPSHOT = -1
+"""Number of an empty place of the stack."""
+
+
+@struct.dataclass
+class OpponentsState:
+    """Snapshots and the blocks of environments that play against them; of one device.
+
+    Attributes:
+        params: Parameters of the snapshots, ``{ref: [K, ...]}``.
+        rest: Other state of the snapshots without random streams, ``{ref: [K, ...]}``.
+        env_to_module: States of their env-to-module pipelines, leaves ``[K, ...]``; only the statistics are used.
+        numbers: int32 ``[K]``, numbers of the snapshots; `NO_SNAPSHOT` for an empty place.
+        index: int32 ``[K]``, place of the snapshot that plays each block.
+        playing: int32 ``[K]``, number of that snapshot.
+        is_stale: bool ``[E]`` for the ``E = B - S`` environments of all blocks, whether the running game began with
+            another opponent.
+        games: int32 ``[K, 3]`` by block: games that the hero has won, drawn and lost since the start of the call.
+    """
+
+    params: dict[str, jax.Array]
+    rest: dict[str, jax.Array]
+    env_to_module: Any
+    numbers: jax.Array
+    index: jax.Array
+    playing: jax.Array
+    is_stale: jax.Array
+    games: jax.Array
+
+    def with_games(self, ended: jax.Array, returns: jax.Array) -> OpponentsState:
+        """Counts the games that have ended in T steps, except games that began with another opponent.
+
+        Args:
+            ended: bool ``[T, B]``, whether a game ended with the step.
+            returns: float32 ``[T, B]``, the hero's return where a game ended. Above 0 is a win, 0 a draw. NaN is not
+                counted.
+        """
+        ended, returns = ended[:, -self.is_stale.size :], returns[:, -self.is_stale.size :]
+        is_first = ended & (jnp.cumsum(ended, axis=0) == 1)
+        counts = ended & ~(is_first & self.is_stale)
+        outcomes = jnp.stack([returns > 0, returns == 0, returns < 0], axis=-1) & counts[..., None]
+        of_envs = jnp.sum(outcomes, axis=0, dtype=jnp.int32)
+        of_blocks = of_envs.reshape(self.index.size, -1, 3).sum(axis=1, dtype=jnp.int32)
+        return dataclasses.replace(self, games=self.games + of_blocks, is_stale=self.is_stale & ~jnp.any(ended, axis=0))
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class OpponentStep(ModuleStep):
+    """Acting step of the snapshots of a module, for the rows of all blocks.
+
+    Rows lie as ``[agent, block, environment of the block]``. In states, pipelines have leaves ``[K, ...]``, and all
+    other leaves have the rows of all blocks.
+
+    Attributes:
+        num_blocks: ``K``.
+        num_agents: Number of rivals in an environment.
+        weights: ``(params, rest)`` of each block, ``{ref: [K, ...]}``; set inside of a trace by
+            `DeviceRollout.with_opponents`.
+    """
+
+    num_blocks: int
+    num_agents: int
+    weights: tuple[dict[str, jax.Array], dict[str, jax.Array]] | None = None
+
+    @classmethod
+    def of(cls, step: ModuleStep, *, num_blocks: int, num_agents: int) -> Self:
+        """Returns the step of the snapshots of the module that `step` acts with."""
+        own = {field.name: getattr(step, field.name) for field in dataclasses.fields(ModuleStep)}
+        return cls(**own, num_blocks=num_blocks, num_agents=num_agents)
+
+    def start(self, num_envs: Any, env_to_module: Any = None, module_to_env: Any = None) -> ModuleState:
+        state = super().start(num_envs)
+        per_block = num_envs // self.num_blocks
+        env_to_module, module_to_env = (
+            jax.tree.map(lambda x: jnp.broadcast_to(x, (self.num_blocks, *x.shape)), pipeline.init(per_block))
+            for pipeline in (self.env_to_module, self.module_to_env)
+        )
+        return dataclasses.replace(state, env_to_module=env_to_module, module_to_env=module_to_env)
+
+    def where_rows(self, mask: jax.Array, yes: ModuleState, no: ModuleState) -> ModuleState:
+        selected = jax.vmap(super().where_rows)(self._split(mask), self._split_state(yes), self._split_state(no))
+        return self._joined_state(selected)
+
+    def step(self, state: Any, columns: dict[str, Any], context: Any, random_streams: Any = None) -> Any:
+        assert self.weights is not None, "DeviceRollout.with_opponents sets the weights"
+        if random_streams is None:
+            random_streams = self.random_streams(context.rest, context.key)
+        step = super().step
+
+        def of_block(state: Any, columns: Any, streams: Any, key: Any, params: Any, rest: Any) -> Any:
+            params, rest = {**context.params, **params}, {**context.rest, **rest}
+            own = dataclasses.replace(context, key=key, params=params, rest=rest, update_statistics=False)
+            return step(state, columns, own, streams)
+
+        keys = jax.random.split(context.key, self.num_blocks)
+        blocks = (self._split_state(state), self._split(columns), random_streams, keys, *self.weights)
+        state, batch, acted = jax.vmap(of_block)(*blocks)
+        return self._joined_state(state), self._joined(batch), self._joined(acted)
+
+    def observe_final(
+        self, env_to_module: Any, final_obs: Any, context: Any, *, prev_actions: Any, prev_rewards: Any
+    ) -> Any:
+        observe_final = super().observe_final
+
+        def of_block(env_to_module: Any, final_obs: Any, prev_actions: Any, prev_rewards: Any) -> Any:
+            previous = {"prev_actions": prev_actions, "prev_rewards": prev_rewards}
+            return observe_final(env_to_module, final_obs, context, **previous)
+
+        rows = self._split((final_obs, prev_actions, prev_rewards))
+        return self._joined(jax.vmap(of_block)(env_to_module, *rows))
+
+    def random_streams(self, rest: Any, key: jax.Array) -> dict[str, Any]:
+        return jax.vmap(lambda own: super(OpponentStep, self).random_streams(rest, own))(
+            jax.random.split(key, self.num_blocks)
+        )
+
+    def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
+        """Returns `state`: the statistics of snapshots do not change."""
+        return state
+
+    # ----------------------------------------------------------------------------------------------------- opponents
+
+    def no_opponents(self, num_envs: int) -> OpponentsState:
+        """Returns a stack without snapshots, whose blocks play place 0.
+
+        Args:
+            num_envs: ``E``, environments of all blocks.
+        """
+        params, rest = self.own_weights(self.pure.params, self.pure.rest)
+        one = (params, rest, self.env_to_module.init(1))
+
+        def empty(x: Any) -> jax.Array:
+            return jnp.zeros((self.num_blocks, *jnp.shape(x)), jnp.result_type(x))
+
+        params, rest, env_to_module = jax.tree.map(empty, one)
+        return OpponentsState(
+            params=params,
+            rest=rest,
+            env_to_module=env_to_module,
+            numbers=jnp.full((self.num_blocks,), NO_SNAPSHOT, jnp.int32),
+            index=jnp.zeros((self.num_blocks,), jnp.int32),
+            playing=jnp.full((self.num_blocks,), NO_SNAPSHOT, jnp.int32),
+            is_stale=jnp.zeros((num_envs,), bool),
+            games=jnp.zeros((self.num_blocks, 3), jnp.int32),
+        )
+
+    def own_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the part of ``(params, rest)`` of the MultiRLModule that a snapshot contains."""
+        return _of_module(self.pure, self.module_id, params, rest)
+
+    def with_snapshot(
+        self, state: OpponentsState, params: Any, rest: Any, env_to_module: Any, place: Any, number: Any
+    ) -> OpponentsState:
+        """Returns the stack with a snapshot in a place.
+
+        Args:
+            state: The stack.
+            params, rest: Weights of the MultiRLModule.
+            env_to_module: State of the module's env-to-module pipeline.
+            place: int32, index in the stack.
+            number: int32, number of the snapshot.
+        """
+        # Only statistics are used: the histories of one row are zeros.
+        one = jax.tree.map(lambda x: jnp.zeros_like(x), self.env_to_module.init(1))
+        statistics = jax.tree.map(
+            lambda is_history, empty, own: empty if is_history else own, self._histories, one, env_to_module
+        )
+        own = (*self.own_weights(params, rest), statistics)
+        stack = (state.params, state.rest, state.env_to_module)
+        params, rest, statistics = jax.tree.map(lambda x, new: x.at[place].set(new.astype(x.dtype)), stack, own)
+        numbers = state.numbers.at[place].set(number)
+        return dataclasses.replace(state, params=params, rest=rest, env_to_module=statistics, numbers=numbers)
+
+    def with_index(
+        self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
+    ) -> tuple[OpponentsState, ModuleState]:
+        """Returns both states with other opponents.
+
+        If a block gets another snapshot, its running games continue and do not count; the recurrent states and last
+        actions of its rows start again.
+
+        Args:
+            state: Stack and blocks.
+            acting: State of acting of all rows.
+            lengths: int32 ``[B]``, steps of the running games.
+            index: int32 ``[K]``, the new `OpponentsState.index`.
+        """
+        playing = state.numbers[index]
+        is_changed = playing != state.playing
+        per_block = state.is_stale.size // self.num_blocks
+        of_envs = jnp.repeat(is_changed, per_block)
+        of_rows = jnp.tile(of_envs, self.num_agents)
+        num_rows = of_rows.size
+        fresh = (
+            self.initial_recurrent(num_rows),
+            jax.tree.map(jnp.zeros_like, acting.prev_actions),
+            jnp.zeros_like(acting.prev_rewards),
+        )
+        present = (acting.recurrent, acting.prev_actions, acting.prev_rewards)
+        recurrent, prev_actions, prev_rewards = where_rows(of_rows, fresh, present)
+        statistics = jax.tree.map(lambda x: x[index], state.env_to_module)
+        env_to_module = jax.tree.map(
+            lambda is_history, own, new: own if is_history else new, self._histories, acting.env_to_module, statistics
+        )
+        is_stale = state.is_stale | (of_envs & (lengths[-state.is_stale.size :] > 0))
+        acting = dataclasses.replace(
+            acting,
+            env_to_module=env_to_module,
+            recurrent=recurrent,
+            prev_actions=prev_actions,
+            prev_rewards=prev_rewards,
+        )
+        return dataclasses.replace(state, index=index, playing=playing, is_stale=is_stale), acting
+
+    def of_state(self, state: OpponentsState) -> Self:
+        """Returns this step with the weights of the blocks' snapshots."""
+        weights = jax.tree.map(lambda x: x[state.index], (state.params, state.rest))
+        return dataclasses.replace(self, weights=weights)
+
+    @property
+    def _histories(self) -> Any:
+        return per_env_leaves(self.env_to_module.init)
+
+    # ----------------------------------------------------------------------------------------------------------- rows
+
+    def _split(self, rows: Any) -> Any:
+        """Returns ``[K, rows of a block, ...]`` from ``[rows of all blocks, ...]``."""
+
+        def split(x: jax.Array) -> jax.Array:
+            x = x.reshape(self.num_agents, self.num_blocks, -1, *x.shape[1:])
+            return x.swapaxes(0, 1).reshape(self.num_blocks, -1, *x.shape[3:])
+
+        return jax.tree.map(split, rows)
+
+    def _joined(self, blocks: Any) -> Any:
+        """Inverts `_split`."""
+
+        def joined(x: jax.Array) -> jax.Array:
+            x = x.reshape(self.num_blocks, self.num_agents, -1, *x.shape[2:])
+            return x.swapaxes(0, 1).reshape(-1, *x.shape[3:])
+
+        return jax.tree.map(joined, blocks)
+
+    def _split_state(self, state: ModuleState) -> ModuleState:
+        return self._with_rows(state, self._split)
+
+    def _joined_state(self, state: ModuleState) -> ModuleState:
+        return self._with_rows(state, self._joined)
+
+    def _with_rows(self, state: ModuleState, change: Callable[[Any], Any]) -> ModuleState:
+        names = ("recurrent", "prev_actions", "prev_rewards", "reset")
+        return dataclasses.replace(state, **{name: change(getattr(state, name)) for name in names})
+
+
+def opponent_map(
+    module_map: ModuleMap, module_id: str, agents: Sequence[Any], *, num_envs: int, num_self_play: int
+) -> ModuleMap:
+    """Returns the map in which the snapshots of a module play the rivals from environment `num_self_play` on.
+
+    Args:
+        module_map: Map of all agents to the module.
+        module_id: The module.
+        agents: Roles: the hero, then its rivals.
+        num_envs: ``B``.
+        num_self_play: ``S``, environments in which the module plays all roles.
+    """
+    hero, *rivals = agents
+    own = [AgentRows(hero, 0, num_envs)]
+    own += [AgentRows(rival, 0, num_self_play) for rival in rivals if num_self_play]
+    others = tuple(AgentRows(rival, num_self_play, num_envs) for rival in rivals)
+    return dataclasses.replace(module_map, ranges={module_id: tuple(own), OPPONENTS: others}, num_envs=num_envs)
+
+
+def _of_module(
+    pure: PureModule, module_id: str, params: Mapping[str, Any], rest: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the entries of one module that acting reads, without random streams and target networks."""
+    left_out = pure.stream_refs | pure.target_refs
+    own = {ref: x for ref, x in params.items() if ref.startswith(f"{module_id}/")}
+    others = {ref: x for ref, x in rest.items() if ref.startswith(f"{module_id}/") and ref not in left_out}
+    return own, others

@@ -1,0 +1,170 @@
+"""Settings of opponents: which snapshots of a policy play against it, and when they change."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from jaxrl_stack.utils.class_paths import register_class
+from jaxrl_stack.utils.signatures import call_problem
+
+DRAWS = ("uniform", "hard")
+REPLACES = ("oldest", "weakest")
+SNAPSHOT_PREFIX = "snapshot_"
+"""Names of snapshots are this prefix and their number."""
+
+
+class SnapshotRecord(NamedTuple):
+    """Games of the policy against one of its snapshots, from the policy's view.
+
+    Attributes:
+        snapshot: Name of the snapshot: ``"snapshot_0"`` has the weights of the start.
+        wins: Number of games that the policy has won.
+        draws: Number of drawn games.
+        losses: Number of lost games.
+        is_active: Whether the snapshot is in the stack and can be an opponent.
+    """
+
+    snapshot: str
+    wins: int
+    draws: int
+    losses: int
+    is_active: bool
+
+    @property
+    def games(self) -> int:
+        """Number of games."""
+        return self.wins + self.draws + self.losses
+
+    @property
+    def win_rate(self) -> float:
+        """Points per game in [0, 1]: a draw is half a win. One virtual draw is included, so 0.5 without games."""
+        return (self.wins + 0.5 * self.draws + 0.5) / (self.games + 1)
+
+
+DrawFunction = Callable[[Sequence[SnapshotRecord], Any], Any]
+"""``(records of the snapshots in the stack, PRNG key) -> index of a record``; called once for each block."""
+
+
+@register_class
+@dataclasses.dataclass(frozen=True)
+class Snapshots:
+    """Opponents that are snapshots of the policy that learns, for ``multi_agent(opponents=...)``.
+
+    Of the environments of each device, the first `share_of_self_play` are self-play: the policy plays all roles, and
+    learns from all of them. The other environments are `size` equal blocks, and each block plays one snapshot. The
+    stack begins with a snapshot of the initial weights. A block draws its opponent again when it has finished as many
+    games as it has environments.
+
+    Args:
+        of: Id of the policy.
+        size: Number of snapshots in the stack, and of blocks on each device.
+        add_when_win_rate: Adds a snapshot when the policy's points per game against the stack reach this number, over
+            the last `min_games` games since the last snapshot. A draw is half a win. None: never.
+        every: Adds a snapshot after this number of iterations; None: never.
+        draw: Distribution of opponents: ``"uniform"``; ``"hard"``, proportional to the squared rate of points that the
+            policy loses (prioritized fictitious self-play with p = 2, Vinyals et al., 2019, "Grandmaster level in
+            StarCraft II using multi-agent reinforcement learning", Methods); or a function ``(records, key) -> index``
+            of a list of `SnapshotRecord` and a PRNG key.
+        share_of_self_play: Share of the environments with self-play, in [0, 1).
+        replace: Snapshot that leaves a full stack: ``"oldest"``, or ``"weakest"``, against which the policy has most
+            points per game.
+        min_games: Number of games for `add_when_win_rate`; whole training steps are counted.
+
+    Raises:
+        ValueError: If a value is invalid.
+    """
+
+    of: str
+    size: int = 8
+    add_when_win_rate: float | None = 0.65
+    every: int | None = None
+    draw: Literal["uniform", "hard"] | DrawFunction = "uniform"
+    share_of_self_play: float = 0.5
+    replace: Literal["oldest", "weakest"] = "oldest"
+    min_games: int = 100
+
+    def __post_init__(self) -> None:
+        rate, share = self.add_when_win_rate, self.share_of_self_play
+        problems = {
+            "of": None if isinstance(self.of, str) and self.of else "the id of a policy, such as 'main'",
+            "size": _at_least_one(self.size),
+            "add_when_win_rate": (
+                None if rate is None or (_is_number(rate) and 0 < rate < 1) else "a number in (0, 1), or None"
+            ),
+            "every": None if self.every is None else _at_least_one(self.every, " of iterations, or None"),
+            "draw": _problem_with_draw(self.draw),
+            "share_of_self_play": None if _is_number(share) and 0 <= share < 1 else "a number in [0, 1)",
+            "replace": None if self.replace in REPLACES else "'oldest' or 'weakest'",
+            "min_games": _at_least_one(self.min_games),
+        }
+        for name, problem in problems.items():
+            if problem is not None:
+                default = type(self).__dataclass_fields__[name].default
+                remedy = "Use of='main'." if name == "of" else f"Leave {name} out for {default!r}."
+                raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
+
+    def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
+        """Returns ``(S, environments of a block)`` on each device.
+
+        Args:
+            num_envs: Environments over all devices.
+            num_devices: Number of devices.
+
+        Raises:
+            ValueError: If `share_of_self_play` or `size` does not divide the environments of a device.
+        """
+        each = num_envs // num_devices
+        self_play = self.share_of_self_play * each
+        if abs(self_play - round(self_play)) > 1e-6 or (each - round(self_play)) % self.size:
+            fitting = self._fitting(each)
+            raise ValueError(
+                f"Snapshots(size={self.size}, share_of_self_play={self.share_of_self_play}) does not divide the {each} "
+                f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)): "
+                f"{each} - {self_play:g} environments must be {self.size} equal blocks.\n"
+                f"Use num_envs_per_env_runner={fitting * num_devices}, or another size or share_of_self_play."
+            )
+        return round(self_play), (each - round(self_play)) // self.size
+
+    def _fitting(self, each: int) -> int:
+        """The next number of environments of a device that fits; a multiple of `size` by the share in hundredths."""
+        for number in range(each + 1, each + 100 * self.size + 1):
+            self_play = self.share_of_self_play * number
+            if abs(self_play - round(self_play)) <= 1e-6 and not (number - round(self_play)) % self.size:
+                return number
+        return 100 * self.size
+
+
+def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarray:
+    """Returns the probabilities of opponents, float64 ``[number of records]``; see `Snapshots.draw`.
+
+    Args:
+        draw: "uniform" or "hard".
+        records: Games against each opponent.
+    """
+    weights = np.square([1.0 if draw == "uniform" else 1.0 - own.win_rate for own in records])
+    return weights / weights.sum()
+
+
+def snapshot_name(number: int) -> str:
+    """Name of the snapshot with a number."""
+    return f"{SNAPSHOT_PREFIX}{number}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _at_least_one(value: Any, unit: str = "") -> str | None:
+    is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return None if is_valid else f"an int of at least 1{unit}"
+
+
+def _problem_with_draw(draw: Any) -> str | None:
+    if callable(draw):
+        problem = call_problem(draw, "records", "key")
+        return None if problem is None else f"a function that can be called as draw(records, key) ({problem})"
+    return None if draw in DRAWS else "'uniform', 'hard' or a function draw(records, key) -> index"
