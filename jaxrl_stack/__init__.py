@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.connectors.connector_v2 import ConnectorV2
     from jaxrl_stack.core.columns import Columns
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.opponents import Snapshots
     from jaxrl_stack.core.rl_module.apis.value_function_api import ValueFunctionAPI
     from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
     from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
@@ -92,6 +93,7 @@ __all__ = [
     "SACConfig",
     "SingleAgentEnvRunner",
     "SingleAgentEpisode",
+    "Snapshots",
     "TD3Config",
     "TQCConfig",
     "ValueFunctionAPI",
@@ -126,6 +128,7 @@ _MODULES = {
     "connectors.connector_v2": ("ConnectorV2",),
     "core.columns": ("Columns",),
     "core.learner.learner": ("Learner",),
+    "core.opponents": ("Snapshots",),
     "core.rl_module.apis.value_function_api": ("ValueFunctionAPI",),
     "core.rl_module.default_model_config": ("DefaultModelConfig",),
     "core.rl_module.rl_module": ("RLModule", "RLModuleSpec"),

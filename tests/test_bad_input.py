@@ -37,6 +37,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import FrameStackingEnvToModule, MeanStdFilter, PrevActionsPrevRewards
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.training_data import TrainingData
+from jaxrl_stack.core.opponents import Snapshots
 from jaxrl_stack.core.rl_module.apis import ValueFunctionAPI
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModule, RLModuleSpec
@@ -45,6 +46,8 @@ from jaxrl_stack.env.jax_env import AutoResetJaxEnv, JaxEnv, JaxStep
 from jaxrl_stack.env.observation_watch import ObservationWatch
 from jaxrl_stack.env.registry import UnknownEnvironmentError, register_env
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
+from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.result import Result, ResultPart
 from jaxrl_stack.runs.stop import StopCriteria, StopError
@@ -74,6 +77,12 @@ def privileged(**evaluation):
     """`tiny` with privileged parameters in training, and overrides for evaluation."""
     config = tiny(randomized_params={"length": (0.5, 1.0)}, privileged_params=True)
     return config.evaluation(evaluation_config=evaluation)
+
+
+def against(opponents, policies=("main",), **agents):
+    """Set wrong values of a game against snapshots, and validate."""
+    agents = {"policies": set(policies), "opponents": opponents, **agents}
+    return lambda: tiny(RockPaperScissors).multi_agent(**agents).validate()
 
 
 def build(config):
@@ -498,6 +507,22 @@ SETTINGS = [
     # Modules and policies.
     case("two-policies", changed(lambda c: c.multi_agent(policies={"a", "b"})), ValueError, "policies=", "['a', 'b']", "Leave multi_agent() out"),
     case("policies-empty", setting("multi_agent", policies={}), ValueError, "policies=", "{}", "a dict from id to PolicySpec"),
+    case("snapshots-size", lambda: Snapshots(of="main", size=0), ValueError, "Snapshots(size=0)", "at least 1", "Leave size out for 8"),
+    case("snapshots-share", lambda: Snapshots(of="main", share_of_self_play=1.0), ValueError, "Snapshots(share_of_self_play=1.0)", "[0, 1)", "Leave share_of_self_play out for 0.5"),
+    case("snapshots-draw", lambda: Snapshots(of="main", draw="best"), ValueError, "Snapshots(draw='best')", "'uniform', 'hard' or a function", "Leave draw out for 'uniform'"),
+    case("snapshots-draw-arguments", lambda: Snapshots(of="main", draw=lambda records: 0), ValueError, "Snapshots(draw=", "draw(records, key)", "Leave draw out"),
+    case("snapshots-replace", lambda: Snapshots(of="main", replace="newest"), ValueError, "Snapshots(replace='newest')", "'oldest' or 'weakest'", "Leave replace out"),
+    case("opponents-no-snapshots", against("main"), ValueError, "opponents=", "'main'", "Snapshots(of='main')"),
+    case("opponents-of-no-policy", against(Snapshots(of="p")), ValueError, "opponents=Snapshots(of='p')", "policies=['main']", "policies={'p'}"),
+    case("opponents-other-policies", against(Snapshots(of="main"), policies={"main", "snapshot_0"}), ValueError, "opponents=Snapshots(of='main')", "policies=['main', 'snapshot_0']", "Set policies={'main'}"),
+    case("opponents-trained", against(Snapshots(of="main"), policies_to_train=["main", "snapshot_0"]), ValueError, "policies_to_train=['main', 'snapshot_0']", "snapshots never are", "Set policies_to_train=['main']"),
+    case("opponents-mapping", against(Snapshots(of="main"), policy_mapping_fn=lambda agent, episode, **kwargs: "main"), ValueError, "opponents=Snapshots(of='main')", "policy_mapping_fn=", "Leave policy_mapping_fn out"),
+    case("opponents-agent-steps", against(Snapshots(of="main"), count_steps_by="agent_steps"), ValueError, "opponents=Snapshots(of='main')", "count_steps_by='agent_steps'", "Use count_steps_by='env_steps'"),
+    case("opponents-host", lambda: tiny(MultiAgentCartPole).multi_agent(policies={"main"}, opponents=Snapshots(of="main")).validate(), ValueError, "opponents=Snapshots(of='main')", "is a host environment", "Use a JAX environment"),
+    case("opponents-one-agent", lambda: build(tiny().multi_agent(policies={"main"}, opponents=Snapshots(of="main"))), ValueError, "CartPole", "no agents that can be seats", "Pass a MultiAgentJaxEnv"),
+    case("opponents-divide", lambda: build(tiny(RockPaperScissors).multi_agent(policies={"main"}, opponents=Snapshots(of="main", size=3))), ValueError, "size=3, share_of_self_play=0.5", "num_envs_per_env_runner=4", "Use num_envs_per_env_runner=6"),
+    case("opponents-learner-actors", lambda: tiny(RockPaperScissors).multi_agent(policies={"main"}, opponents=Snapshots(of="main")).learners(num_learners=2).validate(), ValueError, "opponents=Snapshots(of='main')", "one process", "Leave learners(num_learners=2) out"),
+    case("opponents-replay", lambda: DQNConfig().environment(RockPaperScissors).multi_agent(policies={"main"}, opponents=Snapshots(of="main")).validate(), ValueError, "opponents=Snapshots(of='main')", "DQN learns from replay", "Use PPO, IMPALA or APPO"),
     case("train-unknown-policy", setting("multi_agent", policies_to_train=["p1"]), ValueError, "policies_to_train", "['p1']", POLICY),
     case("best-number", setting("reporting", results_dir="x", keep_best=3), ValueError, "keep_best=", "3", "the path of a number in results"),
     case("checkpoints-never", setting("reporting", results_dir="x", checkpoint_frequency=0), ValueError, "checkpoint_frequency=", "0", "an integer of at least 1"),

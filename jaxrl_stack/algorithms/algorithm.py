@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.core.rl_module.rl_module import RLModule, RLModuleSpec
     from jaxrl_stack.env.env_runner import EnvRunner
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+    from jaxrl_stack.execution.league import League
     from jaxrl_stack.offline.offline_evaluation_runner_group import OfflineEvaluationRunnerGroup
     from jaxrl_stack.videos.video import Video
 
@@ -318,6 +319,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         "replay_buffer",
         "The replay buffer of an off-policy algorithm, with `get_state` and `set_state`; None of an on-policy one. "
         "With host environments it is an `EpisodeReplayBuffer`; that of a JAX environment is on its devices.",
+    )
+
+    league: League | None = _of_driver(
+        "league", "Snapshots that play against the policy, and their games; None without ``opponents``."
     )
 
     @property

@@ -54,6 +54,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.registry import ResolvedEnv, get_env_creator, note_env, resolve_env
+from jaxrl_stack.env.self_play_env import with_seats
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.class_paths import ClassLoader
@@ -480,7 +481,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
         makes_all = self.gym_env_vectorize_mode == "vector_entry_point"
-        return resolve_env(self.env, context, num_envs=self.num_envs_per_env_runner if makes_all else None)
+        resolved = resolve_env(self.env, context, num_envs=self.num_envs_per_env_runner if makes_all else None)
+        return resolved if self.opponents is None else with_seats(resolved)
 
     @property
     def num_sampling_actors(self) -> int:

@@ -52,6 +52,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.env.env_context import EnvContext
 from jaxrl_stack.env.registry import ResolvedEnv, get_env_creator, note_env, resolve_env
+from jaxrl_stack.env.self_play_env import with_seats
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils import schedules
 from jaxrl_stack.utils.class_paths import ClassLoader
@@ -258,6 +259,7 @@ class AlgorithmConfig(Plain):
     policy_mapping_fn: Callable[..., str]
     policies_to_train: Collection[str] | Callable[..., bool] | None
     count_steps_by: str
+    opponents: Any | None
     metrics_num_episodes_for_smoothing: int
     min_time_s_per_iteration: float | None
     min_train_timesteps_per_iteration: int | None
@@ -509,6 +511,7 @@ class AlgorithmConfig(Plain):
         policy_mapping_fn: Callable[..., str] | type[NotProvided] = ...,
         policies_to_train: Collection[str] | Callable[..., bool] | None | type[NotProvided] = ...,
         count_steps_by: str | type[NotProvided] = ...,
+        opponents: Any | None | type[NotProvided] = ...,
     ) -> _Config: ...
     def reporting(
         self: _Config,

@@ -49,6 +49,7 @@ from jaxrl_stack.callbacks.callbacks import HOOKS, RLlibCallback
 from jaxrl_stack.compat.old_settings import OLD_SETTINGS, OldName
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.core.learner.learner import Learner
+from jaxrl_stack.core.opponents import Snapshots
 from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 from jaxrl_stack.env.env_runner import EnvRunner
 from jaxrl_stack.offline.offline_evaluation_runner import OfflineEvaluationRunner
@@ -449,6 +450,9 @@ BASE_SECTIONS: tuple[Section, ...] = (
             "Ids of the policies to update, or f(module_id, batch) -> bool; None updates all.", LEARNER),
         static("count_steps_by", "env_steps", one_of("env_steps", "agent_steps"),
             "Unit of batch sizes and counters: 'env_steps' or 'agent_steps'.", RUNNER),
+        static("opponents", None, instance(Snapshots, what="a Snapshots, such as Snapshots(of='main')", also=(None,)),
+            "Snapshots of the policy that play against it, in JAX environments of several agents; None for none.",
+            RUNNER),
     )),
     Section("reporting", "Sets what an iteration is and what its result holds.", (
         static("metrics_num_episodes_for_smoothing", 100, integer(1),

@@ -22,6 +22,7 @@ from jaxrl_stack.algorithms.setting_values import as_dict, is_search_space, same
 from jaxrl_stack.algorithms.settings import DATA
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
+from jaxrl_stack.core.module_map import OPPONENTS
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.env.param_ranges import shown
 from jaxrl_stack.utils import schedules
@@ -248,6 +249,7 @@ def _validate_modules(config: AlgorithmConfig) -> None:
             f"multi_agent(policies={sorted(ids)}) is not supported with recorded data. Use an environment "
             f"(MultiAgentEnv or MultiAgentJaxEnv), or leave multi_agent(policies=...) out."
         )
+    _validate_opponents(config)
     if config.is_multi_agent:
         _validate_several_agents(config)
     elif config.policy_mapping_fn is not default_policy_mapping_fn:
@@ -294,6 +296,48 @@ def _validate_several_agents(config: AlgorithmConfig) -> None:
             f"{called} with learners(num_learners={config.num_learners}) is not supported for JAX environments. Leave "
             f"num_learners out to train on all devices of this process, or use a MultiAgentEnv."
         )
+
+
+def _validate_opponents(config: AlgorithmConfig) -> None:
+    """Refuses snapshots as opponents where they are not supported."""
+    opponents = config.opponents
+    if opponents is None:
+        return
+    called, of = f"multi_agent(opponents=Snapshots(of={opponents.of!r}))", opponents.of
+    policies, trained = set(config._policy_ids()), config.policies_to_train
+    if policies != {of} or of in (DEFAULT_POLICY_ID, OPPONENTS):
+        name = "main" if of in (DEFAULT_POLICY_ID, OPPONENTS) else of
+        config._value_error(
+            f"{called} with policies={sorted(policies)}: one policy with a name of its own plays all agents, against "
+            f"itself and its snapshots. Set policies={{{name!r}}} and Snapshots(of={name!r})."
+        )
+    if trained is not None and not callable(trained) and set(trained) != {of}:
+        config._value_error(
+            f"{called} with policies_to_train={sorted(map(str, trained))}: only {of!r} is trained, and snapshots never "
+            f"are. Set policies_to_train=[{of!r}]."
+        )
+    if config.policy_mapping_fn is not default_policy_mapping_fn:
+        config._value_error(
+            f"{called} with policy_mapping_fn={short(config.policy_mapping_fn)}: all agents have the policy {of!r} or "
+            f"one of its snapshots. Leave policy_mapping_fn out."
+        )
+    if config.env is not None and not is_search_space(config.env) and not config.samples_on_device:
+        config._value_error(
+            f"{called} needs a MultiAgentJaxEnv, and {short(config.env)} is a host environment. Use a JAX environment, "
+            f"or callbacks(SelfPlayCallback)."
+        )
+    algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
+    step_class = getattr(algo_class, "training_step_class", None)
+    if step_class is not None and step_class.uses_replay:
+        config._value_error(f"{called}: {algo_class.__name__} learns from replay. Use PPO, IMPALA or APPO.")
+    if config.count_steps_by != "env_steps":
+        config._value_error(
+            f"{called} with count_steps_by={config.count_steps_by!r}: steps of snapshots are not learned from. Use "
+            f"count_steps_by='env_steps'."
+        )
+    if config.num_learners or jax.distributed.is_initialized():
+        where = f"learners(num_learners={config.num_learners})" if config.num_learners else "distributed.initialize()"
+        config._value_error(f"{called} trains in one process. Leave {where} out.")
 
 
 def _problem_with_override(config: AlgorithmConfig, key: str, value: Any) -> str | None:

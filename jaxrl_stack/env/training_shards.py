@@ -217,6 +217,14 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     if is_same_layout and window_size == rollout.window_size:
         return saved
     window = redistributed(jax.tree.map(np.asarray, saved.window), num_devices, rollout.window_size)
+    if rollout.opponents is not None:
+        if is_same_layout:
+            return dataclasses.replace(saved, window=window)
+        raise ValueError(
+            f"The checkpoint has {saved_each} environments on each of {saved_devices} devices, this run has "
+            f"{per_device} on each of {num_devices}, and multi_agent(opponents=...) assigns opponents to environments. "
+            f"Use the numbers of the checkpoint."
+        )
     keys = saved.key
     if not is_same_layout:
         keys = jax.random.split(jax.random.fold_in(saved.key[0], num_devices), num_devices)

@@ -25,6 +25,8 @@ from jaxrl_stack.core.learner.learner import Learner
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
 from jaxrl_stack.core.learner.traced_metrics import nest_metrics, raise_if_not_finite
 from jaxrl_stack.core.learner.update_program import fetched
+from jaxrl_stack.core.module_map import OPPONENTS
+from jaxrl_stack.core.rl_module.row_independence import shared_observations
 from jaxrl_stack.env.agent_mapping import module_map_of, steps_counted_per_env_step
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
@@ -37,6 +39,7 @@ from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram, record_of_step
 from jaxrl_stack.execution.facts import DeviceFacts
 from jaxrl_stack.execution.finite_check import FiniteCheck
+from jaxrl_stack.execution.league import League
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least_memory, require_device_memory
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.acting.device_rollout import StepRecord
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
+    from jaxrl_stack.core.opponents import Snapshots as OpponentSnapshots
     from jaxrl_stack.core.rl_module.rl_module import RLModule
     from jaxrl_stack.env.jax_env import JaxEnv
 
@@ -116,9 +120,12 @@ class DeviceDriver(LocalDriver):
         sampled = self.rollout if self.step.needs_env else None
         if sampled is not None and self.module_map.is_multi_agent and self._watches_episodes:
             sampled = dataclasses.replace(sampled, shows_agents=True)
+        if sampled is not None and config.opponents is not None:
+            sampled = self._with_opponents(sampled, config.opponents)
         self._records_block = self._watches_episodes or bool(sampled is not None and config.output)
         self.shards = TrainingShards(sampled, pipelines, self._num_envs, used_devices)
         record = None if sampled is None else self._record_of_step(sampled)
+        self._sampled = sampled
         update_of_rows = self.learner.plan()
         self.facts = self._make_facts({} if record is None else record.columns)
         self.plan = plan_of(self.step, self.facts)
@@ -130,6 +137,7 @@ class DeviceDriver(LocalDriver):
         largest = max(self.train_batch_memory, self.rollout_memory, key=lambda estimate: estimate.num_bytes)
         require_device_memory(used_devices, largest, batch_remedy(config))
         self._snapshots = Snapshots(config.learner_snapshot_interval)
+        self.league = None if config.opponents is None else League(self, config.opponents)
         self.env_runner_group = self._make_group(pipelines)
         self.evaluation, self.data_evaluation = make_evaluation(self), make_data_evaluation(self)
         self._on_stop.callback(self.evaluation.stop)
@@ -164,6 +172,19 @@ class DeviceDriver(LocalDriver):
             self.spaces = {self.module_map.module_id: spaces_without_env(self.config)}
         return pipelines
 
+    def _with_opponents(self, rollout: DeviceRollout, settings: OpponentSnapshots) -> DeviceRollout:
+        """The rollout of training with snapshots of a policy as its rivals."""
+        if shared_observations(self.acting_modules[settings.of]):
+            raise NotImplementedError(
+                f"multi_agent(opponents=Snapshots(of={settings.of!r})): {settings.of!r} reads the observations of all "
+                f"agents, and snapshots play some of these. Use a module whose rows are independent."
+            )
+        num_devices = self.learner.num_devices
+        num_self_play, _ = settings.sizes(self._num_envs, num_devices)
+        return rollout.with_snapshots(
+            settings.of, num_envs=self._num_envs // num_devices, num_self_play=num_self_play, num_blocks=settings.size
+        )
+
     def _free_memory(self) -> int | None:
         return free_device_memory(self.learner.devices)
 
@@ -185,9 +206,9 @@ class DeviceDriver(LocalDriver):
         return DeviceFacts.of(
             self,
             env_runner_group=None,
-            recorded={mid: RecordedStep.of_block(own) for mid, own in recorded.items()},
+            recorded={mid: RecordedStep.of_block(own) for mid, own in recorded.items() if mid != OPPONENTS},
             num_envs=self._num_envs,
-            rollout=self.rollout,
+            rollout=self.rollout if self._sampled is None else self._sampled,
             recorded_shapes=recorded,
             records_block=self._records_block,
         )
@@ -233,11 +254,11 @@ class DeviceDriver(LocalDriver):
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
         # From replay each module gets the same number of rows.
-        slots = {} if self.step.uses_replay else self.module_map.num_slots
+        rows = {} if self.step.uses_replay else self.facts.num_rows(num_columns)
         return {
             "plan": update_of_rows if update is None else update.sizes,
             "num_steps": self.plan.rows_per_update // num_columns,
-            "num_columns": {mid: num_columns * slots.get(mid, 1) for mid in learner.template},
+            "num_columns": {mid: rows.get(mid, num_columns) for mid in learner.template},
             "forms": {} if update is None else learner.forms_of_blocks(update.samples.num_steps),
         }
 
@@ -279,6 +300,8 @@ class DeviceDriver(LocalDriver):
     def _start(self) -> None:
         """Resets environments, counters and episodes."""
         self.shards.start(self.config.root_seed)
+        if self.league is not None:
+            self.league.start()
         self.timesteps = devices.place_replicated(counters.zero(), self.learner.devices)
         self.num_env_steps = 0
         self._learned: dict[Any, Any] = {}
@@ -422,6 +445,8 @@ class DeviceDriver(LocalDriver):
                 if not self.module_map.is_multi_agent:
                     (shown,) = shown.values()
                 self._output.add_block(shown)
+            if self.league is not None:
+                self.league.after_training_step(iteration)
         self.device_seconds += time.perf_counter() - started
         self._finite_check.after_call(iteration, settings, self._learned, block, before)
         raise_if_not_finite(self._learned, iteration=iteration)
@@ -467,6 +492,8 @@ class DeviceDriver(LocalDriver):
         self.timesteps = devices.place_replicated(counters.from_int(self.num_env_steps), self.learner.devices)
         self._episode_replay.set_state({}, self.shards.lengths)
         self._output.restart(self.shards.lengths)
+        if self.league is not None:
+            self.league.take_over_stack()
         return also_lost
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
@@ -553,10 +580,14 @@ class DeviceDriver(LocalDriver):
         return {
             "timesteps": counters.to_int(np.asarray(devices.host_view(self.timesteps))),
             "running_episodes": joined_states(watched),
+            **({} if self.league is None else {"league": self.league.get_state()}),
         }
 
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        if self.shards.set_state(state.get(core.COMPONENT_ENV_RUNNER, {})):
+        are_replaced = self.shards.set_state(state.get(core.COMPONENT_ENV_RUNNER, {}))
+        if are_replaced and self.league is not None:
+            self.league.set_state({} if own is None else own.get("league", {}))
+        if are_replaced:
             self._output.restart(self.shards.lengths)
             self._episode_replay.set_state({} if own is None else own["running_episodes"], self.shards.lengths)
         if own is not None:

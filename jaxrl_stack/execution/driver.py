@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
     from jaxrl_stack.env.jax_env import JaxEnv
     from jaxrl_stack.execution.evaluation import Evaluation
+    from jaxrl_stack.execution.league import League
     from jaxrl_stack.execution.training_step import TrainingStep
     from jaxrl_stack.videos.episodes import RecordedEpisode
 
@@ -85,6 +86,7 @@ class Driver(abc.ABC):
         num_env_steps_trained: Lifetime env steps in updates.
         description: Place of training, in a few words.
         replay_buffer: The training step's kept data as users see it, or None.
+        league: Snapshots that play against the policy, and their games; None without the setting ``opponents``.
     """
 
     spaces: dict[str, tuple[Any, Any]]
@@ -111,6 +113,7 @@ class Driver(abc.ABC):
     num_env_steps_trained: int
     description: str
     replay_buffer: Checkpointable | None = None
+    league: League | None = None
 
     def __init__(self, algorithm: Algorithm, config: AlgorithmConfig, step: TrainingStep, callbacks: CallbackList):
         self.algorithm = algorithm
@@ -236,6 +239,7 @@ class Driver(abc.ABC):
         group = self.env_runner_group
         return {
             **self.step.results(self),
+            **({} if self.league is None else {"league": self.league.results()}),
             "fault_tolerance": health_of(group),
             "env_runner_group": {"actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()},
         }

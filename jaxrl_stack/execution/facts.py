@@ -85,6 +85,10 @@ class Facts(abc.ABC):
         """``{module_id: (observation space, action space)}`` of the acting modules."""
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
 
+    def num_rows(self, num_envs: int) -> dict[str, int]:
+        """Returns the number of rows of each module in a number of environments, ``{module_id: number}``."""
+        return self.module_map.num_rows(num_envs)
+
     # ----------------------------------------------------------------------------------------------------------- plans
 
     def plan_samples(
@@ -278,6 +282,10 @@ class DeviceFacts(Facts):
     rollout: DeviceRollout | None
     recorded_shapes: Mapping[str, Any]
     records_block: bool
+
+    def num_rows(self, num_envs: int) -> dict[str, int]:
+        rows = super().num_rows(num_envs) if self.rollout is None else self.rollout.module_map.num_rows(num_envs)
+        return {mid: number for mid, number in rows.items() if mid in self.module_map.agents_of}
 
     def plan_samples(self, num_steps: int, *, in_frames: bool = False, **sizes: Any) -> SamplePlan:
         # Callbacks are shown whole observations, and files have them.

@@ -120,7 +120,8 @@ class FiniteCheck:
         """Finds the first NaN or infinity in sampled columns, leaves ``[D, T, B, ...]``, with its agent if there are
         several agents; None if all values are finite.
         """
-        module_map = self._driver.module_map
+        rollout = self._driver.program.rollout
+        module_map = self._driver.module_map if rollout is None else rollout.module_map
         block = own_shards(block)
         if not module_map.is_multi_agent:
             (columns,) = side_by_side(block).values()

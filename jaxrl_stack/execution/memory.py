@@ -74,8 +74,8 @@ def batch_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
 
 def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]) -> MemoryEstimate:
     """Memory of the columns of a number of environments and steps; modules without a layout are as recorded."""
-    counts, recorded, slots = {"envs": num_envs, "steps": num_steps}, facts.recorded, facts.module_map.num_slots
-    of_modules = {mid: own.block(num_steps, num_envs * slots[mid], layouts.get(mid)) for mid, own in recorded.items()}
+    counts, recorded, rows = {"envs": num_envs, "steps": num_steps}, facts.recorded, facts.num_rows(num_envs)
+    of_modules = {mid: own.block(num_steps, rows[mid], layouts.get(mid)) for mid, own in recorded.items()}
     is_complete = all(own.is_complete for own in recorded.values())
     return MemoryEstimate.of_shapes(what, counts, _by_column(of_modules), is_complete=is_complete)
 

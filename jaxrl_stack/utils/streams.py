@@ -23,6 +23,7 @@ class Stream(enum.IntEnum):
     EVALUATION = 4
     SINGLE_ACTION = 5
     SERVED_POLICY = 6
+    OPPONENTS = 7
 
 
 def stream_key(seed: int, stream: Stream) -> jax.Array:

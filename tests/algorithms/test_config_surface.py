@@ -173,4 +173,5 @@ def test_every_setting_of_our_own_is_known():
         "randomized_params",
         "privileged_params",
         "replayable_episodes",
+        "opponents",
     }

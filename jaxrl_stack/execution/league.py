@@ -1,0 +1,298 @@
+"""League of a policy: its snapshots, their games against it, and the choice of opponents."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxrl_stack.acting.opponents import NO_SNAPSHOT
+from jaxrl_stack.core.module_map import OPPONENTS
+from jaxrl_stack.core.opponents import SnapshotRecord, Snapshots, draw_probabilities, snapshot_name
+from jaxrl_stack.utils import devices
+from jaxrl_stack.utils.seeds import derived_seed
+from jaxrl_stack.utils.streams import Stream, stream_key
+
+if TYPE_CHECKING:
+    from jaxrl_stack.execution.device_driver import DeviceDriver
+
+
+class League:
+    """Snapshots of the policy that learns, and its games against them.
+
+    Iterations add snapshots and draw opponents as `Snapshots` says. Nothing of it compiles a program.
+
+    Args:
+        driver: Driver whose rollout has opponents.
+        settings: The setting ``opponents``.
+    """
+
+    def __init__(self, driver: DeviceDriver, settings: Snapshots):
+        self._driver, self._settings = driver, settings
+        of_devices, axis_name = driver.learner.devices, driver.learner.axis_name
+        self._add = devices.map_over_devices(
+            self._with_snapshot,
+            of_devices,
+            axis_name=axis_name,
+            in_axes=(0, None, None, None, None),
+            out_axes=(0,),
+            donate_argnums=(0,),
+        )
+        self._seat = devices.map_over_devices(
+            self._with_index, of_devices, axis_name=axis_name, in_axes=(0, 0), out_axes=(0,), donate_argnums=(0,)
+        )
+        self._forget()
+
+    def _forget(self) -> None:
+        self._seed = self._driver.config.root_seed
+        self._num_added = self._num_draws = 0
+        self._last_added = 0
+        # By (number of snapshots when the games were played, number of the opponent): wins, draws, losses.
+        self._games: dict[tuple[int, int], np.ndarray] = {}
+        # Of the last training steps: as many as have `min_games` games together.
+        self._recent: list[np.ndarray] = []
+        shape = (len(self._driver.learner.devices), self._settings.size)
+        self._numbers = np.full(self._settings.size, NO_SNAPSHOT, np.int32)
+        self._index, self._finished = np.zeros(shape, np.int32), np.zeros(shape, np.int64)
+
+    # ------------------------------------------------------------------------------------------------------- programs
+
+    def _with_snapshot(self, runner: Any, params: Any, rest: Any, place: Any, number: Any) -> tuple[Any]:
+        """Runner's state of a device with the present weights as a snapshot."""
+        step = self._opponents
+        own = runner.modules[step.module_id].env_to_module
+        opponents = step.with_snapshot(runner.opponents, params, rest, own, place, number)
+        return (dataclasses.replace(runner, opponents=opponents),)
+
+    def _with_index(self, runner: Any, index: Any) -> tuple[Any]:
+        """Runner's state of a device with other opponents."""
+        lengths = runner.episodes.episode_length
+        opponents, acting = self._opponents.with_index(runner.opponents, runner.modules[OPPONENTS], lengths, index)
+        return (dataclasses.replace(runner, opponents=opponents, modules={**runner.modules, OPPONENTS: acting}),)
+
+    @property
+    def _opponents(self) -> Any:
+        return self._driver.program.rollout.opponents  # pyright: ignore[reportOptionalMemberAccess]
+
+    # ----------------------------------------------------------------------------------------------------- iterations
+
+    def start(self) -> None:
+        """Starts with one snapshot, of the present weights."""
+        self._forget()
+        self._add_snapshot()
+
+    def after_training_step(self, iteration: int) -> None:
+        """Counts the games of a training step, and adds and draws what is due.
+
+        Args:
+            iteration: Number of the running iteration.
+        """
+        state = self._driver.shards.state.opponents
+        games = devices.own_shards(state.games)
+        for number, own in zip(self._numbers[self._index].ravel().tolist(), games.reshape(-1, 3), strict=True):
+            key = (self._num_added, number)
+            self._games[key] = self._games.get(key, np.zeros(3, np.int64)) + own
+        self._finished += games.sum(axis=-1)
+        self._recent.append(games.sum(axis=(0, 1), dtype=np.int64))
+        while sum(own.sum() for own in self._recent[1:]) >= self._settings.min_games:
+            self._recent.pop(0)
+        settings = self._settings
+        is_due = settings.every is not None and iteration - self._last_added >= settings.every
+        if is_due or self._is_beaten():
+            self._last_added = iteration
+            self._add_snapshot()
+            return
+        per_block = state.is_stale.shape[-1] // settings.size
+        done = self._finished >= per_block
+        if done.any():
+            self._draw(done)
+
+    def _is_beaten(self) -> bool:
+        rate, (wins, draws, losses) = self._settings.add_when_win_rate, self._recent_games()
+        num_games = wins + draws + losses
+        enough = num_games >= self._settings.min_games
+        return rate is not None and enough and wins + 0.5 * draws >= rate * num_games
+
+    def _recent_games(self) -> tuple[int, int, int]:
+        """Wins, draws and losses of the last games since the last snapshot, about `min_games`."""
+        wins, draws, losses = np.sum([np.zeros(3, np.int64), *self._recent], axis=0).tolist()
+        return wins, draws, losses
+
+    def add(self) -> str:
+        """Adds a snapshot of the present weights; returns its name, such as ``"snapshot_3"``.
+
+        If the stack is full, it replaces the oldest or the weakest snapshot. Blocks that played that one draw again.
+
+        Raises:
+            RuntimeError: If an iteration or an evaluation is running.
+        """
+        self._driver.at_work.check_is_idle("league.add()")
+        return self._add_snapshot()
+
+    def _add_snapshot(self) -> str:
+        place, number = self._place(), self._num_added
+        shards, learner = self._driver.shards, self._driver.learner
+        state = learner.state
+        (shards.state,) = self._add(shards.state, state.params, state.rest, np.int32(place), np.int32(number))
+        is_replaced = self._index == place
+        self._recent = []
+        self._numbers[place] = number
+        self._num_added += 1
+        self._draw(is_replaced if number else np.ones_like(is_replaced))
+        return snapshot_name(number)
+
+    def _place(self) -> int:
+        """Place of the next snapshot in the stack."""
+        empty = np.flatnonzero(self._numbers == NO_SNAPSHOT)
+        if empty.size:
+            return int(empty[0])
+        if self._settings.replace == "oldest":
+            return int(np.argmin(self._numbers))
+        records = self._records_of_stack()
+        return int(np.argmax([own.win_rate for own in records]))
+
+    def _draw(self, is_drawn: np.ndarray) -> None:
+        """Draws opponents of blocks.
+
+        Args:
+            is_drawn: bool ``[D, K]``, blocks that draw.
+        """
+        records = self._records_of_stack()
+        numbers = np.random.default_rng(derived_seed("opponents", self._seed, self._num_draws))
+        key = self._num_draws
+        self._num_draws += 1
+        for block, where in enumerate(np.argwhere(is_drawn).tolist()):
+            self._index[tuple(where)] = self._drawn(records, numbers, (key, block))
+        self._finished[is_drawn] = 0
+        shards, own = self._driver.shards, devices.place_sharded(self._index, self._driver.learner.devices)
+        (shards.state,) = self._seat(shards.state, own)
+
+    def _drawn(self, records: Sequence[SnapshotRecord], numbers: np.random.Generator, at: tuple[int, int]) -> int:
+        draw = self._settings.draw
+        if isinstance(draw, str):
+            return int(numbers.choice(len(records), p=draw_probabilities(draw, records)))
+        key = stream_key(self._seed, Stream.OPPONENTS)
+        for number in at:
+            key = jax.random.fold_in(key, number)
+        index = int(draw(records, key))
+        if not 0 <= index < len(records):
+            raise ValueError(
+                f"Snapshots(draw={getattr(draw, '__name__', draw)}) returned {index} for {len(records)} snapshots. "
+                f"Return an index in [0, {len(records)})."
+            )
+        return index
+
+    # -------------------------------------------------------------------------------------------------------- results
+
+    def table(self) -> list[SnapshotRecord]:
+        """Returns the games against each snapshot since the start of training, oldest snapshot first."""
+        total: dict[int, np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
+        for (_, number), own in self._games.items():
+            total[number] = total[number] + own
+        return [self._record(number, total[number]) for number in range(self._num_added)]
+
+    def games(self) -> dict[tuple[str, str], tuple[int, int, int]]:
+        """Returns the games between generations of the policy, ``{(player, opponent): (wins, draws, losses)}``.
+
+        ``("snapshot_3", "snapshot_1")`` has the games that the policy played against snapshot 1 between the snapshots 2
+        and 3; the player is still learning then.
+        """
+        named = ((snapshot_name(player), snapshot_name(other), own) for (player, other), own in self._games.items())
+        return {(player, other): tuple(own.tolist()) for player, other, own in named if own.any()}
+
+    def results(self) -> dict[str, Any]:
+        """Returns the part ``"league"`` of results.
+
+        ``num_wins``, ``num_draws``, ``num_losses`` and ``win_rate``, in which a draw is half a win, cover the last
+        games since the last snapshot, about `Snapshots.min_games`. ``num_snapshots`` counts all snapshots so far,
+        ``win_rates`` has `SnapshotRecord.win_rate` of the games since the last snapshot, by opponent.
+        """
+        wins, draws, losses = self._recent_games()
+        num_games = wins + draws + losses
+        return {
+            "num_snapshots": self._num_added,
+            "num_wins": wins,
+            "num_draws": draws,
+            "num_losses": losses,
+            "win_rate": (wins + 0.5 * draws) / num_games if num_games else float("nan"),
+            "win_rates": {own.snapshot: own.win_rate for own in self._records_of_stack()},
+        }
+
+    def weights(self, name: str) -> dict[str, np.ndarray]:
+        """Returns the weights of a snapshot in the stack, as `RLModule.get_state` does.
+
+        ``algo.set_weights({"main": algo.league.weights("snapshot_3")})`` continues training from it.
+
+        Args:
+            name: Name of the snapshot.
+
+        Raises:
+            KeyError: If no snapshot of this name is in the stack.
+        """
+        known = {snapshot_name(number): place for place, number in enumerate(self._numbers.tolist()) if number >= 0}
+        if name not in known:
+            raise KeyError(f"No snapshot {name!r} is in the stack. Use one of {sorted(known)}.")
+        learner, state = self._driver.learner, devices.host_view(self._driver.shards.state.opponents)
+        module_id, place = self._settings.of, known[name]
+        own = jax.tree.map(lambda x: np.asarray(x[0, place]), {**state.params, **state.rest})
+        prefix = f"{module_id}/"
+        present = learner.module[module_id].get_state()
+        return {**present, **{ref.removeprefix(prefix): value for ref, value in own.items()}}
+
+    def _present_games(self) -> Mapping[int, np.ndarray]:
+        """Games since the last snapshot, by opponent."""
+        return {number: own for (period, number), own in self._games.items() if period == self._num_added}
+
+    def _records_of_stack(self) -> list[SnapshotRecord]:
+        """Games since the last snapshot against each snapshot of the stack, in the order of its places."""
+        present, none = self._present_games(), np.zeros(3, np.int64)
+        return [self._record(number, present.get(number, none)) for number in self._numbers.tolist() if number >= 0]
+
+    def _record(self, number: int, games: np.ndarray) -> SnapshotRecord:
+        return SnapshotRecord(snapshot_name(number), *games.tolist(), bool((self._numbers == number).any()))
+
+    # ---------------------------------------------------------------------------------------------------------- state
+
+    def get_state(self) -> dict[str, Any]:
+        """State besides the stack and the blocks, which are a part of the environments' state."""
+        keys = list(self._games)
+        return {
+            "seed": self._seed,
+            "num_added": self._num_added,
+            "num_draws": self._num_draws,
+            "last_added": self._last_added,
+            "pairs": np.array(keys, np.int64).reshape(-1, 2),
+            "games": np.array([self._games[key] for key in keys], np.int64).reshape(-1, 3),
+            "finished": self._finished,
+            "recent": np.array(self._recent, np.int64).reshape(-1, 3),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restores a state of `get_state`, after the state of the environments.
+
+        Args:
+            state: The state; {} keeps the present counts. If the environments have no snapshots, the league starts
+                with one of the present weights.
+        """
+        self.take_over_stack()
+        if (self._numbers == NO_SNAPSHOT).all():
+            self.start()
+            return
+        if not state:
+            return
+        self._seed, self._num_added = int(state["seed"]), int(state["num_added"])
+        self._num_draws, self._last_added = int(state["num_draws"]), int(state["last_added"])
+        pairs, games = np.asarray(state["pairs"]).tolist(), np.asarray(state["games"])
+        self._games = {(player, other): own for (player, other), own in zip(pairs, games, strict=True)}
+        self._finished = np.array(state["finished"])
+        self._recent = list(np.asarray(state["recent"], np.int64))
+
+    def take_over_stack(self) -> None:
+        """Reads the stack and the blocks, after the state of the environments was replaced."""
+        opponents = self._driver.shards.state.opponents
+        self._numbers = np.array(devices.host_view(opponents.numbers)[0])
+        self._index = np.array(devices.own_shards(opponents.index))

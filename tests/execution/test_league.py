@@ -1,0 +1,146 @@
+"""Training against snapshots: what is learned from, what compiles, what a resumed league continues."""
+
+from __future__ import annotations
+
+import jax
+import jax.monitoring
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.appo import APPOConfig
+from jaxrl_stack.algorithms.impala import IMPALAConfig
+from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.core.opponents import Snapshots
+from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors, TicTacToe
+from tests import programs
+
+NUM_ENVS, NUM_STEPS = 8, 16
+
+
+def first(records, key):
+    """Always the first snapshot of the stack."""
+    return 0
+
+
+def config_of(env=RockPaperScissors, config=PPOConfig, *, model=None, training=None, **opponents):
+    """8 environments: 4 of self-play, and two blocks of two."""
+    own = {"of": "main", "size": 2, "add_when_win_rate": None, **opponents}
+    return (
+        config()
+        .environment(env)
+        .env_runners(num_envs_per_env_runner=NUM_ENVS, rollout_fragment_length=NUM_STEPS)
+        .learners(num_cpus_per_learner=1)
+        .training(train_batch_size_per_learner=NUM_ENVS * NUM_STEPS, lr=1e-2, **(training or {}))
+        .rl_module(model_config={"fcnet_hiddens": [programs.WIDTH], **(model or {})})
+        .reporting(min_time_s_per_iteration=None)
+        .multi_agent(policies={"main"}, policies_to_train=["main"], opponents=Snapshots(**own))
+    )
+
+
+PPO_SIZES = {"minibatch_size": 32, "num_epochs": 2}
+LSTM = {"use_lstm": True, "lstm_cell_size": 3, "max_seq_len": 4}
+
+
+def weights(algo):
+    return algo.get_weights(["main"])["main"]
+
+
+def assert_equal(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.fixture(scope="module")
+def league_run():
+    """An algorithm after one iteration, and the weights that it started with."""
+    algo = config_of(training=PPO_SIZES).build_algo()
+    start = jax.tree.map(np.array, weights(algo))
+    yield algo, start, algo.train()
+    algo.stop()
+
+
+def test_both_seats_of_self_play_are_learned_from_and_snapshots_never(league_run):
+    """Of 16 steps: 8 heroes and 4 rivals of self-play, in two epochs. Snapshots keep their weights."""
+    algo, start, result = league_run
+    assert result["learners"]["main"]["num_module_steps_trained"] == 2 * NUM_STEPS * (8 + 4)
+    assert set(result["learners"]) == {"__all_modules__", "main"}
+    assert any((start[name] != now).any() for name, now in weights(algo).items())
+    assert_equal(algo.league.weights("snapshot_0"), start)
+
+
+def test_every_game_of_the_blocks_is_counted(league_run):
+    """A game has 10 moves: in 16 steps, each of 4 environments ends one."""
+    algo, _, result = league_run
+    if algo.iteration == 1:
+        (record,) = algo.league.table()
+        assert record.snapshot == "snapshot_0" and record.is_active and record.games == 4
+        assert [result["league"][f"num_{name}"] for name in ("wins", "draws", "losses")] == list(record[1:4])
+    assert result["league"]["num_snapshots"] == 1
+
+
+def test_changes_of_opponents_compile_nothing(league_run):
+    """Snapshots that are added, leave a full stack and are drawn again, and training after it."""
+    algo, *_ = league_run
+    compiled = []
+
+    def note(name, *args, **kwargs):
+        if "backend_compile" in name:
+            compiled.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    try:
+        names = [algo.league.add() for _ in range(3)]
+        algo.train()
+        algo.train()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(note)
+    assert names == ["snapshot_1", "snapshot_2", "snapshot_3"] and not compiled
+    assert [own.is_active for own in algo.league.table()] == [False, False, True, True]
+    with pytest.raises(KeyError, match=r"No snapshot 'snapshot_0' is in the stack.*'snapshot_2', 'snapshot_3'"):
+        algo.league.weights("snapshot_0")
+
+
+def test_a_resumed_league_continues_bit_for_bit(tmp_path):
+    """With games that take turns, LSTMs, statistics of connectors, and snapshots added in each second iteration."""
+    config = config_of(TicTacToe, model=LSTM, training=PPO_SIZES, every=2, draw="hard")
+    config.env_runners(env_to_module_connector=lambda *args, **kwargs: MeanStdFilter())
+    config.learners(num_cpus_per_learner=2)
+    straight = config.build_algo()
+    for _ in range(3):
+        straight.train()
+    path = straight.save_to_path(tmp_path)
+    resumed = PPO.from_checkpoint(path, config=config)
+    assert resumed.league.table() == straight.league.table()
+    for algo in (straight, resumed):
+        for _ in range(3):
+            algo.train()
+    assert resumed.league.table() == straight.league.table() and len(straight.league.table()) == 4
+    assert resumed.league.games() == straight.league.games()
+    assert_equal(weights(resumed), weights(straight))
+    for algo in (straight, resumed):
+        algo.stop()
+
+
+@pytest.mark.parametrize("config", [IMPALAConfig, APPOConfig])
+def test_impala_and_appo_train_against_snapshots(config):
+    algo = config_of(TicTacToe, config, every=1, draw=first).build_algo()
+    result = [algo.train() for _ in range(3)][-1]
+    assert result["league"]["num_snapshots"] == 4
+    # In each step of a game one player acts: half of the heroes' steps, and all of self-play's.
+    passes = 2 if config is APPOConfig else 1
+    trained = result["learners"]["main"]["num_module_steps_trained"]
+    assert passes * NUM_STEPS * (4 + 1) < trained < passes * NUM_STEPS * (4 + 3)
+    algo.stop()
+
+
+def test_sizes_that_do_not_divide_are_named():
+    with pytest.raises(ValueError, match=r"size=3, share_of_self_play=0.5.*8 environments.*num_envs_per_env_runner=8"):
+        config_of(size=3).build_algo()
+
+
+def test_a_draw_outside_of_the_stack_is_refused():
+    def beyond(records, key):
+        return len(records)
+
+    with pytest.raises(ValueError, match=r"draw=beyond\) returned 1 for 1 snapshots"):
+        config_of(draw=beyond, training=PPO_SIZES).build_algo()
