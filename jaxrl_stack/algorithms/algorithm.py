@@ -821,7 +821,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             ValueError: If this process has no EnvRunner to take the connectors from.
         """
         self._check_has_module(policy_id, "get_policy({!r})")
-        driver, config = self.driver, self.config
+        # The learners' weights: a runner gets them when it samples next.
+        weights = self.get_weights([policy_id])[policy_id]
+        return self._policy(policy_id, weights, self.driver.env_to_module_state_of(policy_id))
+
+    def _policy(self, policy_id: str, weights: dict[str, Any], env_to_module: dict[str, Any]) -> Policy:
+        """The policy of a module with given weights and a given state of the env-to-module pipeline."""
+        driver, config, env_to_module_state = self.driver, self.config, env_to_module
         module, env_to_module, module_to_env = driver.acting_parts(policy_id)
         settings = {}
         for mid in driver.module_ids:
@@ -838,13 +844,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 seed=self.config.root_seed,
                 like=self._served,
             )
-            # The learners' weights: a runner gets them when it samples next.
-            policy.set_state(
-                {
-                    COMPONENT_RL_MODULE: self.get_weights([policy_id])[policy_id],
-                    COMPONENT_ENV_TO_MODULE_CONNECTOR: driver.env_to_module_state_of(policy_id),
-                }
-            )
+            policy.set_state({COMPONENT_RL_MODULE: weights, COMPONENT_ENV_TO_MODULE_CONNECTOR: env_to_module_state})
         self._served = policy
         return policy
 

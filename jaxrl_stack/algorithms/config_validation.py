@@ -329,7 +329,7 @@ def _validate_opponents(config: AlgorithmConfig) -> None:
     algo_class = get_algorithm_class(config.algo_class) if isinstance(config.algo_class, str) else config.algo_class
     step_class = getattr(algo_class, "training_step_class", None)
     if step_class is not None and step_class.uses_replay:
-        config._value_error(f"{called}: {algo_class.__name__} learns from replay. Use PPO, IMPALA or APPO.")
+        config._value_error(f"{called}: {algo_class.__name__} learns from replay. Use PPO, IMPALA, APPO or PQN.")
     if config.count_steps_by != "env_steps":
         config._value_error(
             f"{called} with count_steps_by={config.count_steps_by!r}: steps of snapshots are not learned from. Use "

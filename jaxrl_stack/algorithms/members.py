@@ -89,6 +89,7 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
     reasons = {
         f"{algo_class.__name__} samples no environment": not step_class.needs_env and not step_class.trains_populations,
         "its environment is stepped on the host": step_class.needs_env and not config.samples_on_device,
+        "snapshots are opponents, multi_agent(opponents=...)": config.opponents is not None,
         "several policies act": config.is_multi_agent,
         "learners(num_learners=...) are actors": bool(config.num_learners),
         "debugging(disable_jit=True) runs operations one by one": bool(config.disable_jit),

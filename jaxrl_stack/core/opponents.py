@@ -65,10 +65,10 @@ class Snapshots:
         add_when_win_rate: Adds a snapshot when the policy's points per game against the stack reach this number, over
             the last `min_games` games since the last snapshot. A draw is half a win. None: never.
         every: Adds a snapshot after this number of iterations; None: never.
-        draw: Distribution of opponents: ``"uniform"``; ``"hard"``, proportional to the squared rate of points that the
-            policy loses (prioritized fictitious self-play with p = 2, Vinyals et al., 2019, "Grandmaster level in
-            StarCraft II using multi-agent reinforcement learning", Methods); or a function ``(records, key) -> index``
-            of a list of `SnapshotRecord` and a PRNG key.
+        draw: Distribution of opponents: ``"uniform"``; ``"hard"``, proportional to ``(1 - win_rate)**2`` with
+            `SnapshotRecord.win_rate` (prioritized fictitious self-play with p = 2, Vinyals et al., 2019, "Grandmaster
+            level in StarCraft II using multi-agent reinforcement learning", Methods); or a function ``(records, key)
+            -> index`` of a list of `SnapshotRecord` and a PRNG key. Records cover the games since the last snapshot.
         share_of_self_play: Share of the environments with self-play, in [0, 1).
         replace: Snapshot that leaves a full stack: ``"oldest"``, or ``"weakest"``, against which the policy has most
             points per game.

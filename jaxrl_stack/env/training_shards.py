@@ -209,6 +209,12 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
         )
     saved_devices, saved_each = np.shape(lengths)
     per_device = num_envs // num_devices
+    if rollout.opponents is not None and (saved_devices, saved_each) != (num_devices, per_device):
+        raise ValueError(
+            f"The checkpoint has {saved_each} environments on each of {saved_devices} device(s), this run has "
+            f"{per_device} on each of {num_devices}, and multi_agent(opponents=...) assigns snapshots to environments. "
+            f"Use num_envs_per_env_runner={saved_devices * saved_each} and {saved_devices} device(s)."
+        )
     window_size = np.shape(stored["window/returns"])[-1]
     saved_rollout = dataclasses.replace(rollout, window_size=window_size)
     shapes = _shapes(saved_rollout, saved_each, saved_devices)
@@ -218,13 +224,7 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
         return saved
     window = redistributed(jax.tree.map(np.asarray, saved.window), num_devices, rollout.window_size)
     if rollout.opponents is not None:
-        if is_same_layout:
-            return dataclasses.replace(saved, window=window)
-        raise ValueError(
-            f"The checkpoint has {saved_each} environments on each of {saved_devices} devices, this run has "
-            f"{per_device} on each of {num_devices}, and multi_agent(opponents=...) assigns opponents to environments. "
-            f"Use the numbers of the checkpoint."
-        )
+        return dataclasses.replace(saved, window=window)
     keys = saved.key
     if not is_same_layout:
         keys = jax.random.split(jax.random.fold_in(saved.key[0], num_devices), num_devices)

@@ -19,6 +19,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 
 if TYPE_CHECKING:
     from jaxrl_stack.execution.device_driver import DeviceDriver
+    from jaxrl_stack.policy.policy import Policy
 
 
 class League:
@@ -163,11 +164,11 @@ class League:
         """
         records = self._records_of_stack()
         numbers = np.random.default_rng(derived_seed("opponents", self._seed, self._num_draws))
-        key = self._num_draws
-        self._num_draws += 1
+        index = self._index.copy()
         for block, where in enumerate(np.argwhere(is_drawn).tolist()):
-            self._index[tuple(where)] = self._drawn(records, numbers, (key, block))
-        self._finished[is_drawn] = 0
+            index[tuple(where)] = self._drawn(records, numbers, (self._num_draws, block))
+        self._num_draws += 1
+        self._index, self._finished[is_drawn] = index, 0
         shards, own = self._driver.shards, devices.place_sharded(self._index, self._driver.learner.devices)
         (shards.state,) = self._seat(shards.state, own)
 
@@ -222,6 +223,22 @@ class League:
             "win_rates": {own.snapshot: own.win_rate for own in self._records_of_stack()},
         }
 
+    def __getitem__(self, name: str) -> Policy:
+        """Returns a snapshot of the stack as a policy, which can be saved, served and exported.
+
+        Args:
+            name: Name of the snapshot, such as ``"snapshot_3"``.
+
+        Raises:
+            KeyError: If no snapshot of this name is in the stack.
+        """
+        weights, driver, module_id = self.weights(name), self._driver, self._settings.of
+        assert driver.env_runner is not None, "opponents play in an environment"
+        opponents, place = devices.host_view(driver.shards.state.opponents), self._place_of(name)
+        statistics = jax.tree.map(lambda x: np.asarray(x[0, place]), opponents.env_to_module)
+        stored = driver.env_runner.pipelines.stored_env_to_module({module_id: statistics})
+        return driver.algorithm._policy(module_id, weights, stored[module_id])
+
     def weights(self, name: str) -> dict[str, np.ndarray]:
         """Returns the weights of a snapshot in the stack, as `RLModule.get_state` does.
 
@@ -233,15 +250,19 @@ class League:
         Raises:
             KeyError: If no snapshot of this name is in the stack.
         """
-        known = {snapshot_name(number): place for place, number in enumerate(self._numbers.tolist()) if number >= 0}
-        if name not in known:
-            raise KeyError(f"No snapshot {name!r} is in the stack. Use one of {sorted(known)}.")
+        module_id, place = self._settings.of, self._place_of(name)
         learner, state = self._driver.learner, devices.host_view(self._driver.shards.state.opponents)
-        module_id, place = self._settings.of, known[name]
         own = jax.tree.map(lambda x: np.asarray(x[0, place]), {**state.params, **state.rest})
         prefix = f"{module_id}/"
         present = learner.module[module_id].get_state()
         return {**present, **{ref.removeprefix(prefix): value for ref, value in own.items()}}
+
+    def _place_of(self, name: str) -> int:
+        """Place of a snapshot in the stack."""
+        known = {snapshot_name(number): place for place, number in enumerate(self._numbers.tolist()) if number >= 0}
+        if name not in known:
+            raise KeyError(f"No snapshot {name!r} is in the stack. Use one of {list(known)}.")
+        return known[name]
 
     def _present_games(self) -> Mapping[int, np.ndarray]:
         """Games since the last snapshot, by opponent."""

@@ -10,6 +10,7 @@ import pytest
 from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.impala import IMPALAConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.pqn import PQNConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.opponents import Snapshots
 from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors, TicTacToe
@@ -117,13 +118,19 @@ def test_a_resumed_league_continues_bit_for_bit(tmp_path):
     assert resumed.league.table() == straight.league.table() and len(straight.league.table()) == 4
     assert resumed.league.games() == straight.league.games()
     assert_equal(weights(resumed), weights(straight))
+    observation = np.array([1, 0, -1, 0, 0, 0, 0, 0, 0], np.float32)
+    present, snapshot = straight.get_policy("main"), straight.league["snapshot_3"]
+    assert_equal(snapshot.module.get_state(), straight.league.weights("snapshot_3"))
+    # The last iteration added it: it acts as the policy does, with its statistics.
+    assert_equal(*(policy.compute_single_action(observation) for policy in (present, snapshot)))
     for algo in (straight, resumed):
         algo.stop()
 
 
-@pytest.mark.parametrize("config", [IMPALAConfig, APPOConfig])
-def test_impala_and_appo_train_against_snapshots(config):
-    algo = config_of(TicTacToe, config, every=1, draw=first).build_algo()
+@pytest.mark.parametrize("config", [IMPALAConfig, APPOConfig, PQNConfig])
+def test_other_algorithms_train_against_snapshots(config):
+    sizes = {"minibatch_size": 32, "num_epochs": 1} if config is PQNConfig else {}
+    algo = config_of(TicTacToe, config, training=sizes, every=1, draw=first).build_algo()
     result = [algo.train() for _ in range(3)][-1]
     assert result["league"]["num_snapshots"] == 4
     # In each step of a game one player acts: half of the heroes' steps, and all of self-play's.
