@@ -825,9 +825,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         weights = self.get_weights([policy_id])[policy_id]
         return self._policy(policy_id, weights, self.driver.env_to_module_state_of(policy_id))
 
-    def _policy(self, policy_id: str, weights: dict[str, Any], env_to_module: dict[str, Any]) -> Policy:
+    def _policy(self, policy_id: str, weights: dict[str, Any], env_to_module_state: dict[str, Any]) -> Policy:
         """The policy of a module with given weights and a given state of the env-to-module pipeline."""
-        driver, config, env_to_module_state = self.driver, self.config, env_to_module
+        driver, config = self.driver, self.config
         module, env_to_module, module_to_env = driver.acting_parts(policy_id)
         settings = {}
         for mid in driver.module_ids:

@@ -274,7 +274,8 @@ class League:
         return [self._record(number, present.get(number, none)) for number in self._numbers.tolist() if number >= 0]
 
     def _record(self, number: int, games: np.ndarray) -> SnapshotRecord:
-        return SnapshotRecord(snapshot_name(number), *games.tolist(), bool((self._numbers == number).any()))
+        wins, draws, losses = games.tolist()
+        return SnapshotRecord(snapshot_name(number), wins, draws, losses, bool((self._numbers == number).any()))
 
     # ---------------------------------------------------------------------------------------------------------- state
 
