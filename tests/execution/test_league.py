@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import jax
 import jax.monitoring
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.impala import IMPALAConfig
@@ -13,6 +15,7 @@ from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.pqn import PQNConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.opponents import Snapshots
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors, TicTacToe
 from tests import programs
 
@@ -125,6 +128,45 @@ def test_a_resumed_league_continues_bit_for_bit(tmp_path):
     assert_equal(*(policy.compute_single_action(observation) for policy in (present, snapshot)))
     for algo in (straight, resumed):
         algo.stop()
+
+
+def test_a_checkpoint_with_other_environments_is_refused(tmp_path):
+    algo = config_of(training=PPO_SIZES).build_algo()
+    path = algo.save_to_path(tmp_path)
+    algo.stop()
+    other = config_of(training=PPO_SIZES).env_runners(num_envs_per_env_runner=16, rollout_fragment_length=8)
+    with pytest.raises(
+        ValueError, match=r"has 8 environments on each of 1 device.*Use num_envs_per_env_runner=8 and 1"
+    ):
+        PPO.from_checkpoint(path, config=other)
+
+
+class Highest(MultiAgentJaxEnv):
+    """Three players choose one of two numbers in each of 4 turns; all who choose 1 get a point, the others lose one."""
+
+    def __init__(self, config=None):
+        super().__init__(config)
+        self.possible_agents = ("a", "b", "c")
+        self.observation_spaces = {agent: Box(0.0, 4.0, (1,), np.float32) for agent in self.possible_agents}
+        self.action_spaces = {agent: Discrete(2) for agent in self.possible_agents}
+
+    def reset_env(self, key, params):
+        return dict.fromkeys(self.possible_agents, jnp.zeros(1)), jnp.int32(0)
+
+    def step_env(self, key, state, action, params):
+        obs = dict.fromkeys(self.possible_agents, jnp.float32(state + 1)[None])
+        rewards = {agent: 2.0 * action[agent] - 1.0 for agent in self.possible_agents}
+        return obs, state + 1, rewards, {"__all__": state + 1 >= 4}, {"__all__": False}, {}
+
+
+def test_one_hero_plays_against_two_rivals_that_share_a_snapshot():
+    """Of 16 steps: 8 heroes and 8 rivals of self-play are trained; 4 environments end 4 games each."""
+    algo = config_of(Highest, training=PPO_SIZES).build_algo()
+    result = algo.train()
+    assert result["learners"]["main"]["num_module_steps_trained"] == 2 * NUM_STEPS * (8 + 2 * 4)
+    assert set(result["env_runners"]["agent_episode_returns_mean"]) == {"hero", "rival_1", "rival_2"}
+    assert algo.league.table()[0].games == 4 * 4
+    algo.stop()
 
 
 @pytest.mark.parametrize("config", [IMPALAConfig, APPOConfig, PQNConfig])
