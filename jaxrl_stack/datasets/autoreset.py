@@ -57,7 +57,7 @@ def _first_rows(rows: Rows) -> np.ndarray:
 
 
 def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
-    """Marks rows in which an environment only reset; none if there are few candidates."""
+    """Indices of the rows in which an environment only reset; none unless there are many."""
     rewards = np.asarray(rows.columns.get(Columns.REWARDS, np.zeros(rows.num_rows)))
     ended = set(_as_bytes(rows.next_obs, np.flatnonzero(rows.ended)))
     candidates = first[rewards[first] == 0]

@@ -280,7 +280,9 @@ def _shown(array: np.ndarray, odd: np.ndarray) -> str:
 
 
 def _check_actions(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> None:
-    """Checks recorded actions: discrete actions count from 0, actions in bounded Boxes lie within the bounds."""
+    """Checks recorded actions: choices count from 0 and exist; if `has_bounds`, actions of Boxes are inside of the
+    bounds.
+    """
     assert spaces.action is not None
     _check_choices(column, spaces.action, Columns.ACTIONS, file_rows, from_start=False)
     if spaces.has_bounds:

@@ -36,7 +36,7 @@ def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, en
 
 
 def _linked(pieces: Sequence[int], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> list[tuple[int, int]]:
-    """Yields ``(piece, first piece of its episode)`` for pieces with one id."""
+    """Returns ``(piece, first piece of its episode)`` for pieces with one id."""
     found: list[tuple[int, int]] = []
     open_: list[tuple[int, int]] = []  # last and first piece of episodes that have not ended
     for piece in sorted(pieces, key=lambda piece: (begin[piece], piece)):

@@ -267,7 +267,7 @@ def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[st
 
 
 def _info(filesystem: Any, path: str) -> DatasetInfo:
-    """Reads the Minari metadata file of a data set; {} without one."""
+    """Reads the Minari metadata file of a data set; an empty `DatasetInfo` without one."""
     beside = path.rpartition("/")[0] + f"/{_METADATA}"
     try:
         with filesystem.open_input_file(beside) as source:

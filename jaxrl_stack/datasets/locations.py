@@ -50,7 +50,7 @@ class Folder:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], filesystem: Any = None) -> Folder:
-        """Opens the folder at a path or URI."""
+        """Returns the folder at a path or URI."""
         return cls(*resolved(path, filesystem))
 
     def make(self) -> None:
@@ -124,7 +124,7 @@ def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str,
 
 
 def unfinished_files(path: str | os.PathLike[str], filesystem: Any) -> list[str]:
-    """Files in a folder that a run has started and not completed."""
+    """Incomplete files in a folder, which a run has begun to record."""
     kind, found_on, place = _type_of(path, filesystem)
     if kind != fs.FileType.Directory or not isinstance(found_on, fs.LocalFileSystem):
         return []  # in stores there is no file before it is complete

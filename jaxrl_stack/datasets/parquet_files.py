@@ -47,8 +47,8 @@ MORE_KEY = b"jaxrl_stack.more"
 
 @dataclasses.dataclass(frozen=True)
 class ParquetFile:
-    """Location and footer of a Parquet file. It is opened only for reading, because data sets can have thousands of
-    files.
+    """Location and footer of a Parquet file. The file is opened again for each read, because data sets can have
+    thousands of files.
     """
 
     filesystem: Any
@@ -120,7 +120,7 @@ class ParquetFile:
 
 
 def opened(filesystem: Any, path: str) -> ParquetFile:
-    """Reads the footer of a file.
+    """Reads and checks the footer of a file.
 
     Raises:
         BadDataError: It is no Parquet file, or a damaged one.

@@ -199,7 +199,7 @@ def _described(value: Any) -> Any:
 
 
 def space_of_rllib(space: Any) -> dict[str, Any]:
-    """Creates a space from RLlib's description.
+    """Converts a space to RLlib's description.
 
     Raises:
         TypeError: RLlib's form has no such space.

@@ -137,7 +137,7 @@ class TableReader:
             )
 
     def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[FilePart], name: str, column: str) -> Any:
-        """Column of all parts as arrays (ids as text); None if it is missing."""
+        """Column of all parts as arrays (ids as text); None if it cannot be read and is not needed."""
         if column in self._columns.labels:
             return pa.chunked_array([chunk for own in arrays for chunk in as_texts(own).chunks], pa.string())
         try:
@@ -205,7 +205,7 @@ class TableReader:
 
 
 def columns_of_table(file: ParquetFile, options: ReadOptions) -> ForeignColumns:
-    """Names of a step table's columns, including labels in folder names.
+    """Finds the columns of a table of steps, including labels in folder names.
 
     Raises:
         BadDataError: One is missing.
@@ -240,7 +240,7 @@ def _check_rows_are_steps(arrays: Sequence[pa.ChunkedArray], name: str, path: st
 
 
 def _spread(array: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Writes an array's rows to the given indices of a new array of zeros."""
+    """Writes an array's rows where `where`, bool ``[N]``, is True, and zeros elsewhere."""
     found = np.zeros((len(where), *array.shape[1:]), array.dtype)
     found[where] = array
     return found

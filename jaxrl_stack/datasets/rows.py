@@ -162,7 +162,7 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """Moves the end flag of a dropped step to the step before it in the same piece."""
+    """Moves the truncated flag of a dropped step to the step before it in the same piece."""
     truncated = columns[Columns.TRUNCATEDS].copy()
     truncated[:-1] |= truncated[1:] & gives_up[1:] & ~ends[:-1]
     return {Columns.TRUNCATEDS: truncated}

@@ -156,7 +156,7 @@ class SampleBatchReader:
         return {name: _as_texts(own) if name in _LABELS else own for name, own in values.items()}
 
     def _cell(self, file: BatchFile, columns: ForeignColumns, name: str, cell: Any, row: int) -> Any:
-        """All steps of a column, ``[T, ...]``; None if it is missing."""
+        """All steps of a column, ``[T, ...]``; None if it cannot be read and is not needed."""
         column = columns.column_of(name)
         try:
             if isinstance(cell, str) and name in columns.packed:
@@ -241,7 +241,7 @@ class JsonBatches:
 
     @staticmethod
     def has_actions(filesystem: Any, path: str) -> bool:
-        """Whether the first line of a file has actions."""
+        """Whether the beginning of a file names actions."""
         return '"action' in _begin_of(filesystem, path)
 
     def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:

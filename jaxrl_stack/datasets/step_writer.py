@@ -81,7 +81,7 @@ class StepWriter:
 
     @property
     def num_buffered_rows(self) -> int:
-        """Number of rows that no complete file contains yet."""
+        """Number of rows in no file yet; rows in an incomplete file are not counted."""
         return sum(steps.num_rows for steps in self._waiting)
 
     def add(self, steps: Steps) -> None:

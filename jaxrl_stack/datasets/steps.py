@@ -1,4 +1,4 @@
-"""Recorded steps in memory: the form from which files are written and on which training runs."""
+"""Recorded steps in memory: the form that files are written from and read into, and on which training runs."""
 
 from __future__ import annotations
 
