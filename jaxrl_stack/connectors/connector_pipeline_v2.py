@@ -21,7 +21,7 @@ from jaxrl_stack.utils.spaces import zeros
 
 
 class ConnectorPipelineV2(PureConnector):
-    """Sequence of connectors with RLlib's API; `pure_part` is the part that is compiled.
+    """Sequence of connectors that run one after the other, with RLlib's API; `pure_part` is the part that is compiled.
 
     A connector's name is its class name; further ones of the same class get ``_1``, ``_2``, … Names stay what
     they are while others are inserted and removed around them, so states always find their connector. Spaces are
@@ -289,7 +289,8 @@ class ConnectorPipelineV2(PureConnector):
                 yield name, connector
 
     def pure_part(self) -> PurePipeline:
-        """Part of the pipeline that is compiled: the current connectors after the host connectors.
+        """Part of the pipeline that is compiled: the current connectors after the host connectors, under the same
+        names.
 
         It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
         output spaces of the host connectors.

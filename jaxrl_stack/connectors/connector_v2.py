@@ -214,11 +214,11 @@ class ConnectorV2(Checkpointable, Constructible):
         self._state = None  # its shapes follow the spaces
 
     def _observation_spaces(self) -> dict[str, gym.Space]:
-        """Input observation space of each module."""
+        """Input observation space of each module, ``{module_id: space}``."""
         return self._spaces_by_module(self._input_observation_space, "observation")
 
     def _action_spaces(self) -> dict[str, gym.Space]:
-        """Input action space of each module."""
+        """Input action space of each module, ``{module_id: space}``."""
         return self._spaces_by_module(self._input_action_space, "action")
 
     def _spaces_by_module(self, space, kind: str) -> dict[str, gym.Space]:
@@ -254,7 +254,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return {module_id: {**columns, **make(module_id, columns)} for module_id, columns in batch.items()}
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Yields ``(key in this connector's state, module id)`` for every module in a batch.
+        """Returns ``(key in this connector's state, module id)`` for every module in a batch.
 
         A single-agent connector keeps its state under the default id, so that the state does not depend on the
         name that the only module has.
@@ -575,7 +575,7 @@ CONTEXT_FIELDS = ("reset", "prev_actions", "prev_rewards", "key", "settings", "s
 
 
 def _as_numpy(leaf: Any) -> Any:
-    """Converts a JAX array to a writable NumPy array."""
+    """Converts a JAX array to a writable NumPy array; tracers and other values do not change."""
     return np.array(leaf) if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) else leaf
 
 

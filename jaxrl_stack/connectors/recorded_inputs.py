@@ -74,7 +74,7 @@ class PipelineInputs:
 
     @functools.cached_property
     def _members(self) -> list[tuple[str, Any]]:
-        """Connectors by name that change observations."""
+        """``(name, connector)`` of the connectors that change observations."""
         left_out = (*ENV_TO_MODULE, RecordedMeanStdFilter)
         return [(name, own) for name, own in self.pipeline._flat_members() if not isinstance(own, left_out)]
 

@@ -13,7 +13,7 @@ from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS
 
 
 class DefaultObservations(FlattenObservations):
-    """`FlattenObservations` that does not change images ``[H, W, C]`` and the action mask.
+    """`FlattenObservations` that changes neither images ``[H, W, C]`` nor the action mask.
 
     With a mask, observations become ``{"action_mask": mask, "observations": all else}``. All else is one float32
     vector; an image; or, of images among other things, a dict with a vector or an image for each key.

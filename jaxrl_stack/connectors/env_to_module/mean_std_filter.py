@@ -24,7 +24,7 @@ from jaxrl_stack.utils.spaces import with_parts
 class MeanStdFilter(ConnectorV2):
     """Normalises observations by the running mean and standard deviation, which include the current batch.
 
-    With all of them switched off it only clips: ``MeanStdFilter(de_mean_to_zero=False, de_std_to_one=False,
+    Without normalisation it only clips: ``MeanStdFilter(de_mean_to_zero=False, de_std_to_one=False,
     update_stats=False, clip_by_value=5.0)``.
 
     Works on every Box of a nested space (integers become float32); Discrete, MultiDiscrete and MultiBinary

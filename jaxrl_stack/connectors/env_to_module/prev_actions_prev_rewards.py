@@ -16,7 +16,7 @@ from jaxrl_stack.utils.spaces import flatdim, flatten_observation, from_zero
 
 
 class PrevActionsPrevRewards(ConnectorV2):
-    """Converts each observation to a dict with the previous actions and rewards.
+    """Converts each observation to a dict of the observation and the previous actions and rewards.
 
     ``_orig_obs`` is the observation as it came in. ``prev_n_actions`` holds the module's last actions,
     flattened (Discrete: one-hot) and side by side, the oldest first; ``prev_n_rewards`` the last rewards,
