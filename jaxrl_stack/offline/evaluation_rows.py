@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Facts for planning an offline training step for a learner that only evaluates.
+    """Facts from which an offline training step plans the rows of a learner that only evaluates.
 
     Attributes:
         config: Config of the rows.

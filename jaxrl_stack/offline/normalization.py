@@ -84,7 +84,7 @@ class DataNormalization:
         return {} if self._filter is None else {type(self._filter).__name__: self._filter.get_state()}
 
     def apply(self, steps: Steps) -> Steps:
-        """Normalises steps as in training: returns float32 observations and rewards."""
+        """Normalises steps as in training; normalised observations and rewards are float32."""
         steps = self.apply_to_observations(steps)
         if self.reward_scale == 1.0 or Columns.REWARDS not in steps.columns:
             return steps

@@ -177,7 +177,7 @@ class OfflineData:
                 )
 
     def select(self, columns: Sequence[str]) -> None:
-        """Restricts later reads to these columns, unless the config uses others."""
+        """Restricts later reads to these columns, unless a `prelearner_class` or Ray Data may use others."""
         if isinstance(self.data, Dataset) and self.config.prelearner_class is None:
             self._selected = tuple(columns)
             self._is_stale = True
@@ -202,7 +202,9 @@ class OfflineData:
     # --------------------------------------------------------------------------------------------------------- reading
 
     def _pieces(self) -> Any:
-        """The opened data set, of any kind."""
+        """Returns the data set, opened again if `select` or `adapt` changed the options; `RayData` for a Ray Data data
+        set.
+        """
         if self._is_stale:
             self._is_stale = False
             self._materialized.clear()
@@ -407,8 +409,8 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """Yields all steps of an input in parts. Without a `prelearner_class`, a part contains whole episodes of the
-        files that are read together.
+        """Yields all steps of an input in parts. Without a `prelearner_class`, a part contains all steps that its
+        episodes have in the files that are read together.
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
@@ -490,7 +492,7 @@ def _name_of(piece: Any) -> str:
 
 
 def _other_shape(column: Any, space: Any) -> str:
-    """Sentence about a difference between a column's shapes and a space; "" without a difference."""
+    """Text about a column's shapes that differ from a space's, such as "shape (4,)"; "" without a difference."""
     try:
         expected = [tuple(leaf.shape) for leaf in jax.tree.leaves(map_parts(lambda part: part, space))]
     except (AttributeError, TypeError):

@@ -38,7 +38,7 @@ PARTS_OF_LEARNERS = ("rl_module", "extra", "connector", "counters")
 
 
 class OfflineEvaluationRunner(FaultAwareApply):
-    """Computes the Learner's loss on recorded rows with the Learner's state, without updates.
+    """Computes the Learner's loss on recorded rows with the Learner's whole state, without updates.
 
     The loss is that of ``config.learner_class``, the user's own included, or
     ``evaluation(offline_loss_for_module_fn=...)``, a function ``f(self, *, module_id, config, batch, fwd_out)`` that

@@ -152,7 +152,7 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def num_in_flight_async_reqs(self) -> int:
-        """Number of requests without a fetched result."""
+        """Number of requests whose results have not been fetched."""
         return self._manager.num_outstanding_async_reqs()
 
     @property
@@ -251,7 +251,7 @@ class OfflineEvaluationRunnerGroup:
             self._results(self._manager.foreach_actor("set_state", kwargs=self._sent, timeout_seconds=timeout))
 
     def probe_unhealthy_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Returns actors to the group that Ray has restarted.
+        """Takes actors that Ray has restarted back into the group.
 
         Args:
             timeout_seconds: Longest wait; None for ``offline_eval_runner_health_probe_timeout_s``.
@@ -265,7 +265,7 @@ class OfflineEvaluationRunnerGroup:
         return back
 
     def _restore(self, actor_ids: list[int]) -> list[int]:
-        """Sends restarted actors the newest state."""
+        """Sends restarted actors the state that was sent last; returns their ids, without those that failed."""
         if not self._sent:
             return actor_ids
         results = self._manager.foreach_actor(

@@ -79,7 +79,9 @@ class OffPolicyEstimator:
         return results_of(found[self.method], found)
 
     def estimates(self, batch: Any) -> Estimates:
-        """Estimates as `estimate`, with intervals and diagnostics; see `Policy.estimate`."""
+        """Estimates the return as `estimate` does, and returns it with its interval and diagnostics; see
+        `Policy.estimate`.
+        """
         module: Any = getattr(self.policy, "module", self.policy)
         return estimate(
             module, batch, methods=self.method, gamma=self.gamma, q_model_config=self.q_model_config, **self._how
