@@ -374,7 +374,7 @@ class MultiAgentEpisode:
     def _add_to(
         self, agent: Hashable, observations: Mapping[Any, Any], info: Any, terminated: bool, truncated: bool
     ) -> None:
-        """Completes an agent's running step if the agent observes or ends, and records the end."""
+        """Completes an agent's hanging step if the agent observes or ends, and records the end of the agent."""
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         ends = terminated or truncated
         if agent in self.hanging and (agent in observations or ends):
@@ -453,7 +453,9 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> Any:
-        """Returns infos by agent. Arguments as in `get_observations`, except that `fill` is one whole item."""
+        """Returns infos by agent. Arguments as in `get_observations`, except that `fill` is one whole item, because
+        infos differ in structure.
+        """
         how = {"neg_index_as_lookback": neg_index_as_lookback, "fill": None if fill is None else AsItem(fill)}
         return self._get("infos", indices, agent_ids, env_steps, return_list, how)
 

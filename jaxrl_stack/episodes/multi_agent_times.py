@@ -40,11 +40,12 @@ class AgentRange:
 
 
 def agent_range(times: InfiniteLookbackBuffer, start: int, stop: int, lookback: int) -> AgentRange | None:
-    """Returns an agent's range in the env steps ``[start, stop)``; None if the agent has no observation before `stop`.
+    """Returns an agent's range in the env steps ``[start, stop)``; None if its first observation comes after env step
+    `stop`.
 
     Args:
         times: The agent's map of times.
-        start: First own environment step of the chunk.
+        start: First environment step of the chunk, counted from the first one after the episode's look-back.
         stop: End of the chunk's environment steps.
         lookback: Maximum number of environment steps of look-back.
     """
@@ -59,7 +60,9 @@ def agent_range(times: InfiniteLookbackBuffer, start: int, stop: int, lookback: 
 
 
 def first_moment(times: InfiniteLookbackBuffer) -> int:
-    """Returns the env step of an agent's first observation; negative if it is in the lookback."""
+    """Returns the env step of an agent's first observation, counted from the start of the chunk; negative in the
+    lookback.
+    """
     return next(moment for moment, t in enumerate(times.data) if t != SKIPPED) - times.lookback
 
 

@@ -361,7 +361,9 @@ class SingleAgentEpisode:
         )
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Returns one info dict or a list. Arguments as in `get_observations`, except that `fill` is one whole item."""
+        """Returns one info dict or a list of them. Arguments as in `get_observations`, except that `fill` is one whole
+        item.
+        """
         fill = None if fill is None else AsItem(fill)
         return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
@@ -563,7 +565,7 @@ class SingleAgentEpisode:
         return len(self)
 
     def agent_steps(self) -> int:
-        """Returns the number of agent steps, which equals the number of env steps."""
+        """Returns the number of agent steps, without the lookback; equals the number of env steps."""
         return len(self)
 
     def __len__(self) -> int:
@@ -668,7 +670,7 @@ class SingleAgentEpisode:
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
     def _output_columns(self, outputs: Mapping[str, Any]) -> dict[str, InfiniteLookbackBuffer]:
-        """Returns the extra model output columns for steps with these outputs.
+        """Returns the columns of extra model outputs to which steps with these outputs can be added.
 
         The acting module determines the keys, so that a chunk without own steps accepts any keys.
         """
