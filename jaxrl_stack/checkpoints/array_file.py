@@ -60,7 +60,7 @@ def read_arrays(
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """Bytes of an array in C order, without a copy if the array is contiguous."""
+    """Bytes of an array in C order, without a copy if the array is C-contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

@@ -367,12 +367,14 @@ class Stored:
         return Component(content.get("class"), ctor, left_out, self.metadata)
 
     def code_written_here(self) -> dict[str, Any]:
-        """Classes and functions that the checkpoint refers to, if this process wrote it; else {}."""
+        """Classes and functions that the component and its parts refer to, if this process wrote the checkpoint; else
+        {}.
+        """
         file = self._file(CLASS_AND_CTOR_ARGS_FILE)
         return written_here(self._reading.text(file)) if file.is_file() else {}
 
     def state(self, loader: ClassLoader) -> dict[str, Any]:
-        """Reads the state with all parts; raises unless everything is readable.
+        """Reads the state with the states of all parts; raises unless everything is readable.
 
         Raises:
             ValueError: If anything is damaged, does not fit into memory, or is not allowed.

@@ -20,7 +20,8 @@ _writing = threading.Lock()
 
 @contextlib.contextmanager
 def replaced(target: Path) -> Iterator[Path]:
-    """Context manager with a new folder that atomically replaces `target` at the end of the block.
+    """Context manager with a new folder next to `target`. At the end of the block the folder replaces `target`
+    atomically.
 
     The next process removes files that a killed process has left there. Threads of one process run in sequence.
     """

@@ -20,7 +20,8 @@ def with_shared_attributes(
     path: str | os.PathLike[str],
     acts_only: bool = False,
 ) -> Mapping[str, Any]:
-    """Completes a module's stored state with the module's values of attributes that only one of both has.
+    """Restricts a module's stored state to attributes that the module has, and adds the module's values of attributes
+    that the stored state lacks.
 
     This loads the encoder and policy of a module without value function into an actor-critic, or the policy and critics
     of IQL into SAC, without IQL's value function. A notice names these attributes.
@@ -51,7 +52,7 @@ def with_shared_attributes(
 def share_attributes(
     state: dict[str, Any], own: Mapping[str, Any], names: Sequence[str], path: str | os.PathLike[str]
 ) -> None:
-    """Applies `with_shared_attributes` to each stored module in `state`.
+    """Applies `with_shared_attributes` to each stored module in `state`, with the owner's module of the same id.
 
     Args:
         state: Stored state of an owner of modules, with only the values at `names`; changed in place.

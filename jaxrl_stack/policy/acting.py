@@ -95,7 +95,7 @@ class PolicyProgram:
         self.initial_state = jax.jit(self._initial_state, static_argnames="num_envs")
 
     def serves(self, pure: PureModule, env_to_module: Any, module_to_env: Any, module_id: str, fixed: Any) -> bool:
-        """Whether this program can serve a policy with other parts."""
+        """Whether this program can also serve another policy, which has these parts."""
         made_of = (env_to_module, env_to_module.names, module_to_env, module_to_env.names, module_id, fixed)
         # Host connectors may carry state of their own: every policy has its own.
         return (
@@ -172,7 +172,9 @@ class PolicyProgram:
     def traced(
         self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
     ):
-        """Traced step: returns ``(actions, state, outputs, module inputs if the pipeline changes observations)``."""
+        """Traced step: returns ``(actions, state, outputs, inputs)``. If a pipeline with host connectors also has pure
+        ones, `inputs` are the module's observations; else None.
+        """
         step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
         context = step.context(

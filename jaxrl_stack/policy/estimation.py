@@ -324,7 +324,7 @@ def _estimates(
 
 
 def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Bounds of a bootstrap interval; resamples whose weights underflow to 0 in float32 are dropped."""
+    """Bounds of a bootstrap interval; resamples whose weights are all 0 in float32 are dropped."""
     known = drawn[~np.isnan(drawn)]
     if not known.size:
         return math.nan, math.nan
@@ -333,7 +333,7 @@ def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
 
 
 def _problem(name: str, size: float, log_weights: np.ndarray, value: float) -> str:
-    """Reason why an estimate from importance ratios is unreliable; None without one."""
+    """Reason why an estimate from importance ratios is unreliable; "" if it is reliable."""
     if not np.isfinite(log_weights).any():
         return (
             "the policy would not choose the recorded actions of any complete episode. Record data with a policy "

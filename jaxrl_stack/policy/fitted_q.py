@@ -66,7 +66,7 @@ class FittedQConfig:
 
 
 class QValues(NamedTuple):
-    """Learned Q-values of the R rows in a table of steps.
+    """Learned Q-values and state values of the R rows in a table of steps.
 
     Attributes:
         q_values: float32 ``[R]``, of the recorded action; without meaning in final rows.

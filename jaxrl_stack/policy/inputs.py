@@ -254,7 +254,7 @@ class Acting(abc.ABC, Generic[State]):
 
 
 def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -> Any:
-    """Converts observations, including lists of numbers, to NumPy arrays with the space's dtypes in JAX.
+    """Checks observations, also lists of numbers, and converts them to NumPy arrays with the space's dtypes in JAX.
 
     Args:
         space: The environment's observation space.
