@@ -14,12 +14,12 @@ class CliError(Exception):
 
 
 def one_line(text: str) -> str:
-    """Replaces line breaks in a text by spaces."""
+    """Replaces line breaks, and other runs of whitespace, by single spaces."""
     return " ".join(text.split())
 
 
 def with_notes(error: BaseException, message: str) -> str:
-    """Appends an error's notes, which name the code that raised it, to `message`."""
+    """Appends an error's one-line notes, which name the code that raised it, to `message`."""
     # JAX notes, in several lines, how to see more of a traceback: there is none here.
     notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]
     return " ".join([message, *notes])

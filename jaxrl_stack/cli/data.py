@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _described(data: Dataset) -> dict[str, Any]:
-    """Describes the data in files."""
+    """Describes recorded data: number of files, environment, seed, spaces and versions."""
     info = data.info
     return {
         "num_files": sum(reader.num_files for _, reader in data.readers),

@@ -136,8 +136,8 @@ def _set_in_evaluation(config: AlgorithmConfig, **settings: Any) -> None:
 
 
 def _moved(weights: dict[str, Any], config: AlgorithmConfig, env: str) -> Algorithm:
-    """Creates an algorithm with these weights in another environment. An algorithm that trains on data only evaluates
-    there.
+    """Creates an algorithm with these weights in another environment. If the algorithm trains on recorded data, the
+    environment is used for evaluation only.
     """
     evaluated = config.get_evaluation_config_object()
     config = config.copy(copy_frozen=False)

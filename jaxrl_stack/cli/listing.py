@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list_suite(prefix: str) -> int:
-    """Prints a line for each environment as soon as it is created, because some take seconds."""
+    """Prints a line for each environment as soon as it is created, because some take seconds or load data."""
     from jaxrl_stack.env.registry import GYMNAX_IDS, resolve_env
     from jaxrl_stack.env.suites import all_suites
 

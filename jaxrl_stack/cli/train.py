@@ -70,7 +70,9 @@ def _set_checkpoints(config: AlgorithmConfig, arguments: argparse.Namespace) -> 
 
 
 def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, prefix: str = "") -> pathlib.Path:
-    """Creates the results directory: the option's, or a new one whose name begins with `prefix`."""
+    """Returns the path of the results directory: the option's, if it is new or empty, or a new one whose name begins
+    with `prefix`.
+    """
     if arguments.results_dir is not None:
         directory = pathlib.Path(arguments.results_dir)
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):

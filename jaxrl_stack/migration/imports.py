@@ -109,9 +109,7 @@ def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
 
 
 def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
-    """Reasons for names that can be imported but not used, and for used names of the old API stack, ``{name:
-    reason}``.
-    """
+    """Reasons, ``{name: reason}``, for names that can be imported but not used, and for used names of the old stack."""
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]
     used = {alias.asname or alias.name: _OLD_STACK_USED for alias in old if _is_used(source, alias)}

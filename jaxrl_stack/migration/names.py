@@ -84,7 +84,7 @@ def _without_torch(name: str) -> str:
 
 @functools.cache
 def why_not(module: str, name: str = "") -> str:
-    """Reason why a name of this package cannot be imported or used; "" if it can.
+    """Reason why a module of this package, or a name in it, cannot be imported or used; "" if it can.
 
     Args:
         module: A module of this package.

@@ -114,7 +114,9 @@ def _setting(source: SourceCode, section: str, call: ast.Call, keyword: ast.keyw
 
 
 def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> None:
-    """Rewrites ``train_batch_size``, the rows of all learners, to ``train_batch_size_per_learner``."""
+    """Rewrites ``train_batch_size``, the rows of all learners, to ``train_batch_size_per_learner``: divides it by the
+    number of learners, or adds a to-do comment if that number is unclear.
+    """
     numbers = _numbers_of_learners(source, call)
     values = {ast.unparse(number) for number, _ in numbers}
     is_one = all(isinstance(number, ast.Constant) and number.value in (None, 0, 1) for number, _ in numbers)

@@ -230,7 +230,7 @@ class SourceCode:
         self.edits.append(Edit(self.line_start(node.lineno), self._starts[node.end_lineno], ""))
 
     def to_do(self, node: Any, message: str, page: str) -> None:
-        """Adds a to-do comment at a node, once per line."""
+        """Adds a to-do comment at a node; the same message only once per line."""
         finding = Finding(node.lineno, node.end_lineno or node.lineno, message, page)
         if not any(other.line == finding.line and other.message == message for other in self.findings):
             self.findings.append(finding)
@@ -258,7 +258,9 @@ class SourceCode:
         return b"".join(pieces).decode(), moved
 
     def _comment(self, finding: Finding) -> Edit:
-        """Text of the comment above a finding; "" if an earlier migration has already added it."""
+        """Edit that inserts the comment above a finding; inserts "" if an earlier migration has already commented the
+        line.
+        """
         line = finding.line
         while line in self._inside:
             line -= 1

@@ -278,7 +278,7 @@ class TorchCode:
     # -------------------------------------------------------------------------------------------------------- imports
 
     def _torch_import(self, node: ast.Import | ast.ImportFrom | ast.Assign, left: bool) -> None:
-        """Deletes an import of PyTorch; adds a to-do comment if it is still used."""
+        """Deletes an import of PyTorch, or adds a to-do comment if PyTorch is still used."""
         if isinstance(node, ast.Assign):
             is_torchs = isinstance(node.value, ast.Call) and is_try_import(node.value.func)
             names = []
