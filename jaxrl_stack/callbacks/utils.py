@@ -105,7 +105,7 @@ class CallbackList:
         )
 
     def overrides(self, *names: str) -> bool:
-        """Whether a callback overrides one of these hooks."""
+        """Whether a callback object overrides, or a function is given for, one of these hooks."""
         for name in names:
             _check_name(name)
         return any(self._calls[name] for name in names)
@@ -132,7 +132,7 @@ def make_callback(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> None:
-    """Combines callbacks: calls a hook on the objects, then the functions, each in order.
+    """Calls a hook of the callback objects, then the functions, each in order.
 
     Args:
         callback_name: Name of the hook.

@@ -146,7 +146,7 @@ class TorchNamesFinder(importlib.abc.MetaPathFinder):
     """Finder after the standard finders, which gets only modules that these do not find."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """Raises for an RLlib module that does not exist in this package; ignores other names.
+        """Raises for an RLlib module that is known to be missing in this package; ignores other names.
 
         Raises:
             ImportError: For such a module; names the replacement.

@@ -86,7 +86,7 @@ def _means(function: Callable[[Any, Any], tuple[jax.Array, Any]], params: Any, r
 
 
 def _mean_over_chunks(of_chunk: Callable[[Any], Any], rows: Any, chunks: int) -> Any:
-    """Mean of a function's results over all rows. On CPU, evaluates the rows in chunks of equal length."""
+    """Result of a function that returns means over rows; on CPU, the mean of its results for chunks of equal length."""
 
     def in_chunks(rows: Any) -> Any:
         split = _split(rows, chunks)

@@ -31,7 +31,8 @@ def percentiles_of(values: jax.Array, percentiles: Sequence[float]) -> jax.Array
 
 
 def _by_search(values: jax.Array, percentiles: Sequence[float]) -> jax.Array:
-    """Values next to each percentile's rank, by bisection on the bits of floats: counts the numbers below.
+    """Percentiles by bisection on the bits of floats, with linear interpolation; NaN if a value is NaN. To find the
+    values at the ranks on both sides of a percentile, each step counts the numbers up to a bound.
 
     Read as integers, floats of one sign are in their order; of negative ones it is turned around.
     """

@@ -33,7 +33,7 @@ def psum(tree, axis_name: str | None):
 
 
 def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
-    """Concatenates all leaves to one float32 vector; returns it with its inverse.
+    """Concatenates all leaves to one float32 vector; returns the vector and the inverse function.
 
     One vector instead of a dozen small leaves makes one sum, one all-reduce and one buffer of what would be a dozen
     each: an all-reduce costs tens of microseconds whatever its size, and a compiler's work grows with their number.
@@ -51,7 +51,8 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flat:
-    """Pytree of float arrays stored as one vector, with the layout to restore it outside of the program.
+    """Pytree of float arrays stored as one vector, with the layout to restore the tree, also outside of the program
+    that made it.
 
     Attributes:
         vector: float32 ``[n]``.

@@ -85,7 +85,8 @@ def critic_rows(
     weights: jax.Array | None = None,
     td_error_loss_fn: str = "huber",
 ) -> CriticRows:
-    """Critic losses per row (Haarnoja et al., 2018, equation 5), with Huber loss in place of the squared error.
+    """Critic losses per row (Haarnoja et al., 2018, equation 5), by default with Huber loss in place of the squared
+    error.
 
     Args:
         q: float32 ``[N]``, of the taken actions (Discrete: selected from ``[N, A]``).

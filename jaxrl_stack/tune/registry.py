@@ -1,4 +1,4 @@
-"""RLlib's import path of ``register_env`` and ``get_trainable_cls``. It does not import Ray."""
+"""RLlib's import path of ``register_env`` and ``get_trainable_cls``. Importing this module does not import Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
 
 
 def get_trainable_cls(trainable_name: str) -> Any:
-    """Algorithm class with a name: ``get_trainable_cls("PPO").get_default_config()``.
+    """Algorithm class registered under a name: ``get_trainable_cls("PPO").get_default_config()``.
 
     Args:
         trainable_name: Name of an algorithm, or a name that was registered with ``ray.tune.register_trainable``.

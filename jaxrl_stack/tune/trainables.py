@@ -126,7 +126,7 @@ class AlgorithmTrainable:
 
 
 def _known(value: Any, known: Any) -> Any:
-    """Returns `known` if `value` is a pickled copy of it, else `value`."""
+    """Returns `known` if its pickle equals the pickle of `value`, else `value`."""
     from jaxrl_stack.algorithms.setting_values import same
 
     if same(value, known):
