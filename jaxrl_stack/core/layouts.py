@@ -39,7 +39,7 @@ class Layout:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that a block with this layout has in addition to the recorded ones."""
+        """Names of the columns that the layout requires in a block, such as ``STATE_IN`` for a recurrent module."""
         own = {
             Columns.STATE_IN: self.chunk_length is not None,
             Columns.RESETS: self.chunk_length is not None,
@@ -79,7 +79,9 @@ class Layout:
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """Returns the layout with masks if `columns` contain ``LOSS_MASK``; connectors may add or remove it."""
+        """Returns the layout with masks if `columns` contain ``LOSS_MASK``, else without; connectors may add or remove
+        the column. If this changes the layout, minibatches draw single rows.
+        """
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
 

@@ -223,9 +223,7 @@ class SquashedGaussian(_Reparameterized):
     def from_logits(
         cls, logits: jax.Array, low: Any = -1.0, high: Any = 1.0, event_ndim: int = 1, **kwargs: Any
     ) -> SquashedGaussian:
-        """Creates the distribution from `[mean, log std]` on the last axis; clamps the log standard deviation to [-5,
-        2].
-        """
+        """Creates the distribution from `[mean, log std]` on the last axis; the log std is clamped to [-5, 2]."""
         loc, log_scale = _halves(logits, event_ndim)
         return cls(loc, jnp.exp(jnp.clip(log_scale, MIN_LOG_STD, MAX_LOG_STD)), low, high, event_ndim)
 

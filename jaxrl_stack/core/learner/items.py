@@ -70,7 +70,7 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Number of steps whose activations are in memory when gradients of `num_rows` rows are computed."""
+        """Number of steps of this form whose gradients need as much memory as `num_rows` single rows."""
         return num_rows
 
 
@@ -172,7 +172,7 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Number of steps whose activations are in memory when gradients of `num_rows` rows are computed."""
+        """Number of steps of this form whose gradients need as much memory as `num_rows` single rows."""
         return num_rows
 
     def _leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
@@ -213,7 +213,7 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Number of steps whose activations are in memory when gradients of `num_rows` rows are computed.
+        """Number of steps of this form whose gradients need as much memory as `num_rows` single rows.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -292,7 +292,7 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Items of one module on this device, the same number in each shard.
+    """Items of one module in the shards of this device, equally many in each shard.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before

@@ -466,7 +466,9 @@ class Learner(Checkpointable):
 
     @property
     def reduction_axis(self) -> str | None:
-        """Axis name of reductions over devices; None for a single device, which needs no reduction."""
+        """Axis name of reductions over devices; None for a single device, where a reduction would take longer than a
+        small update.
+        """
         return self.axis_name if self.num_devices > 1 else None
 
     @property
@@ -970,7 +972,7 @@ class Learner(Checkpointable):
         return running_statistics.of_batch(rows, None if full else mask.reshape(-1))
 
     def may_be_masked(self, batch: Mapping[str, Any]) -> bool:
-        """Whether `batch`, the module's minibatch, may contain masked rows."""
+        """Whether `batch`, the module's minibatch, may contain masked rows; False if all rows are known to be valid."""
         trace = self._tracing.trace
         return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
@@ -1512,7 +1514,8 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Counts the steps of updates that a device program has made; see `training_counts` for the arguments.
+        """Counts the steps on which updates inside a device program have trained modules; see `training_counts` for the
+        arguments.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:

@@ -138,7 +138,7 @@ class LearnerGroup(Checkpointable):
         return self._learner
 
     def ping(self) -> list[str]:
-        """Returns ``"pong"`` from every learner that is alive."""
+        """Calls every learner to check that it is alive; returns ``"pong"`` for each."""
         return ["pong"] if self._actors is None else self._actors.call("ping")
 
     def get_stats(self) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def trained_on(
     masks: Mapping[str, Any],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Counts the rows on which one update trains each module. Blocks with masks need `counted_by_program`.
+    """Counts the valid rows on which one update trains each module, from sizes and masks on the host. See
+    `counted_by_program` for masks that only the program knows.
 
     Args:
         modules: The learner's modules, by id.

@@ -172,7 +172,7 @@ def _fetched(refs: Sequence[Any], name: str) -> list[Any]:
 
 
 def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
-    """``(start, stop)`` of each shard: consecutive ranges whose lengths differ by at most one."""
+    """``(start, stop)`` of each shard: consecutive ranges of items. The first ranges may be longer by one."""
     size, more = divmod(num_items, num_shards)
     stops = [size * i + min(i, more) for i in range(num_shards + 1)]
     return list(itertools.pairwise(stops))

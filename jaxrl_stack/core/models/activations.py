@@ -53,7 +53,7 @@ _ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def get_activation(activation: str | Callable[..., Any] | None) -> Callable[[jax.Array], jax.Array]:
-    """Returns the activation function with a name.
+    """Returns the activation function that a setting selects.
 
     Args:
         activation: A name ("relu", "leaky_relu", torch.nn's "LeakyReLU", …), a callable array -> array, or

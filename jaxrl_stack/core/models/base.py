@@ -17,7 +17,7 @@ CRITIC = "critic"
 
 
 class Encoder(nnx.Module):
-    """Base class of encoders: ``{column: pytree [..., d]}`` -> ``{ENCODER_OUT: [..., latent]}``.
+    """Base class of default encoders and your own: ``{column: pytree [..., d]}`` -> ``{ENCODER_OUT: [..., latent]}``.
 
     Built in ``setup()`` of an RLModule, or by a ``ModelConfig`` of your own in a catalog.
     """

@@ -34,7 +34,7 @@ class LayerInput(NamedTuple):
 
 
 class Dense(nnx.Linear):
-    """`nnx.Linear` with faster matrix products in the backward pass; see `jaxrl_stack.ops.dense.dense`."""
+    """`nnx.Linear` whose gradients use matrix products that are faster on CPUs; see `jaxrl_stack.ops.dense.dense`."""
 
     def __call__(self, inputs: jax.Array, out_sharding=None) -> jax.Array:
         """Float ``[..., in_features]`` -> ``[..., out_features]``."""

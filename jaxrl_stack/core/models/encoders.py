@@ -248,7 +248,9 @@ class ActorCriticEncoder(Encoder):
 
 
 def _state_of(inputs: dict[str, Any], part: str) -> dict[str, Any]:
-    """Recurrent state of one part (actor or critic) in a batch, as columns; {} without one."""
+    """Columns of the recurrent state of one part (actor or critic): ``STATE_IN``, and ``RESETS`` if the batch has them.
+    {} without a state.
+    """
     if part not in inputs.get(Columns.STATE_IN, {}):
         return {}
     resets = {Columns.RESETS: inputs[Columns.RESETS]} if Columns.RESETS in inputs else {}

@@ -161,7 +161,9 @@ def default_filters(shape: Sequence[int]) -> list[list[Any]]:
 
 
 def _halving_filters(size: list[int]) -> list[list[Any]]:
-    """Filters that halve both sides and double the channels, until both sides have at most 6 pixels."""
+    """Filters that halve each side of an image until it has at most 6 pixels, and double the channels each time, up to
+    256.
+    """
     filters, channels = [], 16
     while max(size) > _SMALLEST_HALVED:
         halved = [side > _SMALLEST_HALVED for side in size]

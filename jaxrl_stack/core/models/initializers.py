@@ -59,7 +59,7 @@ def torch_default_bias(fan_in: int) -> Initializer:
 
 
 def get_initializer(initializer: str | Callable[..., Any] | None, kwargs: dict | None, setting: str) -> Any:
-    """Returns the initializer with a name, or None for torch's default.
+    """Returns the initializer that a setting selects; None for torch's default.
 
     Args:
         initializer: A name from `jax.nn.initializers` ("glorot_uniform", "orthogonal", "zeros", …), a name

@@ -255,7 +255,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         """Builds the networks. `self.rngs` is the source of layers' initial weights and random streams."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Forward pass that the three specific ones call unless overridden.
+        """Forward pass for inference, exploration and training; the three specific passes call it unless overridden.
 
         Args:
             batch: Columns with leading batch axes, such as `OBS` `[N, ...]`.

@@ -22,8 +22,8 @@ def states_of(encoder: Any) -> StateAfter:
 
 
 class Timeline:
-    """Sequences of observations, each extended by the last next observation, so that one pass evaluates observations
-    and next observations.
+    """Sequences of observations, each extended by the observation after its last valid step, so that one pass evaluates
+    observations and next observations.
 
     Burn-in, the steps before the valid ones, only updates the recurrent state of each network, online and target,
     without a gradient (Kapturowski et al., 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning",
