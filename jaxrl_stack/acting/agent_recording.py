@@ -164,7 +164,7 @@ class AgentRecording:
             self.held[row] = act
 
     def complete(self, step: int, rows: Sequence[int]) -> list[float]:
-        """Completes the running steps of the given rows after a vector step; returns their rewards."""
+        """Completes the open steps of the given rows after a vector step; returns their rewards."""
         rewards = []
         if self._seen is not None:
             for row in rows:

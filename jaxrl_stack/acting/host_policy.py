@@ -35,7 +35,7 @@ calls. The other fields are made and kept on the host."""
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedColumns:
-    """Memory layout of a policy call's results.
+    """Layout in which a policy call's results are packed into one matrix.
 
     Attributes:
         width: Number of columns of the matrix.

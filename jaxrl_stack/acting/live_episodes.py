@@ -76,7 +76,9 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Replaces the observations of an episode by the module's inputs; `last` is the input after the last step."""
+        """Replaces the newest observations of an episode that will be returned by the module's inputs; `last` is the
+        input after the last step.
+        """
         seen = [*self._seen[index], last]
         episode.observations.data[-len(seen) :] = seen
 

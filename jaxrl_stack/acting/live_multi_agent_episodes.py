@@ -107,7 +107,7 @@ class LiveMultiAgentEpisodes:
             self._finished.append((index, episode))
 
     def forget(self, index: int) -> None:
-        """Discards the actions of an environment that failed before its step was appended."""
+        """Discards the stored actions and outputs of an environment that failed before its step was appended."""
         self._actions[index], self._outputs[index] = {}, {}
 
     def take_finished(self) -> list[tuple[int, MultiAgentEpisode]]:

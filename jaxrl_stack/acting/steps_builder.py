@@ -136,7 +136,8 @@ class StepsBuilder:
         return self._taken(self._number[envs], after)
 
     def restart(self, lengths: np.ndarray | None = None) -> Steps | None:
-        """Returns the stored steps, or None without any. Later steps belong to new episodes.
+        """Returns the stored steps, or None without any. Later steps belong to other episodes: new ones, or running
+        ones whose earlier steps are not stored.
 
         Args:
             lengths: int ``[B]``, steps that the other episodes have had before; None: they are new.

@@ -114,7 +114,7 @@ def action_text(action: Any) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Shortens a text to a width in pixels."""
+    """Shortens a text that is wider than `width` pixels; the last character is then "…"."""
     most = max(1, (width - 8) // _CHARACTER)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
@@ -125,7 +125,9 @@ def _so_far(rewards: np.ndarray) -> np.ndarray:
 
 
 def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
-    """Returns of the agents as lines of text that fit the width; [] for too many agents."""
+    """Lines of text with the returns of the agents, at most `width` pixels wide. Their number is the same for all
+    returns of these agents. [] for too many agents.
+    """
     if len(returns) > _MOST_AGENTS:
         return []
     cell = max(map(len, returns), default=0) + len(": -1.23457e-08   ")
