@@ -420,8 +420,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._long_iterations.around(iteration)
 
     def _env_steps_counted(self) -> tuple[int, float]:
-        """Returns ``(env steps counted by the driver, env steps in aggregated RLlib results)``. The second counts steps
-        that a user's training step sampled without the driver.
+        """Returns ``(env steps counted by the driver, env steps in aggregated RLlib results)``. The second number
+        includes steps that a user's training step sampled without the driver.
         """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
 
@@ -643,7 +643,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._offline_evaluations.group
 
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
-        """Returns restarted actors to a group, after sending them weights and connector states.
+        """Adds actors that Ray has restarted to a group again, after sending them weights and connector states.
 
         Sampling does this in every iteration.
 
@@ -653,7 +653,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return env_runner_group.probe_unhealthy_env_runners()
 
     def restore_offline_eval_runners(self, runner_group: OfflineEvaluationRunnerGroup) -> list[int]:
-        """Returns restarted actors to the group. Every evaluation calls it.
+        """Adds actors that Ray has restarted to the group again. Every evaluation does this.
 
         Returns:
             Their ids.

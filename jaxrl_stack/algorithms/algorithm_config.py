@@ -156,7 +156,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @classmethod
     def tuned(cls, env: str) -> Self:
-        """Returns a config with settings that are tested in an environment, as ``jaxrl train`` uses by default.
+        """Returns a config with settings that are known to learn in an environment; ``jaxrl train`` uses them by
+        default.
 
         Args:
             env: An id, such as ``"gymnax/CartPole-v1"``.
@@ -1068,7 +1069,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_building.build_algo(self, env, use_copy)
 
     def build(self, env: Any = None, use_copy: bool = True) -> Algorithm:
-        """Deprecated name of `build_algo`."""
+        """Deprecated name of `build_algo`; issues a DeprecationWarning."""
         warn_deprecated("config.build() is now config.build_algo().")
         return self.build_algo(env, use_copy)
 

@@ -1,4 +1,4 @@
-"""Checks of settings that all algorithms have."""
+"""Checks of settings that all algorithms have, in addition to the common checks of `setting_checks`."""
 
 from __future__ import annotations
 

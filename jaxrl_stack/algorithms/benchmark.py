@@ -229,7 +229,7 @@ def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
 
 
 def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
-    """Raises if two labels or tasks would share a folder.
+    """Raises if two labels or tasks would share a folder, in this call or with an earlier one.
 
     Raises:
         ValueError: Names both.
@@ -265,8 +265,8 @@ def _train(
     jobs: int,
     progress: bool,
 ) -> None:
-    """Trains all unfinished runs: populations in this process first, then single runs in child processes if ``jobs >
-    1``.
+    """Trains all unfinished runs. If ``jobs > 1``, configs that cannot train as a population are trained last, in child
+    processes; all others are trained in this process.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C.

@@ -85,7 +85,7 @@ class BestMembers:
         set_past(algo, history.of_member(member, self.best[member].iteration), kept.seconds)
 
     def save(self, paths: Sequence[Path], configs: Sequence[AlgorithmConfig], history: MemberHistory) -> None:
-        """Writes each member's best state as an ordinary checkpoint, once.
+        """Writes each member's best state as an ordinary checkpoint; skips states that were written before.
 
         Args:
             paths: Path of each member's checkpoint.
@@ -114,7 +114,7 @@ class BestMembers:
 def set_past(
     algo: Algorithm, history: History, seconds: float, changed_settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Sets an algorithm's counters and metrics to the end of a history."""
+    """Sets the counters, history and changed settings of an algorithm with a member's state to the end of a history."""
     so_far = {"training_iteration": len(history), "time_total_s": seconds, "evaluation": {}}
     past = {"history": history.get_state(), "changed_settings": changed_settings or {}}
     algo.set_state({**so_far, "num_actions_computed": 0, **past})

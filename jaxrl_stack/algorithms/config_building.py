@@ -321,8 +321,8 @@ def build_learner_connector(
 
 
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
-    """Raises for learner connectors that need steps in sampled order if the algorithm draws steps from replay or
-    data.
+    """Raises for learner connectors that need steps in sampled order if the algorithm learns from replay, or if
+    `clip_rewards` changes the rewards before them.
     """
     algo_class = config.algo_class if names else None
     if isinstance(algo_class, str):

@@ -392,7 +392,7 @@ def _all_names(value: Any) -> Iterator[Any]:
 
 
 def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields ``(kind, text, setting)`` for strings in settings that name something to import."""
+    """Yields ``(kind, text, setting)`` for strings in settings, or in their JSON, that name something to import."""
     for items in _dicts_in(value):
         for name, item in items.items():
             # "env_id" is what gymnasium's wrappers for environments of older APIs call it.

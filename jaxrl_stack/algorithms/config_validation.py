@@ -353,7 +353,7 @@ def _problem_with_override(config: AlgorithmConfig, key: str, value: Any) -> str
 
 
 def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Checks that the modules of all policies can act, and learn if they are trained."""
+    """Raises if the specs of the policies' modules prevent training or acting, or if no spec is a policy's."""
     specs = config._given_specs()
     if specs and not ids & specs.keys():
         config._value_error(

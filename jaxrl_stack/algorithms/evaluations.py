@@ -50,7 +50,7 @@ class EvaluationCounts:
 
 
 class Evaluations(abc.ABC):
-    """Schedule of one kind of evaluation.
+    """Evaluations of one kind: their schedule, runs and last results.
 
     Args:
         algorithm: Algorithm with the weights and the callbacks.
@@ -140,12 +140,14 @@ class Evaluations(abc.ABC):
 
     @property
     def results(self) -> dict[str, Any]:
-        """Last evaluation's results for an iteration's result; {} without one."""
+        """Last evaluation's results for an iteration's result; {} without one, or if the config has no evaluation
+        interval.
+        """
         return (self.last or {}) if self.interval else {}
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluations in environments, and on the training step's held-out rows.
+    """Evaluations in environments, and of the loss on the training step's held-out rows.
 
     Attributes:
         seconds: Duration of the last evaluation; None before the first one of this run.

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
 
 class Counting(Protocol):
-    """Counters of a `Driver` or `PopulationDriver` that iterations read."""
+    """Counters that iterations read from a `Driver`, or from a `PopulationDriver`, whose episodes are counted by
+    member.
+    """
 
     @property
     def num_env_steps(self) -> int: ...

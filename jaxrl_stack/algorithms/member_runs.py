@@ -170,7 +170,7 @@ def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> Algorithm
 
 
 def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> list[Run]:
-    """Reduces the settings of runs to `hue`, so that labels in figures show only this setting.
+    """Reduces the settings of runs to ``env`` and `hue`, so that labels in figures distinguish runs by this setting.
 
     Raises:
         ValueError: If members do not differ in it.

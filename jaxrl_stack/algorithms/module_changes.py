@@ -48,7 +48,7 @@ class ModuleChange(NamedTuple):
 
 
 def check_may_change(driver: Driver, called: str, module_id: str, everywhere: Mapping[str, bool]) -> None:
-    """Raises if modules cannot be changed now, or not in this run.
+    """Raises if the modules cannot be changed now, or not at all in this run.
 
     Args:
         driver: Driver of the algorithm.
@@ -170,7 +170,9 @@ def removed_module(
 
 
 def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., str] | None, should_update: Any) -> None:
-    """Sets the mapping functions of a config with changed modules, validates the config and freezes it."""
+    """Sets the policy mapping and the trained policies of a config with changed modules, checks the config and freezes
+    it.
+    """
     if mapping is not None:
         config.multi_agent(policy_mapping_fn=mapping)
     if should_update is not None:
@@ -245,7 +247,7 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
 def match_modules(
     group: LearnerGroup, present: Collection[str], modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> None:
-    """Adds and removes modules of the learners to match a checkpoint whose run has changed them.
+    """Adds and removes modules of the learners to match a checkpoint, whose run may have changed its modules.
 
     Args:
         group: Learners of a new algorithm.

@@ -543,7 +543,8 @@ class Population(Checkpointable):
         self._note_settings(self._settings.copy(sources, targets))
 
     def change_settings(self, settings: Mapping[int, Mapping[str, Any]] | None = None, **of_all: Any) -> None:
-        """Changes the members' traced settings from the next iteration on, without recompiling.
+        """Changes traced settings and numbers of ``env_config`` of members from the next iteration on, without
+        recompiling.
 
         ::
 

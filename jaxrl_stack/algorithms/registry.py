@@ -62,7 +62,7 @@ def tuned_settings(name: str) -> dict[str, dict[str, Any]]:
 
 
 def tuned_evidence(name: str) -> dict[str, Evidence]:
-    """Measurement or source for each tuned setting of an algorithm, ``{environment: evidence}``."""
+    """Evidence that an algorithm's tuned settings learn: a measurement or a source, by environment."""
     return {env: record.evidence for env, record in _tuned_module(name).RECORDS.items()}
 
 

@@ -107,7 +107,7 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds the code needed by modules that are not policies of the config."""
+    """Adds the code of modules that are not policies of the config: their own stored descriptions build them."""
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
     modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
@@ -117,7 +117,7 @@ def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) 
 
 
 def _names(node: Any) -> Collection[str]:
-    """Names in a stored setting, as JSON or as a value; () if it is damaged."""
+    """Names in a stored setting, as JSON or as a value; [] if it is damaged."""
     names = node["value"] if isinstance(node, dict) and KIND in node else node
     return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
 

@@ -23,7 +23,7 @@ def four_frames(env: Any, spaces: Any, device: Any) -> FrameStacking:
 
 @register_class
 class ScaledCartPole(SingleAgentObservationPreprocessor):
-    """Reduces cart-pole observations to position and angle, float32 ``[2]``, in metres and tenths of a radian.
+    """Scales the position and angle of a cart-pole, float32 ``[2]``, to similar units: metres, and tenths of a radian.
 
     A filter by running statistics would map the same state to other values as the policy improves and angles get
     smaller, which would invalidate stored steps.

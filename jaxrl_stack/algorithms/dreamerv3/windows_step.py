@@ -81,8 +81,8 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates that bring the ratio of replayed items to sampled env steps to `training_ratio`. Both
-        counts are lifetime counters, stored in checkpoints. int32 array on the device.
+        """Number of updates, at most `num_updates`, that bring the ratio of replayed items to sampled env steps closer
+        to `training_ratio`. Both counts are lifetime counters, stored in checkpoints. int32 array on the device.
         """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)

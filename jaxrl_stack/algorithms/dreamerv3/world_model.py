@@ -179,7 +179,7 @@ class WorldModel(nnx.Module):
         return Latent(h, jax.lax.stop_gradient(mode(self._z_probs(self.prior(h)))))
 
     def next_h(self, state: Latent, actions: jax.Array) -> jax.Array:
-        """Computes the next deterministic state ``h_{t+1}`` from actions ``[..., A]``."""
+        """Computes the next deterministic state ``h_{t+1}`` from a latent state and actions ``[..., A]``."""
         z = state.z.reshape(*state.z.shape[:-2], -1)
         return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
 
@@ -259,7 +259,7 @@ class WorldModel(nnx.Module):
         return symexp(mean_in_symlog(self.reward, features))
 
     def continue_logits(self, features: jax.Array) -> jax.Array:
-        """Logits of the probability that the episode continues, float32 ``[...]``."""
+        """Log-odds that the episode continues after a latent state, float32 ``[...]``."""
         return self.goes_on(features)[..., 0]
 
 

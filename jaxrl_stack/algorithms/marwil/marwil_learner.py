@@ -58,7 +58,7 @@ class MARWILLearner(Learner):
         return [ValueFunctionAPI]
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Moving averages of squared advantages, with their rounding errors, for each module with ``beta > 0``."""
+        """Moving averages of squared advantages, with their rounding errors, for each module with ``beta != 0``."""
         ids = [mid for mid in self._ids_with_loss_of_algorithm if self._weighs(mid)]
         averages = {mid: jnp.float32(self.config_for(mid).moving_average_sqd_adv_norm_start) for mid in ids}
         state = {LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY: averages, _ERRORS: dict.fromkeys(ids, jnp.float32(0.0))}

@@ -29,7 +29,9 @@ class PPOCatalog(Catalog):
 
     @functools.cached_property
     def critic_encoder_config(self) -> ModelConfig | None:
-        """Config of the value function's encoder; None if it shares the policy's encoder (`encoder_config`)."""
+        """Config of the value function's encoder if it reads other observation keys than the policy's; None if the
+        policy's `encoder_config` describes both.
+        """
         keys = self.observed_keys
         return None if keys is None or len(set(keys.values())) == 1 else self._encoder_config_of(VALUE_OBS_KEY)
 

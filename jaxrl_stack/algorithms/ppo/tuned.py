@@ -174,8 +174,8 @@ _ATARI: dict[str, Any] = _USUAL | {
 def _minatar_settings(
     lr: float, entropy_coeff: float, num_steps: int, num_envs: int, clip_param: float
 ) -> dict[str, Any]:
-    """Settings close to luchris429/purejaxrl, examples/brax_minatar.ipynb, with twice the network of Young and Tian
-    2019, arXiv:1903.03176.
+    """Settings close to luchris429/purejaxrl, examples/brax_minatar.ipynb. Policy and values each have the network of
+    Young and Tian 2019, arXiv:1903.03176.
 
     Learning rate and entropy bonus decrease together: with a constant bonus, the agent randomly misses the last bricks.
     """

@@ -272,7 +272,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
 
 def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]:
-    """Selects the recurrent state of critic `index` in a batch, if its encoder is recurrent."""
+    """Returns the batch with the recurrent state of critic `index`, or with an initial state if the batch has none.
+    Unchanged for an encoder without a recurrent state.
+    """
     if Columns.STATE_IN in batch:
         return {**batch, Columns.STATE_IN: batch[Columns.STATE_IN][index]}
     state = batched_initial_state(encoder, jax.tree.leaves(batch[Columns.OBS])[0].shape[0])

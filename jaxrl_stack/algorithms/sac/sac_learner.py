@@ -99,8 +99,8 @@ def register_adams(
 def log_critics(
     learner: Learner, module_id: str, batch: Mapping[str, Any], td_error: jax.Array, values: jax.Array
 ) -> None:
-    """Logs the highest and lowest Q-value of a batch, and TD errors as new priorities if the batch comes from
-    prioritised replay.
+    """Logs the highest and lowest Q-value of a batch, and TD errors as new priorities if a replay buffer has drawn the
+    batch.
 
     Args:
         learner: The learner, whose loss is traced.
