@@ -148,7 +148,9 @@ class DeviceDriver(LocalDriver):
     # -------------------------------------------------------------------------------------------------- building
 
     def _check_devices(self, num_devices: int) -> None:
-        """Raises ValueError if the number of environments or rows is no multiple of the number of devices."""
+        """Raises ValueError if the number of environments is no multiple of the number of devices, or if
+        ``disable_jit`` is set with several devices.
+        """
         if self.config.disable_jit and num_devices > 1:
             raise ValueError(
                 f"debugging(disable_jit=True) needs a single device, and this config uses {num_devices}. Set "
@@ -331,8 +333,8 @@ class DeviceDriver(LocalDriver):
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
-        """Returns the number of training steps without an update in the program's next call, int32: the replay buffer
-        must first contain `learning_starts` env steps. None if every training step updates.
+        """Returns the number of training steps without an update in the program's next call, int32: updates begin when
+        `learning_starts` env steps have been sampled. None if every training step updates.
         """
         if self.step.learning_starts is None:
             return None

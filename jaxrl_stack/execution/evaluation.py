@@ -116,7 +116,8 @@ def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
     """Yields the number of episodes or steps that each runner samples in the next round. With
-    ``evaluation_duration="auto"``, a round takes about a second and rounds continue until training ends.
+    ``evaluation_duration="auto"``, a round takes about a second, by the speed of the samples so far (`shares`), and
+    rounds continue until training ends.
     """
     if config.evaluation_duration != "auto":
         duration = int(config.evaluation_duration)

@@ -276,7 +276,7 @@ class HostPlace(AsynchronousPlace):
         return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
-        """Stores an update's results, one dict for each learner; `results` reports the newest."""
+        """Stores an update's results, one dict for each learner; `learner_results` reports the last update."""
         self._learned, self._learned_from_rows = metrics, False
 
     def note_lag(self, num_updates: float) -> None:

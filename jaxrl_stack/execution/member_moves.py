@@ -118,7 +118,9 @@ class MemberMoves:
         return put
 
     def _exchanging(self, axis_name: str | None) -> Callable[..., Any]:
-        """Compiles the `all_to_all` exchange of rows between devices."""
+        """Creates the function that exchanges rows between the devices by `all_to_all`: rows for each device -> rows
+        from each device.
+        """
 
         def exchange(rows: Any) -> tuple[Any]:
             return (jax.tree.map(lambda x: jax.lax.all_to_all(x, axis_name, 0, 0, tiled=True), rows),)

@@ -116,8 +116,8 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
-    """Raises ValueError if an estimate exceeds the free memory of this machine, or the installed memory if actors on
-    this machine use it.
+    """Raises ValueError if an estimate exceeds the free memory of this machine, or with actors its installed memory.
+    With actors on several machines, does nothing.
 
     Args:
         config: The algorithm's config.
@@ -158,7 +158,9 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether training creates a separate Python object for each environment."""
+    """Whether training is known to create a separate Python object for each environment, before any is created; False
+    for registered creators.
+    """
     if not config.is_online:
         return False
     if gym.VectorizeMode(config.gym_env_vectorize_mode) is gym.VectorizeMode.VECTOR_ENTRY_POINT:
@@ -193,8 +195,9 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
-    """Free bytes on all devices for arrays in equal parts: the smallest device's, times the number of devices. None if
-    unknown. Other processes are assumed to have as much as this one.
+    """Free bytes on all devices for arrays in equal parts: the smallest device's, times the number of devices. CPU
+    devices share the host's memory, which counts once. None if unknown. Other processes are assumed to have as much as
+    this one.
     """
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]

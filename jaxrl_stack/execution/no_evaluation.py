@@ -20,8 +20,8 @@ _REMEDY = "Set environment(...), or evaluation(evaluation_config={'env': ...})."
 
 
 class NoEvaluation(Evaluation):
-    """Evaluation of a run without an environment: refuses to evaluate, but acts with the connectors of the config's
-    spaces.
+    """Evaluation of a run without an environment: refuses to evaluate, but acts with the connectors that the config
+    builds for its spaces.
     """
 
     has_env = False
@@ -102,7 +102,9 @@ class NoEvaluation(Evaluation):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def _stored_runner(self) -> SingleAgentEnvRunner | None:
-        """Runner whose connectors checkpoints contain. None, with a notice, if none can be built."""
+        """Runner whose connectors checkpoints contain; None without spaces in the config, or, with a notice, if no
+        runner can be built.
+        """
         driver = self._driver
         if None in (driver.config.observation_space, driver.config.action_space):
             return None

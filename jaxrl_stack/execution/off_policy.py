@@ -182,7 +182,9 @@ class OffPolicyStep(TrainingStep):
     def _written_back(
         self, place: Place, kept: dict[str, Any], drawn: Mapping[str, Drawn], logged: Mapping[Any, Any]
     ) -> dict[str, Any]:
-        """Writes the TD errors that an update logged into the replay buffers, as new priorities."""
+        """Writes the values that an update logged for the drawn items, such as TD errors as new priorities, into the
+        replay buffers.
+        """
         trained = [mid for mid in drawn if mid in self._trained]
         for name, replay in self.replays.items():
             if replay.writes and trained:

@@ -379,6 +379,8 @@ def data_budget(config: AlgorithmConfig) -> int | None:
 
 
 def _rounded_up(number: int) -> int:
-    """Rounds a number of rows up to one of eight sizes per power of two, so that few programs are compiled."""
+    """Rounds a number of rows up to a multiple of 1,024, to at most four sizes per power of two, so that few programs
+    are compiled.
+    """
     unit = max(1024, 2 ** (number.bit_length() - 3))
     return -(-number // unit) * unit

@@ -35,7 +35,9 @@ class OfflineTransitions(OfflineStep):
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """Returns the class of the training step for a config: `WithClippedRewards` if `clip_rewards` is set."""
+        """Returns the class of the training step for a config: this class, or `WithClippedRewards` if `clip_rewards` is
+        set.
+        """
         return WithClippedRewards if config.clip_rewards and cls is OfflineTransitions else cls
 
 

@@ -250,7 +250,9 @@ class PopulationDriver:
         return MemberStates(learner, runner, None, settings, dict(start.env_params), np.True_)
 
     def _placed(self, block: MemberStates, axes: MemberStates) -> MemberStates:
-        """Moves a block of members from the host, leaves ``[D * V, ...]``, to the devices, ``[D, V, ...]``."""
+        """Moves a block of members from the host to the devices: leaves ``[D * V, ...]`` become ``[D, V, ...]``. Leaves
+        that are shared according to `axes` are copied to each device.
+        """
         num_devices = len(self.devices)
 
         def own(x: Any) -> Any:

@@ -19,7 +19,7 @@ MIN_STEPS = 10
 
 
 def note_slow_steps(config: AlgorithmConfig, times: StepTimes, seconds: float) -> None:
-    """Prints one notice if environment steps take most of an iteration and run one after the other.
+    """Prints one notice if environment steps are slow, take most of the time and run one after the other.
 
     Args:
         config: The algorithm's config.

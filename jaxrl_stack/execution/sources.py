@@ -148,7 +148,7 @@ class Replay(HasState, Protocol):
         ...
 
     def component(self, kept: Kept) -> Checkpointable:
-        """Returns the replay buffer as a component for users and checkpoints."""
+        """Returns the replay buffer, whose state is in `kept`, as a component for users and checkpoints."""
         ...
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:
