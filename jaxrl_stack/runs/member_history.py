@@ -67,7 +67,9 @@ class MemberHistory:
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """Sets values of the given members to NaN in iterations after they stopped, before they train again."""
+        """Sets the values of the given members to NaN in the iterations in which they were frozen. Call it before they
+        train again.
+        """
         for member in members:
             for column in self._cells.values():
                 for row in range(self.num_iterations[member], self._num_rows):

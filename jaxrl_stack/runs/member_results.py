@@ -94,7 +94,7 @@ def _scalar(value: Any, index: int) -> Any:
 
 
 def population_numbers(members: MemberResults, is_live: np.ndarray, key: str = RETURN) -> dict[str, Any]:
-    """Statistics over all members: median, IQM, best and worst return.
+    """Statistics over the live members: median, IQM, best and worst value of a metric, and numbers of members.
 
     Args:
         members: Results of the members.

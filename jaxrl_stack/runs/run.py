@@ -195,7 +195,7 @@ def common_title(runs: Sequence[Run]) -> str | None:
 
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups runs with equal settings, ignoring seeds and paths."""
+    """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training."""
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
         compared = {name: value for name, value in run.settings.items() if name not in _NOT_COMPARED}

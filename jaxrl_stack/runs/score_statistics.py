@@ -59,7 +59,7 @@ def iqm_score(scores: np.ndarray) -> np.ndarray:
 
 
 def optimality_gap(scores: np.ndarray, target: float = 1.0) -> np.ndarray:
-    """Mean distance of the scores below a target; scores above the target have distance 0.
+    """Mean amount by which scores are below a target; scores above the target count as the target.
 
     Args:
         scores: ``float64[..., runs, tasks]``, normalised.

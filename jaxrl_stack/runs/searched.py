@@ -522,7 +522,9 @@ class Record:
         return list(suggested.values())
 
     def _suggested(self, size: int, expected_steps: Callable[[], float]) -> dict[str, Mapping[str, Any]]:
-        """Asks the searcher for the next wave's settings, ``{trial id: settings}``; {} if the search has ended."""
+        """Asks the searcher for the next wave's settings, ``{trial id: settings}``, at most as many as `size` and the
+        budget allow; {} if the search has ended.
+        """
         search = self._search
         size = min(size, self._room_in_samples(), self._room_in_budget(expected_steps))
         suggested: dict[str, Mapping[str, Any]] = {}
@@ -602,7 +604,7 @@ class Record:
 
     @property
     def _spent_seconds(self) -> float:
-        """Seconds spent in this and earlier calls, including compilation."""
+        """Seconds spent in this and earlier calls, including compilation and the time between the waves."""
         return self._earlier_seconds + time.perf_counter() - self._started
 
     def _spent_text(self) -> str:
