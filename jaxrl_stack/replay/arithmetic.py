@@ -56,7 +56,7 @@ def until_end(xp: Any, is_end: Any) -> Any:
 
 
 def window(xp: Any, rewards: Any, discounts: Any, is_in: Any) -> tuple[Any, Any]:
-    """Sums discounted rewards over n-step windows.
+    """Sums discounted rewards over n-step windows, and counts the steps of each window.
 
     Args:
         xp: Namespace of the arrays; also below.

@@ -1,4 +1,4 @@
-"""Circular buffer of a few train batches, each drawn a fixed number of times."""
+"""Circular buffer of a few train batches, each drawn at most a fixed number of times."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CircularBuffer:
             return oldest if left == self.iterations_per_batch else None
 
     def get(self, timeout: float | None = None) -> Any:
-        """Draws a batch; waits for one if the buffer is empty.
+        """Draws a batch; waits for one if no draws are left.
 
         Args:
             timeout: Longest wait in seconds; 0 does not wait, None waits as long as it takes.

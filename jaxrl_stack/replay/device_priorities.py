@@ -25,7 +25,7 @@ float32 numbers."""
 
 @struct.dataclass
 class PriorityLevels:
-    """Priorities of items, with their sums and minima over groups of `FAN` items.
+    """Priorities of items, with their sums and minima over groups of `FAN` items; higher levels are computed on demand.
 
     What a group comes to is worked out from its items alone, never by adding differences: nothing drifts, and equal
     items make equal groups.

@@ -314,7 +314,9 @@ class DeviceReplay:
         return dataclasses.replace(new, priorities=levels)
 
     def _valid_first(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects the stored columns of a masked rollout, and moves each environment's valid steps to the front."""
+        """Selects the columns that `add` reads from a masked rollout, and moves each environment's valid steps to the
+        front.
+        """
         own = {name: columns[name] for name in (*_READ, *self.extra_columns)}
         own[Columns.LOSS_MASK] = jnp.asarray(columns[Columns.LOSS_MASK]).astype(bool)
         return own if own[Columns.LOSS_MASK].shape[0] == 1 else squeezed(own)
@@ -518,13 +520,13 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Sets one scaled priority for all items of some ring rows.
+        """Sets one scaled priority for all items of some ring rows, and their sampling weights as sequence starts.
 
         Args:
             levels: Before.
             places: int32 ``[T]`` of all environments, or ``[B, T]``, of each its own, and L for none.
             count: Scaled priority of the items.
-            starts: See above.
+            starts: Sampling weights, float32 ``[B * T]``; None: as before.
         """
         items = jnp.arange(self.num_envs)[:, None] * self.num_rows + places
         if places.ndim > 1:
@@ -837,7 +839,7 @@ class DeviceReplay:
         return envs * self.num_rows + places
 
     def _take(self, state: ReplayState, envs: jax.Array, ages: jax.Array) -> Any:
-        """Reads stored steps by environment and age (index arrays of equal shape)."""
+        """Reads stored steps by environment and age: index arrays of any shapes that broadcast."""
         flat = self._flat(envs, self._places(_of(state.head, envs), ages))
         packed = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring)
         return state.layout.unpack(packed)

@@ -218,7 +218,9 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws columns from a host buffer. With a module in `which`, returns ``{module_id: columns}``."""
+        """Draws columns from a host buffer. With `modules_to_sample` in `which`, draws from each of these modules and
+        returns ``{module_id: columns}``.
+        """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
         """``(columns, drawn)`` of a result of `_sample`."""
@@ -258,7 +260,7 @@ def _item_dtypes(is_on_device: bool) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Transitions(_WithPriorities):
-    """Single steps with their n-step returns and the observations n steps later."""
+    """Single steps with their n-step returns and the observations at the end of their n-step windows."""
 
     length = 1
     start = None
@@ -454,5 +456,7 @@ def _with_states(estimate: MemoryEstimate, start: StartState, number: int) -> Me
 
 
 def _continues(columns: Mapping[str, Any]) -> Any:
-    """Marks items 1 to T - 1 that continue the previous item's episode, bool ``[N, T - 1]``."""
+    """Marks items 1 to T - 1 that are steps and continue the previous item's episode, bool ``[N, T - 1]``. The last
+    observation of an episode is no step.
+    """
     return ~(columns[IS_FIRST] | columns[IS_LAST])[:, 1:]

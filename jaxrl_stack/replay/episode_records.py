@@ -82,7 +82,9 @@ class Counts:
 
 
 def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> dict[str, Any]:
-    """Converts records to columns: arrays, because a buffer can have millions of records, and lists of rare values."""
+    """Converts records to columns: arrays, because a buffer can have millions of records, and lists of rare or shared
+    values.
+    """
     places = {key: place for place, key in enumerate(streams)}
     own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]
     customised = [place for place, record in enumerate(records) if record.custom_data]

@@ -164,7 +164,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._counts.added_episodes
 
     def get_metrics(self) -> dict[str, Any]:
-        """Returns RLlib's counts since the last call, for `MetricsLogger.aggregate`."""
+        """Returns the counts since the last call under RLlib's names, for `MetricsLogger.aggregate`."""
         return self._metrics.reduce()
 
     def memory_estimate(self) -> MemoryEstimate | None:
@@ -494,8 +494,8 @@ class EpisodeReplayBuffer(Checkpointable):
         return self._draw_starts(number, 1)
 
     def _draw_starts(self, number: int, length: int) -> np.ndarray:
-        """Draws start rows of windows, ``[number]``. The first step of every episode is `length` times as likely as
-        another step: it also stands for windows that begin before the episode.
+        """Draws start rows of sequences, ``[number]``. The first step of every episode is `length` times as likely as
+        another step: it also stands for sequences that begin before the episode.
         """
         more, num_steps = length - 1, self._num_timesteps
         drawn = self.rng.integers(num_steps + more * len(self._records), size=number)
@@ -917,7 +917,7 @@ def block_too_large(size: int, unit: str, capacity: int) -> ValueError:
 
 
 def check_continues(id_: str, clock: str, start: int, end: int, *, is_running: bool) -> None:
-    """Checks that a chunk starts where the stored part of its episode ends.
+    """Checks that an episode still runs, and that a chunk starts where the stored part of the episode ends.
 
     Args:
         id_: The episode.

@@ -33,7 +33,7 @@ REMEDY = (
 
 @dataclasses.dataclass(slots=True)
 class NStepWindows:
-    """n-step windows of N steps.
+    """n-step windows that begin at N steps.
 
     Attributes:
         rewards: float32 ``[N]``, discounted sums.
@@ -514,8 +514,8 @@ def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
 
 
 def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Checks and returns the linked-list arrays of a stored state (owner, next and previous row), each of shape ``[used
-    rows]``.
+    """Checks and returns the linked-list arrays of a stored state (next and previous row, `t`, owner, generation), each
+    of shape ``[used rows]``.
     """
     num_rows, links = int(state["num_rows"]), {name: np.asarray(state["links"][name]) for name in _LINKS}
     num_used = len(links["owner"])

@@ -280,8 +280,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return sum(part.get_added_timesteps() for part in self._parts.values())
 
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
-        """Total number of sampled items, summed over calls of each module (of env steps in "synchronized" mode); with
-        `module_id`, of that module's items.
+        """Total number of items sampled for each module: a call adds the largest number of items of a module, or the
+        number of env steps in "synchronized" mode. With `module_id`, total number of that module's items.
         """
         return self._counts.sampled_timesteps if module_id is None else self._count(module_id, "get_sampled_timesteps")
 
@@ -290,7 +290,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return 0 if part is None else getattr(part, getter)()
 
     def get_metrics(self) -> dict[str, Any]:
-        """Returns RLlib's counts since the last call, in total and by module, for `MetricsLogger.aggregate`."""
+        """Returns the counts since the last call under RLlib's names, in total and by module, for
+        `MetricsLogger.aggregate`.
+        """
         for metrics in (self._metrics, *(part._metrics for part in self._parts.values())):
             metrics.log()
         return self._logger.reduce()
@@ -543,7 +545,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         """Evicts the oldest episodes before env steps are added.
 
         Args:
-            size: Number of items.
+            size: Number of env steps to add.
             id_: The episode that they continue, if it is one: if that is the last one, it loses its oldest env steps.
         """
         while self._episodes and (excess := self._num_timesteps + size - self.capacity) > 0:
