@@ -1,4 +1,4 @@
-"""Environments and their sampling: interfaces, adapters, registry, and env runners."""
+"""Environments and their sampling: interfaces, adapters, registry, env runners, and groups of env runners."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ class HostMapping:
         """Returns the module that acts for an agent in an episode.
 
         Raises:
-            ValueError: It is no policy of the config.
+            ValueError: The mapping function returns no policy of the config.
         """
         policy = asked(self._function, agent, episode)
         return _known_policy(policy, self._function, agent, self._name, self._known)

@@ -154,7 +154,7 @@ def _kinds_of(creator: EnvCreator) -> list[tuple[dict[str, Any], Kind]]:
 
 
 def _is_same_context(a: EnvContext, b: EnvContext) -> bool:
-    """Whether two contexts have equal configs, worker index and vector index."""
+    """Whether two contexts have equal configs and equal attributes, such as worker and vector index."""
     return is_same_config(a, b) and a._worker_info() == b._worker_info()
 
 

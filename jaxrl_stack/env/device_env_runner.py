@@ -311,7 +311,7 @@ class DeviceEnvRunner(EnvRunner):
     def sample(
         self, *, num_timesteps=None, num_episodes=None, explore=None, random_actions=False, force_reset=False
     ) -> list[Any]:
-        """Samples episodes and chunks of episodes, as RLlib's runners.
+        """Samples episodes and chunks of episodes, as RLlib's runners do.
 
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 
@@ -382,7 +382,7 @@ class DeviceEnvRunner(EnvRunner):
         return {"modules": traced_settings(self.config, self.rollout.pure.module_ids)}
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """Weights and current settings for acting. Traced as part of the rollout program."""
+        """Weights and current settings for acting. Traced as part of every program that acts."""
         values = current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
 
@@ -499,7 +499,9 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Runs an evaluation and passes its episodes to the callbacks; returns the episodes for `on_sample_end`."""
+        """Runs an evaluation and passes its episodes to callbacks that need them; returns the episodes for
+        `on_sample_end`.
+        """
         samples: list[Any] = []
         running: list[Any] = []
         replay = self._episode_replay

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class EnvContext(dict):
-    """``env_config`` as a dict, with the worker and vector index of the environment as attributes.
+    """``env_config`` as a dict; the other constructor arguments, such as the worker and vector index, are attributes.
 
     Args:
         env_config: The user's ``env_config``; its items become the dict's items.
@@ -75,7 +75,7 @@ class EnvContext(dict):
 
 
 def copied(context: EnvContext, vector_index: int | None = None, **items: Any) -> EnvContext:
-    """Copies the context for one environment of a vector, with further items."""
+    """Copies the context, with another `vector_index` (None: the same) and further items."""
     own = context.copy_with_overrides(vector_index=vector_index)
     own.update(items)
     return own

@@ -18,7 +18,7 @@ _RESET, _STEP = ("obs", "info"), ("obs", "reward", "terminated", "truncated", "i
 
 
 def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
-    """Checks that compiled code supports the spaces of an environment.
+    """Checks that an environment defines `reset` and `step`, and has spaces that compiled code supports.
 
     Args:
         env: A `gymnasium.Env`, or a vector of them.

@@ -21,7 +21,9 @@ class EnvRunnersRestartingError(NoHealthyEnvRunnerError):
 
 
 class NotRestoredError(RuntimeError):
-    """Raised if Ray has restarted an actor between two calls: the actor has no weights and no seed yet."""
+    """Raised if Ray has restarted an actor between two calls: the actor has no state (weights, connector states) and no
+    seed yet.
+    """
 
 
 def first_step_failed(setting: str) -> str:

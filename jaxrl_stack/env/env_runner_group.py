@@ -271,7 +271,7 @@ class EnvRunnerGroup:
     healthy_worker_ids = healthy_env_runner_ids
 
     def num_remote_worker_restarts(self) -> int:
-        """Total number of restarts of actors."""
+        """Total number of completed restarts of actors."""
         return self._manager.total_num_restarts()
 
     def num_env_runners_dropped_lifetime(self) -> int:
@@ -669,7 +669,8 @@ class EnvRunnerGroup:
         more_state: Mapping[str, Any] | None = None,
         with_requests: bool = False,
     ) -> None:
-        """Sends weights to all runners. Actors read them from one object in Ray's object store.
+        """Sends weights to all runners. Actors read large weights from one object in Ray's object store; small weights
+        travel with the call.
 
         Args:
             policies: Only these modules' weights; None for all.
@@ -719,7 +720,7 @@ class EnvRunnerGroup:
             self._for_local = None
 
     def _refs_of_modules(self) -> frozenset[str]:
-        """Names of the arrays in the runners' modules, asked from one actor."""
+        """Names of the arrays in the runners' modules, asked from the local runner, or else from a healthy actor."""
         if self._module_refs is None:
             answers = self.foreach_env_runner(module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
             self._module_refs = answers[0]
@@ -874,7 +875,7 @@ class EnvRunnerGroup:
     # ---------------------------------------------------------------------------------------------- losses and failures
 
     def probe_unhealthy_env_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Returns restarted actors to the group, after they have loaded the newest states.
+        """Takes restarted actors back into the group, after they have loaded the newest states.
 
         Args:
             timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
@@ -925,8 +926,8 @@ class EnvRunnerGroup:
         return answers
 
     def _note_failure(self, actor_id: int, error: Exception) -> None:
-        """Restarts or drops an actor that raised while sampling; reraises the exception if the config tolerates no
-        failures.
+        """Restarts or drops an actor that raised while sampling. Reraises the exception if the config tolerates no
+        failures, if too many occurred in a row, or if nothing was sampled and the actor has made no step yet.
         """
         policy = self._recovery.policy
         if isinstance(error, NotRestoredError):

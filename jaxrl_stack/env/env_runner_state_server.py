@@ -33,7 +33,7 @@ class EnvRunnerStateServer:
                 self._state = state
 
     def clear(self) -> None:
-        """Removes the stored state, because runners have received another one."""
+        """Removes the stored state, because runners have received another, possibly older, state."""
         with self._lock:
             self._state = None
 

@@ -47,8 +47,8 @@ class _Failures:
 
 
 class _Stepping:
-    """Context manager that times environment steps and records their exceptions: ``with stepping:
-    environments.step(...)``.
+    """Context manager that counts and times environment steps, and records their exceptions:
+    ``with stepping: environments.step(...)``.
 
     Args:
         envs: The environments.
@@ -68,7 +68,7 @@ class _Stepping:
 
 
 class Attempts:
-    """Loop that repeats an attempt at sampling as long as environments fail in it::
+    """Loop that repeats an attempt at sampling until no environment fails in it, and not all recorded steps are lost::
 
         for attempt in Attempts(envs, roll_back):
             with attempt:
@@ -364,7 +364,8 @@ class FaultTolerantEnvs:
         self.recover = self._recover if self._restarts and has_stepped else None
 
     def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
-        """Checks a whole recording for NaN, infinities and action masks without a valid action.
+        """Checks a whole recording for NaN, infinities, action masks without a valid action, and observations out of
+        range.
 
         Args:
             recording: The recorded steps.
@@ -425,7 +426,9 @@ class FaultTolerantEnvs:
         return True
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
-        """Logs an environment's exception, or raises it if the config tolerates no failures."""
+        """Logs an environment's exception. Raises it if the config tolerates no failures, if environments have made no
+        step yet, or after too many failures in a row.
+        """
         is_known = isinstance(error, StepFailedRecreateEnvError)
         runner = f"EnvRunner {self.worker_index}"
         if not self._restarts:

@@ -184,7 +184,7 @@ class HostRollout:
         return recording
 
     def take_ended(self, recording: Recording, weights_seq_no: int) -> list[tuple[int, SingleAgentEpisode]]:
-        """Returns ``(environment, episode)`` of the episodes that ended in a recording."""
+        """Returns ``(environment, episode)`` of the episodes that ended in a recording made with `wants_episodes`."""
         if recording.num_failures and not recording.num_env_steps:
             self.builder.reset()
             return []

@@ -59,9 +59,10 @@ class MergingByModule:
 
 
 class ModuleConnectors(ByModule[ConnectorStates]):
-    """Connector states of a host runner by module, ``{module_id: ConnectorStates}``.
+    """Connector states of a host runner by module, ``{module_id: ConnectorStates}``, with methods for all modules at
+    once.
 
-    States that these calls take and return have the form of checkpoints, see `ModuleMap.unwrapped`.
+    States that these methods take and return have the form of checkpoints, see `ModuleMap.unwrapped`.
 
     Args:
         pipelines: Pipelines of the modules.

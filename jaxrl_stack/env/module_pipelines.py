@@ -42,7 +42,8 @@ class Pipelines(NamedTuple):
 
 
 class ModulePipelines(ByModule[Pipelines]):
-    """Pipelines by module, ``{module_id: Pipelines}``, built for the spaces of each module.
+    """Pipelines by module, ``{module_id: Pipelines}``, each built for the spaces of its module and with separate
+    states.
 
     Where there is one agent, the saved state is that of its pipeline, else states by module: `ModuleMap.unwrapped`.
 
@@ -69,7 +70,7 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:
-        """``{module_id: (observation space, action space)}`` after the pipelines: the inputs of modules."""
+        """``{module_id: (observation space, action space)}`` as modules see them, after the env-to-module pipeline."""
         return {mid: (own.env_to_module.observation_space, own.env_to_module.action_space) for mid, own in self.items()}
 
     def steps(self, pure: PureModule) -> dict[str, ModuleStep]:
@@ -197,7 +198,8 @@ def spaces_of_modules(env: Any, module_map: ModuleMap) -> dict[str, tuple[Any, A
 
 
 def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
-    """Module inputs' spaces of each policy whose agents `env` has, ``{policy id: (observation space, action space)}``.
+    """Spaces as modules see them, of each policy whose agents `env` has,
+    ``{policy id: (observation space, action space)}``.
 
     Agents whose policy the config does not have are left out: a learner of one policy needs no others.
 

@@ -104,7 +104,7 @@ class MultiAgentEnv(gym.Env):
 
     @property
     def num_agents(self) -> int:
-        """Number of agents in the current episode."""
+        """Number of agents that take part now."""
         return len(self.agents)
 
     @property

@@ -221,7 +221,7 @@ class MultiAgentRollout:
 
     @property
     def module_map(self) -> ModuleMap:
-        """Map from agents to modules."""
+        """Map of modules and the agents that each module may act for."""
         return self.mapping.module_map
 
     @property

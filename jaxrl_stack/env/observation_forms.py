@@ -81,7 +81,7 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
-    """`form_check` for a `Discrete` space."""
+    """`form_check` for a `Discrete` space, with a shortcut for values that are not arrays."""
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)
     types = frozenset(t for t in NUMBERS if issubclass(t, np.integer | np.bool_) and np.can_cast(t, dtype))

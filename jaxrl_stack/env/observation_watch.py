@@ -20,7 +20,7 @@ _MAX_BYTES, _MAX_STEPS = 1 << 22, 256
 
 
 class OutOfRange(NamedTuple):
-    """Number in an observation that its space does not allow.
+    """Number that an observation must not contain.
 
     Attributes:
         step: Step of the recording.
@@ -146,7 +146,7 @@ class ObservationWatch:
             self._compare_part(part, values, range(len(values)), np.ones(values.shape[:2], bool))
 
     def found(self) -> list[OutOfRange]:
-        """Returns the numbers out of range in the recording, sorted by step."""
+        """Returns the numbers that the recording must not contain, sorted by step."""
         self._compare()
         return sorted(self._found, key=lambda one: one[:2])
 

@@ -15,7 +15,7 @@ FORMS = "(low, high), ('log', low, high) or [values]"
 
 
 def range_problem(name: Any, given: Any) -> str | None:
-    """Message that lists the valid distributions if `given` is not one; None if it is valid.
+    """Text that describes a valid distribution if `given` is invalid; None if it is valid.
 
     Args:
         name: Name of the parameter, for the description.
@@ -62,7 +62,7 @@ def stored_form(given: Any) -> Any:
 
 
 def _kind_and_values(given: Any) -> tuple[Kind | None, tuple[Any, ...]]:
-    """Returns ``(kind, bounds or values)`` of a distribution; kind None if it is invalid."""
+    """Returns ``(kind, bounds or values)`` of a distribution; kind None if `given` has none of the known forms."""
     if isinstance(given, list | tuple) and given and isinstance(given[0], str):
         return (given[0], tuple(given[1:])) if given[0] in ("uniform", "log") else (None, ())  # type: ignore[return-value]
     if isinstance(given, tuple):
@@ -134,7 +134,8 @@ class ParamRange:
         return jnp.clip(drawn.astype(dtype), low, high)
 
     def scaled(self, value: Any) -> jax.Array:
-        """Scales a value linearly to float32 in [-1, 1]: -1 is the lower bound or lowest choice, 1 the upper one.
+        """Scales a value linearly, float32 of the value's shape: -1 for the lower bound or lowest choice, 1 for the
+        upper one.
 
         Values of "log" are scaled by their logarithms, choices by value and not by index. Values outside of the range
         lie outside of [-1, 1]. If both bounds are equal, it is the distance from them, 0 for each draw.

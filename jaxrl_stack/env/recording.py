@@ -35,7 +35,7 @@ _NO_FRAMES = (
 def record_on_host(
     config: AlgorithmConfig, send_state: Callable[[EnvRunnerGroup], Any], *, seed: int, num_episodes: int
 ) -> tuple[list[RecordedEpisode], float]:
-    """Records the first episodes of an evaluation.
+    """Records the first episodes of an evaluation's first share.
 
     They are sampled here, by a runner of their own, in environments that draw themselves (``render_mode="rgb_array"``).
     Callbacks are not told of anything but the environments.
@@ -226,7 +226,7 @@ def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
 
 
 def _earned(episode: Any, taken: _Taken) -> float:
-    """Reward of the newest step; with several agents, the sum over all agents."""
+    """Reward of the newest step; with several agents, the sum over all agents, including waiting ones."""
     if not isinstance(episode, MultiAgentEpisode):
         return float(episode.get_rewards(-1))
     before, taken.earned = taken.earned, sum(taken.agents[-1].values())

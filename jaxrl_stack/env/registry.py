@@ -383,7 +383,9 @@ def _gymnax_ids() -> list[str]:
 
 
 def _newest_gymnasium_ids() -> list[str]:
-    """Registered gymnasium ids, each with its newest version only."""
+    """Registered gymnasium ids, each with its newest version only: gymnasium lists some older versions that cannot be
+    created.
+    """
     versions = sorted(gym.registry.values(), key=lambda spec: spec.version or 0)
     return list({_without_version(spec.id): spec.id for spec in versions}.values())
 

@@ -47,7 +47,7 @@ _SMALL_RESET = 256
 
 
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
-    """Resets after a batched step. Draws random numbers only in steps that end an episode.
+    """Resets the ended environments after a batched step. Computes resets only in steps that end an episode.
 
     Most steps end none, and a reset (its keys above all) costs more than the dynamics of a small environment. A
     single environment cannot leave it out: mapped over environments, a condition becomes a selection. On

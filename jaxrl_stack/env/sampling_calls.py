@@ -23,8 +23,8 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 
 def num_returns(keep_remote: bool) -> int:
-    """Number of return values of a `sampled_in_actor` call: 2 if the columns stay in Ray's object store
-    (`keep_remote`), else 1.
+    """Number of return values of a `sampled_in_actor` call: 2 with `keep_remote`, else 1. The columns are a return
+    value, because objects that an actor stores itself are lost with the actor.
     """
     return 2 if keep_remote else 1
 
@@ -85,7 +85,7 @@ def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
 
 
 def in_object_store(block: SampleBlock, backend: Backend) -> SampleBlock:
-    """Returns the sample with a reference to its columns in the object store."""
+    """Puts the sample's columns into the object store, and returns the sample with a reference to them."""
     return block.kept_at(backend.put(block.part.modules))
 
 

@@ -110,7 +110,7 @@ class SamplingMetrics:
         self.num_env_steps = 0
 
     def add_recording(self, num_env_steps: int, acting: float, step_times: StepTimes, running_steps: int) -> None:
-        """Adds the steps and episodes of a recording.
+        """Adds the env steps and durations of a recording.
 
         Args:
             num_env_steps: Number of its env steps.
@@ -159,7 +159,7 @@ class SamplingMetrics:
         return EndedEpisodes.of(rows, self.agents)
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Returns the number of steps of each agent since the last call or log; {} with one agent."""
+        """Returns the number of steps that each agent completed since the last call or log; {} with one agent."""
         if not self.agents:
             return {}
         steps, self.agent_steps = self.agent_steps, collections.Counter()
@@ -173,7 +173,9 @@ class SamplingMetrics:
         return times
 
     def take_logged(self) -> dict[str, Any]:
-        """Reduces and returns the metrics since the last call, including mean durations and step counts."""
+        """Reduces and returns the metrics since the last call, including mean durations and step counts not taken
+        before.
+        """
         self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
             key = f"num_{kind}_steps_sampled"

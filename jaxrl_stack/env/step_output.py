@@ -55,10 +55,10 @@ class NoOutput:
     num_buffered_rows = 0
 
     def add_block(self, columns: Any, counts: np.ndarray | None = None) -> None:
-        """Ignores a block; see `StepsBuilder.add`."""
+        """Takes a block of steps; see `StepsBuilder.add`."""
 
     def add_episodes(self, episodes: Sequence[Any]) -> None:
-        """Ignores sampled episodes; see `ChunkJoiner.add`."""
+        """Takes the episodes of one `sample` call; see `ChunkJoiner.add`."""
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
         """Called when the next block does not continue the episodes; see `StepsBuilder.restart`."""

@@ -69,7 +69,7 @@ class TrainingShards:
         return jax.tree.map(lambda x: x[None], first)
 
     def shapes(self) -> Any:
-        """Shapes and dtypes of one device's state, without the device axis."""
+        """Shapes and dtypes of one device's state, without the device axis; `start` reuses their trace."""
         shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
 
@@ -106,7 +106,7 @@ class TrainingShards:
 
     @property
     def num_agent_steps(self) -> dict[Any, int]:
-        """Number of steps of each agent since the start; {} with one agent."""
+        """Number of steps that each agent has completed since the start; {} with one agent."""
         return {} if self.window is None else num_agent_steps(self.window)
 
     @property
@@ -121,7 +121,7 @@ class TrainingShards:
         return named_leaves(devices.all_shards(self.state))
 
     def place(self, state: RunnerState | jax.Array) -> None:
-        """Copies a state ``[D, ...]`` from the host to the devices."""
+        """Copies a state ``[D, ...]`` to the devices, from the host or from the devices themselves."""
         self.state = devices.place_sharded(state, self._devices)
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
@@ -195,7 +195,7 @@ def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> j
 
 
 def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: int, num_envs: int) -> RunnerState:
-    """Converts a saved state to another number of devices, with `num_envs` environments in total.
+    """Fits a saved state to `num_devices` devices, with `num_envs` environments in total.
 
     On as many devices, with as many environments, it is bit for bit what was stored. On other devices the environments
     are dealt out anew in their order; random numbers follow from the stored keys. With another number of environments

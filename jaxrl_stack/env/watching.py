@@ -101,7 +101,9 @@ def watched(rollout: DeviceRollout) -> WatchedRollout:
 
 
 class _Running(NamedTuple):
-    """Recording of an episode that has not ended: frames, rewards by agent, and the actions of one agent."""
+    """Recording of an episode that has not ended: states and observations, rewards by agent, and the actions of one
+    agent.
+    """
 
     seen: list[Seen]
     rewards: list[dict[Any, float]]

@@ -68,7 +68,7 @@ class PhysicsEnv(SuiteEnv):
 
 
 class BraxEnv(PhysicsEnv):
-    """Environment of ``brax.envs``; settings are arguments of the environment's class, such as `backend`."""
+    """Environment of ``brax.envs``; further settings are arguments of the environment's class, such as `backend`."""
 
     prefix = "brax"
 

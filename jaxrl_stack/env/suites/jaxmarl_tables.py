@@ -1,4 +1,4 @@
-"""Corrections to JaxMARL's declarations: time limits, agents that end early, spaces."""
+"""Facts that JaxMARL's environments do not declare: time limits, agents that end early, correct spaces."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
@@ -99,7 +99,7 @@ def gymnasium_space(space: Any, shape: tuple[int, ...] | None = None) -> gym.Spa
     """Converts a JaxMARL space to a gymnasium space; `shape` replaces the shape of a Box.
 
     Raises:
-        TypeError: There is none.
+        TypeError: The space is not supported.
     """
     match type(space).__name__:
         case "Discrete":

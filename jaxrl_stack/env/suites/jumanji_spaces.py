@@ -41,8 +41,8 @@ def own_action(spec: Any, action: Any) -> jax.Array:
 
 
 def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
-    """Whether a mask, flattened, has one entry per action of each component. A mask over combinations of components has
-    not.
+    """Whether a mask, flattened, has one entry per action of each component. A mask over combinations of components
+    does not.
     """
     if isinstance(actions, Discrete):
         return math.prod(shape) == int(actions.n)

@@ -12,7 +12,7 @@ def try_import_pyspiel(error: bool = False) -> Any:
     """Imports OpenSpiel.
 
     Args:
-        error: Raise if there is none.
+        error: Raise if OpenSpiel is not installed.
 
     Returns:
         The module `pyspiel`; None if it cannot be imported.

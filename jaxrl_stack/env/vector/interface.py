@@ -14,7 +14,7 @@ from gymnasium.vector.utils import batch_space
 
 @dataclasses.dataclass(slots=True)
 class VectorStep:
-    """Result of one step of ``B`` environments, equal for all autoreset modes.
+    """Result of one step of ``B`` environments, in the same form for every autoreset mode.
 
     Attributes:
         obs: Pytree ``[B, ...]``, what to act on next: the first observation of an episode where `resets`. The

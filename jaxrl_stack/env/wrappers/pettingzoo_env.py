@@ -48,7 +48,9 @@ class _PettingZoo(MultiAgentEnv):
 
     @staticmethod
     def _with_all(terminateds: dict[Any, Any], truncateds: dict[Any, Any], is_over: bool) -> tuple[Any, Any]:
-        """Adds the flags of the episode: terminated if all agents terminated in its last step, else truncated."""
+        """Adds the flags of the episode. When it is over, it is terminated if all agents terminated in the last step,
+        else truncated.
+        """
         terminated = is_over and all(map(bool, terminateds.values()))
         return {**terminateds, ALL: terminated}, {**truncateds, ALL: is_over and not terminated}
 
