@@ -120,7 +120,7 @@ class FaultTolerantActorManager:
         return len(self.healthy_actor_ids())
 
     def total_num_restarts(self) -> int:
-        """Total number of restarts of actors."""
+        """Total number of completed restarts of actors."""
         return self._num_restarts
 
     def num_outstanding_async_reqs(self, tag: str | None = None) -> int:
@@ -195,7 +195,7 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Returns the losses of actors since the last call that no other call has returned.
+        """Returns the losses of actors since the last call of this method, except those in the results of another call.
 
         They were found out by questions of this manager, or by calls that were not waited for.
         """

@@ -207,7 +207,7 @@ class ActorRecovery:
     def take_back(
         self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
     ) -> list[int]:
-        """Returns actors to the group that are alive again.
+        """Takes actors that are alive again back into the group.
 
         Args:
             timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 takes those that are back already. An

@@ -103,7 +103,7 @@ def _context_of_actor() -> Any:
 
 
 def is_backend_up() -> bool:
-    """Whether JAX has started its backend; threads, devices and platform can no longer change."""
+    """Whether JAX has started its backend. From then on, threads, devices and platform are fixed."""
     # The number of CPU devices is the setting that JAX refuses to change from then on; there is no public question.
     num_devices = jax.config.values["jax_num_cpu_devices"]
     try:

@@ -104,7 +104,7 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
 
 
 def joined_devices(devices: list[Device]) -> list[Device]:
-    """Devices of all processes that ``jax.distributed`` joined, ordered by process: one axis.
+    """Devices of one axis over all processes that ``jax.distributed`` joined, ordered by process.
 
     Args:
         devices: The devices that this process takes part with. Every process takes part with those at the same places

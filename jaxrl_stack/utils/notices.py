@@ -30,7 +30,7 @@ def notice_once(message: str, key: str | None = None) -> None:
 
 
 def share_notices(group: str) -> None:
-    """Makes processes on this machine with the same `group` print each notice only once.
+    """Shares notices with the processes of this machine that name the same group: only one of them prints each notice.
 
     For the actors of a run: all runners and all of Tune's trials have the same to say.
     """

@@ -98,7 +98,7 @@ def flatten_inputs_to_1d_tensor(
 
 
 def make_action_immutable(obj: Any) -> Any:
-    """Makes an array or dict read-only; returns other objects unchanged."""
+    """Makes an array read-only in place, or returns a read-only view of a dict; returns other objects unchanged."""
     if isinstance(obj, np.ndarray):
         obj.setflags(write=False)
         return obj

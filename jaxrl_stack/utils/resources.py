@@ -156,7 +156,7 @@ def _can_grow() -> bool:
 
 
 def is_one_machine() -> bool:
-    """Whether all actors run on this machine: the Ray cluster has one node and cannot grow."""
+    """Whether all actors run on this machine: Ray is connected to a cluster of one node that cannot grow."""
     import ray
 
     return ray.is_initialized() and not _can_grow() and sum(node["Alive"] for node in ray.nodes()) == 1

@@ -482,7 +482,7 @@ def _warn_of_old_arguments(*values: Any) -> None:
 
 
 def _path(key: Any) -> tuple[str, ...]:
-    """Converts a key to a path of strings, such as for agent ids."""
+    """Converts a key to a path; parts that are no strings, such as agent ids, become strings."""
     path = tuple(map(str, key)) if isinstance(key, (tuple, list)) else (str(key),)
     if not path:
         raise ValueError("A metric needs a name: the key is empty.")

@@ -149,7 +149,9 @@ def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
 
 
 def from_zero(space: Space) -> Space:
-    """Action space of a module for an action space: Discrete parts count from 0, whatever their ``start``."""
+    """Action space of a module for an action space: Discrete and MultiDiscrete parts count from 0, whatever their
+    ``start``.
+    """
 
     def counted(part):
         if isinstance(part, Discrete):
@@ -263,7 +265,7 @@ def conform(space: Space, value: Any, name: str = "value", *, casts: bool = Fals
 
 
 def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
-    """Raises for floats in integer spaces, and for integers that a smaller dtype would wrap."""
+    """Raises for floats in integer spaces, and for integers of a `Box` whose smaller dtype would wrap them."""
     dtype = np.dtype(leaf.dtype)
     if dtype.kind not in "iu":
         return
@@ -328,7 +330,7 @@ def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def difference(space: Space, other: Space) -> str | None:
-    """Difference between the structures, shapes and dtypes of two spaces, ignoring bounds; None if there is none.
+    """Difference between the array forms of two spaces, ignoring bounds; None if there is none.
 
     Compares structure, shapes, kinds of dtype (bool, integer, float), and the numbers of options of discrete parts.
 

@@ -29,7 +29,8 @@ def scaled_dimensions(box: Box) -> np.ndarray:
 
 
 def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
-    """Converts a module's actions ``[B, *box.shape]`` to the environment's: scales each dimension and clips.
+    """Converts a module's actions ``[B, *box.shape]`` to the environment's: scales dimensions with two bounds, and
+    clips.
 
     Args:
         box: A `Box` of floats.

@@ -100,7 +100,7 @@ def flatten_to_single_ndarray(input_: Any) -> Any:
 
 
 def batch(list_of_structs: Sequence[Any], *, individual_items_already_have_batch_dim: bool | str = False) -> Any:
-    """Stacks a list of structs to one struct of batches: ``[{"a": 1}, {"a": 2}]`` → ``{"a": array([1, 2])}``.
+    """Joins a list of structs to one struct of batches: ``[{"a": 1}, {"a": 2}]`` → ``{"a": array([1, 2])}``.
 
     Args:
         list_of_structs: The items.

@@ -37,7 +37,7 @@ class SeriesStats(RecentStats):
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
 
     def running_reduce(self, value_1: Any, value_2: Any) -> list[Any]:
-        """``[statistic]`` of the value so far (`value_1`) and a new value."""
+        """``[statistic]`` of the result so far (`value_1`) and a new value."""
         return self.window_reduce([value_1, value_2])
 
     def _values(self) -> list[Any]:
