@@ -47,7 +47,7 @@ class SharedDataActor:
 
 
 class APPOWithSharedDataActor(APPO):
-    """APPO that passes the handle of one `SharedDataActor` to all runners and to the learners' connectors.
+    """APPO that passes the handle of one `SharedDataActor` to all runners, and to the learners and their connectors.
 
     They have it as ``_shared_data_actor``.
 

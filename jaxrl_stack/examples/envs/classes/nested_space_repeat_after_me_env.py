@@ -1,4 +1,4 @@
-"""Repeats a nested observation."""
+"""Environment in which the agent repeats a nested observation."""
 
 from __future__ import annotations
 
