@@ -9,6 +9,7 @@ import operator
 import os
 import pathlib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -29,7 +30,14 @@ from jaxrl_stack.algorithms.module_changes import (
 )
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result, result_template, root_logger
-from jaxrl_stack.algorithms.setting_changes import SettingChanges, changed_config, number_at, settings_of, value_of
+from jaxrl_stack.algorithms.setting_changes import (
+    SettingChanges,
+    changed_config,
+    number_at,
+    plain_number,
+    settings_of,
+    value_of,
+)
 from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.algorithms.single_actions import checked_state, policy_of
 from jaxrl_stack.algorithms.stored_run import (
@@ -38,6 +46,7 @@ from jaxrl_stack.algorithms.stored_run import (
     check_code,
     check_modules,
     config_to_store,
+    restored_checkpoint,
     stored_config,
 )
 from jaxrl_stack.callbacks.utils import CallbackList
@@ -71,6 +80,16 @@ from jaxrl_stack.execution.state_migration import state_for_modules
 from jaxrl_stack.execution.training_step import TrainingStep
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.best import FOLDER, Best
+from jaxrl_stack.runs.commands import (
+    ADD_MODULE,
+    CHANGE_SETTINGS,
+    FROM_CHECKPOINT,
+    REMOVE_MODULE,
+    RESTORE,
+    SET_STATE,
+    SET_WEIGHTS,
+    CommandLog,
+)
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.long_iterations import LongIterations
 from jaxrl_stack.runs.machine import machine_facts, why_not_recomputable
@@ -230,8 +249,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             self._offline_evaluations.start()
             on_failure.callback(self._offline_evaluations.stop)
             self.metrics.reported = self._reported
-            self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
+            self._call_init_callbacks()
             on_failure.pop_all()
+
+    def _call_init_callbacks(self) -> None:
+        with self._commands.repeated():
+            self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
+        self._callback_states = self.callbacks.states()
 
     def _make_driver(self, config: AlgorithmConfig) -> Driver:
         """A driver for a config, ready to train and to evaluate."""
@@ -249,6 +273,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:
         """Resets all counters and metrics that accumulate over iterations."""
         self._reported_config = config.to_dict()
+        # Of the settings that have changed since: their values when this algorithm was built.
+        self._built_with: dict[str, Any] = {}
+        self._commands = CommandLog(is_kept=config.results_dir is not None)
+        self._callback_states: dict[str, bytes | None] = {}
         self.callbacks = callbacks
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
@@ -381,6 +409,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             raise train_takes_nothing(self, unknown, more_unknown)
         self._check_is_running()
         self._wait_for_evaluations()
+        with self._commands.repeated():
+            return self._run_iteration()
+
+    def _run_iteration(self) -> Result:
         iteration, number = self._iterations.begin(), self.iteration + 1
         with (
             self.driver.iteration(),
@@ -390,7 +422,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             self._offline_evaluations.concurrent_with(number),
             self._profiler.around(number, self.driver, self.output.directory) as profiled,
         ):
-            for _ in iteration.training_steps(self.driver, self.config):
+            for _ in iteration.training_steps(self.driver, self.config, number=self._num_training_steps):
                 counted = self._env_steps_counted()
                 self._after_training_step(self.training_step(), counted)
         iteration.end_training(self.driver)
@@ -407,6 +439,21 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         result |= {"profile": profiled} if profiled else {}
         self._report(result)
         return result
+
+    _num_training_steps: int | None = None
+    """Training steps of the running iteration if it repeats a recorded one."""
+
+    def _repeat_iteration(self, num_training_steps: int) -> Result:
+        """Runs one iteration with a given number of training steps.
+
+        Args:
+            num_training_steps: ``num_training_step_calls_per_iteration`` in the result of the recorded iteration.
+        """
+        self._num_training_steps = num_training_steps
+        try:
+            return self.train()
+        finally:
+            self._num_training_steps = None
 
     def _eager_if_asked(self) -> contextlib.AbstractContextManager[None]:
         return jax.disable_jit(bool(self.config.disable_jit))
@@ -503,6 +550,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         changed = self._setting_changes.values(config, num_env_steps)
         self.history.append(result, changed)
         self.output.write(result, changed)
+        self._commands.write_to(self.output.directory)
         if self.best is not None and self.best.is_beaten_by(result):
             # In joined processes all take part in saving, and the first one knows where.
             folder = of_first_process(lambda: os.path.join(str(self.output.directory), FOLDER))
@@ -886,7 +934,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Replaces the weights of the modules in `weights`, the result of `get_weights`. Other modules do not
         change.
         """
-        self.driver.set_weights(weights)
+        with self._commands.around(self, SET_WEIGHTS, {"weights": weights}):
+            self.driver.set_weights(weights)
 
     def add_module(
         self,
@@ -934,17 +983,28 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         }
         self._check_is_running()
         check_may_change(self.driver, "add_module", module_id, everywhere)
-        return self._change_modules(
-            added_module(
-                self.driver,
-                self.config,
-                module_id,
-                module_spec,
-                config_overrides=config_overrides,
-                mapping=new_agent_to_module_mapping_fn,
-                should_update=new_should_module_be_updated,
+        arguments = {
+            "module_id": module_id,
+            "module_spec": module_spec,
+            "config_overrides": config_overrides,
+            "new_agent_to_module_mapping_fn": new_agent_to_module_mapping_fn,
+            "new_should_module_be_updated": new_should_module_be_updated,
+        }
+        # A checkpoint to load may have changed since, and specs in files do not name one.
+        loads = getattr(module_spec, "load_state_path", None)
+        reason = None if loads is None else f"its module_spec loads {os.fspath(loads)!r}"
+        with self._commands.around(self, ADD_MODULE, arguments, reason=reason):
+            return self._change_modules(
+                added_module(
+                    self.driver,
+                    self.config,
+                    module_id,
+                    module_spec,
+                    config_overrides=config_overrides,
+                    mapping=new_agent_to_module_mapping_fn,
+                    should_update=new_should_module_be_updated,
+                )
             )
-        )
 
     def remove_module(
         self,
@@ -983,9 +1043,15 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._check_is_running()
         check_may_change(self.driver, "remove_module", module_id, everywhere)
         mapping, should_update = new_agent_to_module_mapping_fn, new_should_module_be_updated
-        return self._change_modules(
-            removed_module(self.driver, self.config, module_id, mapping=mapping, should_update=should_update)
-        )
+        arguments = {
+            "module_id": module_id,
+            "new_agent_to_module_mapping_fn": mapping,
+            "new_should_module_be_updated": should_update,
+        }
+        with self._commands.around(self, REMOVE_MODULE, arguments):
+            return self._change_modules(
+                removed_module(self.driver, self.config, module_id, mapping=mapping, should_update=should_update)
+            )
 
     def _change_modules(self, change: ModuleChange) -> MultiRLModuleSpec:
         """Changes the modules: builds a new driver and moves the whole state to it.
@@ -1058,10 +1124,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.driver.at_work.check_is_idle("change_settings()")
         self._wait_for_evaluations()
         before = self.config
-        with deferred_interrupt():
+        with deferred_interrupt(), self._commands.around(self, CHANGE_SETTINGS, settings):
             paths = self._use_settings(settings, "change_settings")
             for path in self._setting_changes.note(before, paths):
                 value = value_of(before, path)
+                self._built_with.setdefault(path, plain_number(value))
                 self.history.add_setting(path, lambda num_env_steps, value=value: number_at(value, num_env_steps))
 
     def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
@@ -1104,7 +1171,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.output = self._new_output(config)
         self.metrics = root_logger(config)
         self.metrics.reported = self._reported
-        self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
+        self._call_init_callbacks()
         return True
 
     # ------------------------------------------------------------------------------------------------ checkpoints
@@ -1149,9 +1216,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         gymnasium environments continue their episodes, too. Policies that the stored run has added are added here.
         """
         self._check_is_running()
-        with stored_modules_added(self, path, component, filesystem):
-            super().restore_from_path(path, component=component, filesystem=filesystem)
-        self.callbacks.on_checkpoint_loaded(algorithm=self)
+        arguments, reason = restored_checkpoint(path, filesystem)
+        with self._commands.around(self, RESTORE, {**arguments, "component": component}, reason=reason):
+            with stored_modules_added(self, path, component, filesystem):
+                super().restore_from_path(path, component=component, filesystem=filesystem)
+            self.callbacks.on_checkpoint_loaded(algorithm=self)
 
     @classmethod
     def from_checkpoint(
@@ -1201,9 +1270,12 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             except (ValueError, *DAMAGES) as error:
                 raise cannot_be_built(stored, config, error) from error
             try:
-                match_modules(algorithm.learner_group, algorithm.driver.module_ids, modules, loader, states)
-                algorithm._take_over(state, stored)
-                algorithm.callbacks.on_checkpoint_loaded(algorithm=algorithm)
+                arguments, reason = restored_checkpoint(path, filesystem)
+                arguments["settings"] = sorted(map(config.setting_name, settings))
+                with algorithm._commands.around(algorithm, FROM_CHECKPOINT, arguments, reason=reason):
+                    match_modules(algorithm.learner_group, algorithm.driver.module_ids, modules, loader, states)
+                    algorithm._take_over(state, stored)
+                    algorithm.callbacks.on_checkpoint_loaded(algorithm=algorithm)
             except BaseException:
                 algorithm.stop()
                 raise
@@ -1245,6 +1317,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             ValueError: If the state is of other modules, another environment or other connectors.
         """
         self._check_is_running()
+        with self._commands.around(self, SET_STATE, {"state": state}):
+            self._set_state(state)
+
+    def _set_state(self, state: dict[str, Any]) -> None:
         self.driver.set_state(state)
         if "training_iteration" in state:
             self._iterations.go_on(int(state["training_iteration"]), float(state["time_total_s"]), self.driver)
@@ -1255,7 +1331,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             self._last_result, self.stop_reason = {}, None
             # Checkpoints of before there was one have none.
             self.history.set_state(state.get("history", History().get_state()))
-            changed = self._setting_changes.restored(self.config, state.get("changed_settings", {}))
+            stored_changes = state.get("changed_settings", {})
+            for path in stored_changes:
+                self._built_with.setdefault(path, plain_number(value_of(self.config, path)))
+            changed = self._setting_changes.restored(self.config, stored_changes)
             if changed:
                 self._use_settings(settings_of(self.config, changed), "restore")
         if COMPONENT_METRICS_LOGGER in state:
@@ -1274,7 +1353,16 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Constructor arguments for checkpoints: the config."""
-        return (), {"config": config_to_store(self.config, self.driver.module_map)}
+        config = self.config
+        if self._replaced_settings:
+            config = config.copy(copy_frozen=False)
+            config._share_resolved_envs(self.config)
+            config.update_from_dict(self._replaced_settings)
+            config.freeze()
+        return (), {"config": config_to_store(config, self.driver.module_map)}
+
+    _replaced_settings: Mapping[str, Any] = MappingProxyType({})
+    """Settings of the recorded run that an algorithm with recomputed state was built without, for its checkpoints."""
 
     def get_metadata(self) -> dict[str, Any]:
         """Facts about a run for the checkpoint's metadata file, which is readable without loading the checkpoint."""
@@ -1283,6 +1371,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             "training_iteration": self.iteration,
             "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
             "driver": self.driver.kind,
+            "num_commands": self._commands.count,
+            "built_with": dict(self._built_with),
+            "stateful_callbacks": self.callbacks.stateful_since(self._callback_states),
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:

@@ -119,21 +119,27 @@ class Iteration:
         self._started, self._compiling = time.perf_counter(), CompileClock()
         self.num_training_steps, self.seconds, self._elapsed = 0, 0.0, 0.0
 
-    def training_steps(self, driver: Counting, config: AlgorithmConfig) -> Iterator[None]:
+    def training_steps(self, driver: Counting, config: AlgorithmConfig, *, number: int | None = None) -> Iterator[None]:
         """Loops until the iteration is as long as ``reporting(min_..._per_iteration=...)`` requires.
 
         Args:
             driver: Driver of the run.
             config: Config of the run.
+            number: Training steps of an iteration that is repeated; the config and the clock then decide nothing.
 
         Yields:
             None before each call of the driver's training step, at least once.
         """
         self.before = self._iterations.progress(driver)
-        while not self.num_training_steps or not self._is_long_enough(driver, config):
+        while not self.num_training_steps or not self._is_complete(driver, config, number):
             yield
             # One call of the driver may make several in one program.
             self.num_training_steps += driver.num_training_steps_per_call
+
+    def _is_complete(self, driver: Counting, config: AlgorithmConfig, number: int | None) -> bool:
+        if number is not None:
+            return self.num_training_steps >= number
+        return self._is_long_enough(driver, config)
 
     def _is_long_enough(self, driver: Counting, config: AlgorithmConfig) -> bool:
         before, min_seconds = self.before, config.min_time_s_per_iteration or 0.0

@@ -218,7 +218,7 @@ class SettingChanges:
 
     def get_state(self, config: AlgorithmConfig) -> dict[str, list[Any]]:
         """``{path: [first value, present value]}``, for checkpoints."""
-        return {path: [_plain(first), _plain(value_of(config, path))] for path, first in self.first.items()}
+        return {path: [plain_number(first), plain_number(value_of(config, path))] for path, first in self.first.items()}
 
     def restored(self, config: AlgorithmConfig, state: Mapping[str, Any]) -> dict[str, Any]:
         """Restores the record of a checkpoint.
@@ -234,10 +234,10 @@ class SettingChanges:
         """
         built_with = {path: self.first.get(path, value_of(config, path)) for path in (*self.first, *state)}
         back = {path: first for path, first in self.first.items() if path not in state}
-        taken = {path: now for path, (first, now) in state.items() if same(_plain(built_with[path]), first)}
+        taken = {path: now for path, (first, now) in state.items() if same(plain_number(built_with[path]), first)}
         self.first = {path: first for path, (first, _) in state.items()}
         wanted = {**back, **taken}
-        return {path: value for path, value in wanted.items() if not same(_plain(value_of(config, path)), value)}
+        return {path: value for path, value in wanted.items() if not same(plain_number(value_of(config, path)), value)}
 
 
 def number_at(value: Any, num_env_steps: int) -> float:
@@ -247,8 +247,8 @@ def number_at(value: Any, num_env_steps: int) -> float:
     return float(Scheduler(value).update(num_env_steps))
 
 
-def _plain(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """A number, or a schedule as lists of numbers."""
     if isinstance(value, list | tuple):
-        return [_plain(own) for own in value]
+        return [plain_number(own) for own in value]
     return int(value) if isinstance(value, int) else float(value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import pathlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +12,11 @@ import gymnasium as gym
 
 from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 from jaxrl_stack.algorithms.config_store import texts_that_import
+from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.checkpoints.needed_code import NeededCode
 from jaxrl_stack.checkpoints.plain_data import DAMAGES, KIND, Decoder
+from jaxrl_stack.checkpoints.saves import saves
 from jaxrl_stack.connectors.env_to_module import EnvToModulePipeline
 from jaxrl_stack.connectors.learner import LearnerConnectorPipeline
 from jaxrl_stack.connectors.module_to_env import ModuleToEnvPipeline
@@ -60,6 +64,20 @@ def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> Algorithm
     stored = config.copy(copy_frozen=False).multi_agent(policy_mapping_fn=PolicyTable(module_map.module_of))
     stored.freeze()
     return stored
+
+
+def restored_checkpoint(path: Any, filesystem: Any) -> tuple[dict[str, Any], str | None]:
+    """The checkpoint that a run restores, for its commands: ``({"path", "checksum"}, why it cannot be repeated)``.
+
+    Args:
+        path, filesystem: See `Checkpointable.restore_from_path`.
+    """
+    text = os.fspath(getattr(path, "path", path))
+    if filesystem is not None or "://" in text:
+        return {"path": text, "checksum": None}, f"the checkpoint {text!r} is on another file system"
+    folder = pathlib.Path(text).absolute()
+    saves.wait(os.path.realpath(folder))
+    return {"path": str(folder), "checksum": checkpoint_checksum(folder) if folder.is_dir() else None}, None
 
 
 def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -> ValueError:

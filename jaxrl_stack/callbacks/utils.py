@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import inspect
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -109,6 +110,26 @@ class CallbackList:
         for name in names:
             _check_name(name)
         return any(self._calls[name] for name in names)
+
+    def states(self) -> dict[str, bytes | None]:
+        """Pickled Python attributes of each object that has some, by class; None if they cannot be pickled."""
+        found: dict[str, bytes | None] = {}
+        for number, callback in enumerate(self.callbacks):
+            if vars(callback):
+                try:
+                    found[f"{type(callback).__name__} {number}"] = pickle.dumps(vars(callback))
+                except Exception:
+                    found[f"{type(callback).__name__} {number}"] = None
+        return found
+
+    def stateful_since(self, before: Mapping[str, bytes | None]) -> list[str]:
+        """Names of the classes whose objects have other attributes than before.
+
+        Args:
+            before: Earlier result of `states`.
+        """
+        now = self.states()
+        return [name.split()[0] for name, own in now.items() if own is None or own != before.get(name)]
 
     def __getitem__(self, index: int) -> RLlibCallback:
         return self.callbacks[index]

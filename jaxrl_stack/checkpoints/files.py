@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.checkpoints.array_file import read_arrays, write_arrays
+from jaxrl_stack.checkpoints.checksums import CHECKSUMS_FILE, text_checksum
 from jaxrl_stack.checkpoints.folder_replacement import put_back, replaced
 from jaxrl_stack.checkpoints.names import (
     ALGORITHM_METADATA_FILE,
@@ -123,6 +124,10 @@ def write(
         folders = list(_folders(Path(), component, dict(state), copies=not blocking))
     except RecursionError as error:
         raise ValueError(f"The state to save to {path} is nested too deeply, or contains itself.") from error
+    checksums = {
+        (own.path / name).as_posix(): text_checksum(text) for own in folders for name, text in own.files.items()
+    }
+    folders[0].files[CHECKSUMS_FILE] = _to_json(checksums, CHECKSUMS_FILE)
     size = sum(len(text) for folder in folders for text in folder.files.values())
     if size > MAX_JSON_BYTES:
         raise ValueError(

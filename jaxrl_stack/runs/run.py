@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from jaxrl_stack.runs.writers import CONFIG_FILE, as_json
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 # Settings in which runs of one group may differ: they say nothing about what is learned.
 _NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "loggers", *WITHOUT_FOLDER}
@@ -75,6 +76,40 @@ class Run:
         kind = type(algorithm).__name__
         origin = {**run_origin(algorithm=kind), **how_it_ended(algorithm.stop_reason)}
         return cls(name or kind, algorithm.history, as_json(algorithm.config.to_dict()), origin, folder)
+
+    def at(
+        self,
+        iteration: int,
+        *,
+        config: AlgorithmConfig | None = None,
+        allow: Iterable[Any] = (),
+        evaluations: bool = False,
+    ) -> Algorithm:
+        """Recomputes the algorithm after an iteration, bit for bit.
+
+        It begins with the nearest stored checkpoint at or before the iteration, or with the config, and repeats the
+        iterations since. Nothing is written to the run's folder; the returned algorithm has no folder.
+
+        Args:
+            iteration: Number of finished iterations; 0 is the state before the first one.
+            config: Config of the run, if it contains code that checkpoints lack, such as lambdas; None for the stored
+                config.
+            allow: Classes and functions of yours that the checkpoints name; see `Algorithm.from_checkpoint`.
+            evaluations: Also repeat evaluations. They never change the training state, so they are skipped, unless
+                callbacks can read their results.
+
+        Returns:
+            The algorithm. Commands that followed the iteration, such as `change_settings`, are not applied to it,
+            unless a stored checkpoint of the iteration contains them.
+
+        Raises:
+            NotRecomputableError: If the iteration never happened, there is nothing to begin with, or a recorded call
+                cannot be repeated. It is a ValueError.
+            ValueError: If a file of the run has changed.
+        """
+        from jaxrl_stack.runs.rewind import recomputed
+
+        return recomputed(self, iteration, config=config, allow=allow, evaluations=evaluations).algorithm
 
     @property
     def algorithm(self) -> str | None:

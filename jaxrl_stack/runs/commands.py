@@ -1,0 +1,212 @@
+"""Commands of a run: calls between iterations that change its training state, in ``commands.jsonl``.
+
+A line is a JSON object: ``iteration`` (finished iterations at the call), ``call``, ``arguments``, ``iteration_after``,
+``reason`` (why the call cannot be repeated, or null) and ``crc32``, which covers the line and all lines before it.
+Arrays of the arguments are in ``commands/000001.safetensors`` for the first line, each with a checksum in its line.
+
+Calls of callbacks inside of `train` are no commands: a repeated iteration calls the callbacks again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxrl_stack.checkpoints.array_file import read_arrays, write_arrays
+from jaxrl_stack.checkpoints.plain_data import Decoder, Encoder, array_nodes, checksum
+from jaxrl_stack.utils.class_paths import ClassLoader
+
+COMMANDS_FILE, COMMANDS_FOLDER = "commands.jsonl", "commands"
+
+CHANGE_SETTINGS, SET_WEIGHTS, SET_STATE = "change_settings", "set_weights", "set_state"
+ADD_MODULE, REMOVE_MODULE = "add_module", "remove_module"
+RESTORE, FROM_CHECKPOINT = "restore_from_path", "from_checkpoint"
+
+
+class CommandLog:
+    """Records the commands of an algorithm.
+
+    Args:
+        is_kept: Whether the run has a folder. Otherwise nothing is recorded.
+
+    Attributes:
+        count: Number of recorded commands.
+    """
+
+    def __init__(self, *, is_kept: bool):
+        self._is_kept = is_kept
+        self._depth = 0
+        self.count = 0
+        self._crc32 = 0
+        self._directory: Path | None = None
+        self._waiting: list[tuple[str, dict[str, np.ndarray]]] = []
+
+    @contextlib.contextmanager
+    def repeated(self) -> Iterator[None]:
+        """Context of code that a repeated iteration runs again: calls in it are not recorded."""
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+    @contextlib.contextmanager
+    def around(
+        self, algorithm: Any, call: str, arguments: Mapping[str, Any], *, reason: str | None = None
+    ) -> Iterator[None]:
+        """Context of a call; records it if it succeeds, unless another recorded call or `train` made it.
+
+        Args:
+            algorithm: The algorithm; its ``iteration`` is recorded before and after the call.
+            call: Name of the method.
+            arguments: Arguments, which `Encoder` supports.
+            reason: Why the call cannot be repeated; None if it can.
+        """
+        if self._depth or not self._is_kept:
+            yield
+            return
+        iteration, encoder = algorithm.iteration, Encoder(leave_out=True)
+        # Before the call, which may donate or change the arguments.
+        encoded = encoder.encode(dict(arguments))
+        arrays = {name: np.array(array) for name, array in encoder.arrays.items()}
+        if encoder.left_out and reason is None:
+            where, what = next(iter(encoder.left_out.items()))
+            reason = f"its argument {where} is {what}"
+        with self.repeated():
+            yield
+        self._add(
+            {
+                "iteration": iteration,
+                "call": call,
+                "arguments": encoded,
+                "iteration_after": algorithm.iteration,
+                "reason": reason,
+            },
+            arrays,
+        )
+
+    def _add(self, line: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        self.count += 1
+        self._crc32 = line_checksum(line, self._crc32)
+        self._waiting.append((json.dumps({**line, "crc32": self._crc32}, sort_keys=True), arrays))
+        if self._directory is not None:
+            self.write_to(self._directory)
+
+    def write_to(self, directory: Path | None) -> None:
+        """Writes the commands so far, and all later ones as they come.
+
+        Args:
+            directory: Folder of the run; None if it does not exist yet.
+        """
+        if directory is None:
+            return
+        self._directory = directory
+        first = self.count - len(self._waiting) + 1
+        for number, (line, arrays) in enumerate(self._waiting, start=first):
+            if arrays:
+                path = _arrays_path(directory, number)
+                path.parent.mkdir(exist_ok=True)
+                path.unlink(missing_ok=True)  # of a call that was killed before its line
+                write_arrays(path, arrays)
+            with (directory / COMMANDS_FILE).open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+        self._waiting = []
+
+
+def line_checksum(line: Mapping[str, Any], before: int) -> int:
+    """CRC-32 of a line without its checksum, continued from the checksum of the line before it."""
+    plain = {name: value for name, value in line.items() if name != "crc32"}
+    return zlib.crc32(json.dumps(plain, sort_keys=True).encode(), before)
+
+
+def _arrays_path(directory: Path, number: int) -> Path:
+    return directory / COMMANDS_FOLDER / f"{number:06d}.safetensors"
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A recorded call.
+
+    Attributes:
+        number: Line in ``commands.jsonl``, from 1.
+        iteration: Finished iterations at the call.
+        call: Name of the method.
+        iteration_after: Finished iterations after the call: another number if it restored a state.
+        reason: Why the call cannot be repeated; None if it can.
+        encoded: JSON of the arguments.
+        directory: Folder of the run.
+    """
+
+    number: int
+    iteration: int
+    call: str
+    iteration_after: int
+    reason: str | None
+    encoded: dict[str, Any]
+    directory: Path
+
+    @property
+    def path(self) -> str:
+        """File and line, for messages."""
+        return f"{self.directory / COMMANDS_FILE}, line {self.number}"
+
+    def arguments(self, loader: ClassLoader) -> dict[str, Any]:
+        """The arguments of the call.
+
+        Args:
+            loader: Finds classes that the arguments name.
+
+        Raises:
+            ValueError: If an array is missing or has changed, or code is not allowed.
+        """
+        what = f"{self.path},"
+        described = array_nodes(self.encoded, what)
+        arrays: dict[str, np.ndarray] = {}
+        if described:
+            file = _arrays_path(self.directory, self.number)
+            try:
+                arrays = read_arrays(file, {name: (own.shape, own.dtype) for name, own in described.items()})
+                for name, array in arrays.items():
+                    if checksum(array) != described[name].crc32:
+                        raise ValueError(f"the array {name} differs from the recorded one")
+            except (OSError, ValueError) as error:
+                raise ValueError(f"{file} has changed: {error}. {self.call}() cannot be repeated.") from error
+        return Decoder(loader, arrays=arrays.__getitem__, what=what).decode_items(self.encoded)
+
+    def __str__(self) -> str:
+        shown = {name: value for name, value in self.encoded.items() if isinstance(value, str | int | float)}
+        return f"{self.call}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+def read_commands(directory: Path) -> list[Command]:
+    """Commands of a run, in the order of the calls; empty without ``commands.jsonl``.
+
+    Args:
+        directory: Folder of the run.
+
+    Raises:
+        ValueError: If a line has changed since it was written.
+    """
+    file = directory / COMMANDS_FILE
+    if not file.is_file():
+        return []
+    commands, crc32 = [], 0
+    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        where = f"{file}, line {number}"
+        try:
+            line = json.loads(text)
+            crc32 = line_checksum(line, crc32)
+            if line["crc32"] != crc32:
+                raise ValueError("its checksum differs")
+            own = (int(line["iteration"]), line["call"], int(line["iteration_after"]), line["reason"])
+            commands.append(Command(number, *own, line["arguments"], directory))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{where} has changed since it was written: {error}. Restore the file.") from error
+    return commands

@@ -1,0 +1,358 @@
+"""Recomputation of a run's iterations, bit for bit, from its nearest stored checkpoint or its config.
+
+::
+
+    algo = Run.read("results/RUN").at(41)     # the algorithm after iteration 41
+
+An iteration is repeated with its recorded number of training steps, and the commands of ``commands.jsonl`` are applied
+between iterations. Nothing is written to the folder of the run. Callbacks are called as in the run. Evaluations are
+repeated only if asked for, or if callbacks can read their results.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.callbacks.utils import CallbackList
+from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
+from jaxrl_stack.checkpoints.plain_data import code_named_by
+from jaxrl_stack.runs.commands import ADD_MODULE, FROM_CHECKPOINT, REMOVE_MODULE, RESTORE, Command
+from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint, Timeline, checkpoint_path
+from jaxrl_stack.utils.class_paths import ClassLoader
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.runs.run import Run
+
+_WRITES_NOTHING = {
+    "results_dir": None,
+    "loggers": None,
+    "keep_best": False,
+    "profile_iterations": None,
+    "checkpoint_frequency": None,
+    "num_to_keep": None,
+    "checkpoint_max_bytes": None,
+    "evaluation_video_interval": None,
+}
+_NO_EVALUATIONS = {"evaluation_interval": None, "offline_evaluation_interval": None}
+_SEES_EVALUATIONS = (
+    "on_train_result",
+    "on_evaluate_start",
+    "on_evaluate_end",
+    "on_evaluate_offline_start",
+    "on_evaluate_offline_end",
+)
+"""Callbacks that can change the run by results of evaluations."""
+
+
+class Replay:
+    """Repeats iterations of a run.
+
+    Args:
+        run: The run, which has a folder.
+        config: Config of the run, if checkpoints lack code of it, such as lambdas; None for the stored one.
+        allow: Classes and functions of yours that the checkpoints name; see `Algorithm.from_checkpoint`.
+        evaluations: Whether to repeat evaluations, too.
+
+    Attributes:
+        algorithm: The algorithm, after `start`.
+        timeline: Timeline of the run.
+        started_at: Iteration of the state that `start` began with.
+        num_commands: Number of commands applied so far.
+
+    Raises:
+        NotRecomputableError: If the run has no folder or its iterations cannot be repeated.
+    """
+
+    algorithm: Algorithm
+    started_at: int
+    num_commands: int
+
+    def __init__(
+        self, run: Run, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = (), evaluations: bool = False
+    ):
+        if run.folder is None:
+            raise NotRecomputableError(
+                f"Run {run.name!r} has no folder. Train with reporting(results_dir=...), and read it: Run.read(path)."
+            )
+        self.directory = run.folder
+        self.timeline = Timeline(run.folder, run.history)
+        self._config, self._allow, self._evaluations = config, tuple(allow), evaluations
+
+    # ---------------------------------------------------------------------------------------------------- beginning
+
+    def start(self, iteration: int) -> None:
+        """Builds the algorithm from the nearest stored state at or before an iteration.
+
+        Args:
+            iteration: Number of finished iterations, at least 0.
+
+        Raises:
+            NotRecomputableError: If there is no such iteration or no state to begin with.
+        """
+        timeline = self.timeline
+        if iteration != timeline.first or not timeline.iterations:
+            timeline.recorded(iteration)
+        config = self._checked_config()
+        checkpoint = timeline.nearest(iteration)
+        why_not = None if checkpoint is None else self._why_not_from(checkpoint, config)
+        if checkpoint is not None and why_not is None:
+            self._restore(checkpoint)
+        elif timeline.begins_with_config:
+            self._build(config)
+        else:
+            first = timeline.first + 1
+            reason = why_not or f"no stored checkpoint is at or before iteration {iteration}"
+            raise NotRecomputableError(
+                f"{self.directory}: iteration {iteration} cannot be recomputed, because {reason} and the run began at "
+                f"iteration {first} with an unrecorded state. Store more: reporting(checkpoint_frequency=10)."
+            )
+        self.started_at = self.algorithm.iteration
+
+    def _checked_config(self) -> AlgorithmConfig:
+        """The config that the run began with; refuses runs that cannot be repeated."""
+        timeline = self.timeline
+        if self._config is not None:
+            config = self._config.copy(copy_frozen=False)
+        elif timeline.checkpoints:
+            config = self._stored_config(timeline.checkpoints[min(timeline.checkpoints)])
+        else:
+            raise NotRecomputableError(
+                f"{self.directory}: has no checkpoint_NUMBER to begin with. Train with "
+                "reporting(checkpoint_frequency=10), or name the file with the run's config: --config-file PATH."
+            )
+        why_not = why_not_repeatable(config)
+        if why_not is not None:
+            raise NotRecomputableError(f"{self.directory}: cannot be recomputed bit for bit, because {why_not}")
+        return config
+
+    def _stored_config(self, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
+        """The config in a checkpoint, with the values that changed settings had at the beginning."""
+        from jaxrl_stack.algorithms.algorithm import Algorithm  # which imports this package
+        from jaxrl_stack.algorithms.setting_changes import settings_of
+        from jaxrl_stack.algorithms.stored_run import check_code, stored_config
+        from jaxrl_stack.checkpoints.files import opened
+
+        with opened(checkpoint.path) as stored:
+            loader = ClassLoader(self._allow, own=Algorithm, written_here=stored.code_written_here())
+            check_code(stored, loader, Algorithm, None, {})
+            config, _ = stored_config(stored, loader, {})
+            if config.algo_class is None:
+                config.algo_class = Algorithm._stored_class(stored.component(), loader, f"{checkpoint.path}")
+        first = checkpoint.metadata.get("built_with") or {}
+        return config.update_from_dict(settings_of(config, first)) if first else config
+
+    def _why_not_from(self, checkpoint: StoredCheckpoint, config: AlgorithmConfig) -> str | None:
+        stateful = checkpoint.metadata.get("stateful_callbacks")
+        if stateful:
+            return f"checkpoints do not contain the attributes of the callback {stateful[0]}"
+        is_on_host = config.env is not None and config.is_online and not config.samples_on_device
+        if is_on_host and not getattr(config, "replayable_episodes", False):
+            return "restored gymnasium environments start new episodes without env_runners(replayable_episodes=True)"
+        return None
+
+    def _restore(self, checkpoint: StoredCheckpoint) -> None:
+        from jaxrl_stack.algorithms.algorithm import Algorithm  # which imports this package
+
+        config = self._stored_config(checkpoint) if self._config is None else self._config
+        replaced, original = self._replaced(config)
+        self.algorithm = Algorithm.from_checkpoint(checkpoint.path, config=self._config, allow=self._allow, **replaced)
+        self.algorithm._built_with.update(checkpoint.metadata.get("built_with") or {})
+        self._use(original, self.timeline.commands_at(checkpoint))
+
+    def _build(self, config: AlgorithmConfig) -> None:
+        """Builds the algorithm as the run began."""
+        from jaxrl_stack.algorithms.algorithm import Algorithm  # which imports this package
+
+        before = self.timeline.checkpoints
+        if self._config is None:
+            until = self.timeline.commands_at(before[min(before)])
+            changed = [c for c in self.timeline.commands[:until] if c.call in (ADD_MODULE, REMOVE_MODULE)]
+            if changed:
+                raise NotRecomputableError(
+                    f"{self.directory}: no stored config is from before {changed[0].call}() at iteration "
+                    f"{changed[0].iteration}. Name the file with the run's config: --config-file PATH."
+                )
+        replaced, original = self._replaced(config)
+        origin = self.timeline.origin
+        if origin is not None and origin.call == FROM_CHECKPOINT:
+            arguments = self._restored_arguments(origin)
+            given = {name: config.stored_value(name) for name in arguments["settings"]}
+            own = config.copy(copy_frozen=False)
+            self.algorithm = Algorithm.from_checkpoint(
+                arguments["path"], config=own, allow=self._allow, **{**given, **replaced}
+            )
+            self._use(original, origin.number)
+        else:
+            own = config.copy(copy_frozen=False).update_from_dict(replaced)
+            self.algorithm = own.build_algo()
+            self._use(original, 0)
+            if origin is not None:
+                self._catch_up(origin.number)
+
+    def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Settings for a config that writes nothing, and the values that they replace."""
+        settings = {name: value for name, value in _WRITES_NOTHING.items() if name in config}
+        if not (self._evaluations or self._must_evaluate(config)):
+            settings |= _NO_EVALUATIONS
+        original = {name: config.stored_value(name) for name in settings}
+        settings = {name: value for name, value in settings.items() if original[name] != value}
+        if config.output:
+            folder = tempfile.mkdtemp(prefix="replayed_output_")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            original["output"], settings["output"] = config.output, folder
+        return settings, {name: original[name] for name in settings}
+
+    def _must_evaluate(self, config: AlgorithmConfig) -> bool:
+        evaluates = config.evaluation_interval or config.offline_evaluation_interval
+        return bool(evaluates) and CallbackList.from_config(config).overrides(*_SEES_EVALUATIONS)
+
+    def _use(self, original: Mapping[str, Any], num_commands: int) -> None:
+        self.algorithm._replaced_settings = original
+        self._set_num_commands(num_commands)
+
+    def _set_num_commands(self, number: int) -> None:
+        self.num_commands = self.algorithm._commands.count = number
+
+    # ---------------------------------------------------------------------------------------------------- repeating
+
+    def step(self) -> None:
+        """Repeats the next iteration, with the commands before it.
+
+        Raises:
+            NotRecomputableError: If a command cannot be repeated.
+        """
+        self.prepare()
+        recorded = self.timeline.recorded(self.algorithm.iteration + 1)
+        self.algorithm._repeat_iteration(recorded.num_training_steps)
+
+    def prepare(self) -> int:
+        """Applies the commands before the next iteration; returns the iteration's number of training steps."""
+        recorded = self.timeline.recorded(self.algorithm.iteration + 1)
+        self._catch_up(recorded.num_commands)
+        return recorded.num_training_steps
+
+    def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
+        """Applies the commands that a checkpoint of this iteration contains."""
+        self._catch_up(self.timeline.commands_at(checkpoint))
+
+    def _catch_up(self, number: int) -> None:
+        for command in self.timeline.commands[self.num_commands : number]:
+            self._apply(command)
+            self._set_num_commands(command.number)
+
+    def _apply(self, command: Command) -> None:
+        if command.reason is not None:
+            raise NotRecomputableError(
+                f"{command.path}: {command.call}() at iteration {command.iteration} cannot be repeated, because "
+                f"{command.reason}. Later iterations need a checkpoint stored after it."
+            )
+        if command.call in (RESTORE, FROM_CHECKPOINT):
+            arguments = self._restored_arguments(command)
+            self.algorithm.restore_from_path(arguments["path"], component=arguments.get("component"))
+            return
+        named = code_named_by(self.algorithm.config)
+        loader = ClassLoader(self._allow, own=type(self.algorithm), named=named)
+        getattr(self.algorithm, command.call)(**command.arguments(loader))
+
+    def _restored_arguments(self, command: Command) -> dict[str, Any]:
+        """Arguments of a restoring command, whose checkpoint is unchanged."""
+        arguments = command.arguments(ClassLoader())
+        path = Path(arguments["path"])
+        what = f"{command.path}: {command.call}({str(path)!r}) cannot be repeated, because the checkpoint"
+        if command.reason is not None or not path.is_dir():
+            raise NotRecomputableError(f"{what} is not there any more. Later iterations need a stored checkpoint.")
+        if checkpoint_checksum(path) != arguments["checksum"]:
+            raise NotRecomputableError(f"{what} has changed since. Restore its files from a copy.")
+        return arguments
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Replay]:
+        """Context that stops the algorithm at its end."""
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stops the algorithm, if there is one."""
+        if hasattr(self, "algorithm"):
+            self.algorithm.stop()
+
+
+def why_not_repeatable(config: AlgorithmConfig) -> str | None:
+    """Reason why two runs of a config can differ, with the remedy; None if they are equal bit for bit.
+
+    Args:
+        config: Config of a run.
+    """
+    if config.num_sampling_actors:
+        return (
+            f"num_env_runners={config.num_env_runners} actors sample at their own pace. Use "
+            "env_runners(num_env_runners=0)."
+        )
+    if config.num_learners:
+        return f"num_learners={config.num_learners} actors learn. Use learners(num_learners=0)."
+    if config.is_asynchronous and config.env is not None and not config.samples_on_device:
+        name = getattr(config.algo_class, "__name__", config.algo_class)
+        return f"{name} learns in a thread next to gymnasium environments. Use a JAX environment, or PPO."
+    return None
+
+
+def recomputed(
+    run: Run,
+    iteration: int,
+    *,
+    config: AlgorithmConfig | None = None,
+    allow: Iterable[Any] = (),
+    evaluations: bool = False,
+) -> Replay:
+    """The replay of a run after an iteration; see `Run.at`."""
+    replay = Replay(run, config=config, allow=allow, evaluations=evaluations)
+    try:
+        replay.start(iteration)
+        while replay.algorithm.iteration < iteration:
+            replay.step()
+    except BaseException:
+        replay.stop()
+        raise
+    return replay
+
+
+def rewind(
+    run: Run, iteration: int, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
+) -> tuple[Path, int]:
+    """Writes the checkpoint of an iteration into the folder of a run, unless it is there.
+
+    Args:
+        run: The run.
+        iteration: Number of the iteration.
+        config, allow: See `Run.at`.
+
+    Returns:
+        ``(path of the checkpoint, number of recomputed iterations)``.
+
+    Raises:
+        NotRecomputableError: If it cannot be recomputed.
+    """
+    timeline = Timeline(_folder_of(run), run.history)
+    if iteration in timeline.checkpoints:
+        return timeline.checkpoints[iteration].path, 0
+    replay = recomputed(run, iteration, config=config, allow=allow)
+    with replay.running():
+        path = checkpoint_path(replay.directory, iteration)
+        replay.algorithm.save_to_path(path)
+    return path, iteration - replay.started_at
+
+
+def _folder_of(run: Run) -> Path:
+    if run.folder is None:
+        raise NotRecomputableError(f"Run {run.name!r} has no folder. Read one: Run.read(path).")
+    return run.folder

@@ -1,0 +1,176 @@
+"""Timeline of a run's folder: its iterations, commands and stored checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+from jaxrl_stack.runs.commands import FROM_CHECKPOINT, RESTORE, Command, read_commands
+from jaxrl_stack.runs.history import History
+
+CALLS = "num_training_step_calls_per_iteration"
+_CHECKPOINT = re.compile(r"checkpoint_(\d+)")
+
+
+class NotRecomputableError(ValueError):
+    """An iteration cannot be recomputed from the files of its run; the message says why, and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint in the folder of a run.
+
+    Attributes:
+        iteration: Iterations done.
+        path: Its folder.
+        metadata: Content of its metadata file.
+    """
+
+    iteration: int
+    path: Path
+    metadata: dict[str, Any]
+
+    @property
+    def num_commands(self) -> int | None:
+        """Commands of the run when it was saved; None if unknown."""
+        return self.metadata.get("num_commands")
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedIteration:
+    """A row of the run's table.
+
+    Attributes:
+        iteration: Its number, from 1.
+        num_training_steps: Training steps of it.
+        row: Index of the row.
+        num_commands: Commands before it began.
+    """
+
+    iteration: int
+    num_training_steps: int
+    row: int
+    num_commands: int
+
+
+def checkpoint_path(directory: Path, iteration: int) -> Path:
+    """Path of the checkpoint of an iteration in the folder of a run."""
+    return directory / f"checkpoint_{iteration:06d}"
+
+
+class Timeline:
+    """Iterations, commands and checkpoints of a run, read from its folder.
+
+    Args:
+        directory: Folder of the run.
+        history: Its table.
+
+    Attributes:
+        commands: Commands in their order.
+        iterations: The last iterations with consecutive numbers: those after the last time that the run restored
+            another iteration.
+        checkpoints: Stored checkpoints of these iterations, by iteration.
+
+    Raises:
+        NotRecomputableError: If the table lacks the numbers of training steps.
+        ValueError: If ``commands.jsonl`` or a checkpoint's metadata is damaged.
+    """
+
+    def __init__(self, directory: Path, history: History):
+        self.directory = directory
+        if len(history) and not (CALLS in history and "training_iteration" in history):
+            raise NotRecomputableError(
+                f"{directory}: its table lacks {CALLS!r}, so its iterations cannot be repeated. Train again."
+            )
+        self.commands = read_commands(directory)
+        pairs = zip(history["training_iteration"], history[CALLS], strict=True) if len(history) else ()
+        self._all = self._with_commands([(int(iteration), int(calls)) for iteration, calls in pairs])
+        self.iterations = self._last_segment()
+        self.checkpoints = self._stored()
+
+    def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
+        """The iterations, each with the number of commands before it."""
+        done, called, found = 0, 0, []
+        for row, (iteration, calls) in enumerate(rows):
+            while called < len(self.commands) and self.commands[called].iteration == done:
+                done = self.commands[called].iteration_after
+                called += 1
+            found.append(RecordedIteration(iteration, calls, row, called))
+            done = iteration
+        return found
+
+    def _last_segment(self) -> list[RecordedIteration]:
+        start = 0
+        for before, own in zip(self._all, self._all[1:], strict=False):
+            if own.iteration != before.iteration + 1:
+                start = own.row
+        return self._all[start:]
+
+    def _stored(self) -> dict[int, StoredCheckpoint]:
+        found = {}
+        first = self.iterations[0].iteration if self.iterations else 0
+        last = self.iterations[-1].iteration if self.iterations else 0
+        for folder in sorted(self.directory.glob("checkpoint_*")):
+            match, file = _CHECKPOINT.fullmatch(folder.name), folder / ALGORITHM_METADATA_FILE
+            if match is None or not file.is_file():
+                continue
+            try:
+                metadata = json.loads(file.read_text(encoding="utf-8"))
+                iteration = int(metadata["training_iteration"])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"The checkpoint at {folder} is damaged: {file.name}: {error!r}.") from error
+            if iteration != int(match[1]):
+                raise ValueError(
+                    f"The checkpoint at {folder} is of iteration {iteration}, not {int(match[1])}: it has changed."
+                )
+            if first <= iteration <= last:
+                found[iteration] = StoredCheckpoint(iteration, folder, metadata)
+        return found
+
+    @property
+    def first(self) -> int:
+        """Iteration before the first recorded one."""
+        return self.iterations[0].iteration - 1 if self.iterations else 0
+
+    @property
+    def last(self) -> int:
+        """Number of the last recorded iteration."""
+        return self.iterations[-1].iteration if self.iterations else 0
+
+    @property
+    def begins_with_config(self) -> bool:
+        """Whether the recorded iterations begin with the algorithm as it was built, or as a first call restored it."""
+        return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
+
+    @property
+    def origin(self) -> Command | None:
+        """The command that restored the state before the first iteration; None if the run began with new parameters."""
+        before = self.commands[: self.iterations[0].num_commands] if self.iterations else []
+        restores = [c for c in before if c.call in (RESTORE, FROM_CHECKPOINT) and c.iteration_after == self.first]
+        return restores[-1] if self.first and restores else None
+
+    def recorded(self, iteration: int) -> RecordedIteration:
+        """Row of an iteration.
+
+        Raises:
+            NotRecomputableError: If the run has no such iteration.
+        """
+        if not self.first < iteration <= self.last:
+            kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
+            raise NotRecomputableError(f"{self.directory}: has {kept}, not {iteration}. Choose one of these.")
+        return self.iterations[iteration - self.first - 1]
+
+    def nearest(self, iteration: int) -> StoredCheckpoint | None:
+        """The newest stored checkpoint at or before an iteration."""
+        known = [number for number in self.checkpoints if number <= iteration]
+        return self.checkpoints[max(known)] if known else None
+
+    def commands_at(self, checkpoint: StoredCheckpoint) -> int:
+        """Number of commands that a checkpoint contains."""
+        if checkpoint.num_commands is not None:
+            return checkpoint.num_commands
+        return self.recorded(checkpoint.iteration).num_commands
