@@ -7,9 +7,6 @@ A run is 40 iterations of a toy configuration of `bench/digests.py` with three c
 `set_weights`) and a checkpoint after every tenth. Ten random iterations are recomputed, and everything that determines
 the rest of the run is compared: parameters, optimizers, filters, environments, random streams, replay. The file is a
 journal: the same command goes on where it stopped. Exits with 1 if a leaf differs.
-
-``--faults`` changes a finished run (one bit of a checkpoint, one setting, one line of ``commands.jsonl``) and asks
-`verify`; ``--alarms N`` verifies N unchanged runs; ``--seconds`` times ``jaxrl rewind`` as a process.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
 import sys
 import tempfile
@@ -96,6 +94,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=10, help="iterations to recompute of each run")
     parser.add_argument("--out", type=Path, help="journal of finished comparisons, JSON lines")
     arguments = parser.parse_args()
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")  # before anything starts JAX's backend
     parts = [part for part in arguments.only.split(",") if part]
     journal, is_equal = Journal(arguments.out), True
     for name in RUNS:
