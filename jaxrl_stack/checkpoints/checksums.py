@@ -1,27 +1,63 @@
-"""Checksums of a checkpoint's JSON files, which contain the checksums of its arrays."""
+"""Checksums of a checkpoint's JSON files, which contain the checksums of its arrays.
+
+The metadata of a checkpoint has ``"checksums"``, CRC-32 of all other JSON files by path, and ``"checksum"`` of itself.
+Loading does not check them, so that files may be edited; `changed_files` finds what has changed.
+"""
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-CHECKSUMS_FILE = "checksums.json"
-"""File in the folder of a checkpoint: ``{path of a JSON file in the folder: CRC-32}``."""
-
-
-def text_checksum(text: str) -> int:
-    """CRC-32 of a text in UTF-8."""
-    return zlib.crc32(text.encode())
+CHECKSUM, CHECKSUMS = "checksum", "checksums"
 
 
-def json_checksums(folder: Path) -> dict[str, int]:
-    """CRC-32 of all JSON files of a checkpoint, by their paths in it.
+def with_checksums(metadata: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+    """Metadata with the checksums of a checkpoint.
+
+    Args:
+        metadata: Metadata of the checkpoint.
+        files: Texts of its other JSON files, by path.
+    """
+    complete = {**metadata, CHECKSUMS: {path: zlib.crc32(text.encode()) for path, text in files.items()}}
+    return {**complete, CHECKSUM: _checksum_of(complete)}
+
+
+def _checksum_of(metadata: Mapping[str, Any]) -> int:
+    own = {name: value for name, value in metadata.items() if name != CHECKSUM}
+    return zlib.crc32(json.dumps(own, sort_keys=True).encode())
+
+
+def changed_files(folder: Path, metadata_file: str) -> list[str]:
+    """JSON files of a checkpoint that have changed since it was written, were removed or were added.
 
     Args:
         folder: Folder of the checkpoint.
+        metadata_file: Name of its metadata file.
+
+    Returns:
+        Paths in the folder; empty also for a checkpoint of an earlier version, which has no checksums.
     """
-    files = sorted(file for file in folder.rglob("*.json") if file.name != CHECKSUMS_FILE)
+    try:
+        metadata = json.loads((folder / metadata_file).read_text(encoding="utf-8"))
+        known = metadata.get(CHECKSUMS, {})
+        is_changed = CHECKSUM in metadata and metadata[CHECKSUM] != _checksum_of(metadata)
+        stored = {str(path): int(crc32) for path, crc32 in known.items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return [metadata_file]
+    if not stored and not is_changed:
+        return []
+    now = _json_checksums(folder)
+    now.pop(metadata_file, None)
+    others = [path for path in sorted({*stored, *now}) if stored.get(path) != now.get(path)]
+    return [*([metadata_file] if is_changed else []), *others]
+
+
+def _json_checksums(folder: Path) -> dict[str, int]:
+    files = sorted(folder.rglob("*.json"))
     return {file.relative_to(folder).as_posix(): zlib.crc32(file.read_bytes()) for file in files}
 
 
@@ -31,9 +67,4 @@ def checkpoint_checksum(folder: Path) -> int:
     Args:
         folder: Folder of the checkpoint.
     """
-    return combined(json_checksums(folder))
-
-
-def combined(checksums: Mapping[str, int]) -> int:
-    """One number for checksums by path."""
-    return zlib.crc32("\n".join(f"{path} {crc32}" for path, crc32 in sorted(checksums.items())).encode())
+    return zlib.crc32("\n".join(f"{path} {crc32}" for path, crc32 in _json_checksums(folder).items()).encode())

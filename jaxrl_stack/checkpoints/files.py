@@ -9,7 +9,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.checkpoints.array_file import read_arrays, write_arrays
-from jaxrl_stack.checkpoints.checksums import CHECKSUMS_FILE, text_checksum
+from jaxrl_stack.checkpoints.checksums import with_checksums
 from jaxrl_stack.checkpoints.folder_replacement import put_back, replaced
 from jaxrl_stack.checkpoints.names import (
     ALGORITHM_METADATA_FILE,
@@ -124,10 +124,7 @@ def write(
         folders = list(_folders(Path(), component, dict(state), copies=not blocking))
     except RecursionError as error:
         raise ValueError(f"The state to save to {path} is nested too deeply, or contains itself.") from error
-    checksums = {
-        (own.path / name).as_posix(): text_checksum(text) for own in folders for name, text in own.files.items()
-    }
-    folders[0].files[CHECKSUMS_FILE] = _to_json(checksums, CHECKSUMS_FILE)
+    _add_checksums(folders, component.metadata_file)
     size = sum(len(text) for folder in folders for text in folder.files.values())
     if size > MAX_JSON_BYTES:
         raise ValueError(
@@ -230,6 +227,13 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
         if not isinstance(part, Mapping):
             raise TypeError(f"The state of the component {name!r} is {type(part).__name__}; it must be a dict.")
         yield from _folders(path / name, component.parts[name], dict(part), copies=copies)
+
+
+def _add_checksums(folders: Sequence[_Folder], metadata_file: str) -> None:
+    """Adds checksums of all JSON files to the metadata of the first folder."""
+    files = {(own.path / name).as_posix(): text for own in folders for name, text in own.files.items()}
+    metadata = json.loads(files.pop(metadata_file))
+    folders[0].files[metadata_file] = _to_json(with_checksums(metadata, files), metadata_file)
 
 
 def _to_json(content: Any, name: str) -> str:
