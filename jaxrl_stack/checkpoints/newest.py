@@ -47,3 +47,18 @@ def newest_checkpoint(path: str) -> str:
     if Path(path, ALGORITHM_METADATA_FILE).exists():
         return path
     return str([path, *checkpoints_in(path).values()][-1])
+
+
+def run_and_iteration(path: str) -> tuple[Path, int] | None:
+    """Run and iteration of a path such as ``results/RUN@35``.
+
+    Args:
+        path: Any path.
+
+    Returns:
+        ``(folder of the run, iteration)``; None for a path that exists, or without an iteration.
+    """
+    folder, sign, number = path.rpartition("@")
+    if not (folder and sign and number.isdecimal()) or Path(path).exists():
+        return None
+    return Path(folder), int(number)

@@ -17,7 +17,7 @@ from jaxrl_stack.cli.parser import make_parser, what_is_unknown
 
 __all__ = ["main"]
 
-_FILES = {"list": "listing", "compare": "plot"}
+_FILES = {"list": "listing", "compare": "plot", "verify": "rewind", "diff": "rewind"}
 """Of commands that have not a file of their own name; imported when they are asked for."""
 
 
@@ -58,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # As `python -m` does: module:Class is found in the working directory.
     sys.path.insert(0, os.getcwd())
     try:
+        if any("@" in str(getattr(arguments, name, "")) for name in ("checkpoint", "restore")):
+            importlib.import_module(f"{__name__}.rewind").resolve_iterations(arguments)
         return importlib.import_module(f"{__name__}.{_FILES.get(arguments.command, arguments.command)}").run(arguments)
     except KeyboardInterrupt:
         print(f"{name}: aborted", file=sys.stderr)

@@ -19,6 +19,9 @@ examples:
   jaxrl plot results/RUN
   jaxrl video results/RUN
   jaxrl report results/RUN
+  jaxrl rewind results/RUN --to 41
+  jaxrl verify results/RUN
+  jaxrl diff results/RUN_A results/RUN_B
   jaxrl record results/RUN --episodes 500 --out data/cartpole
   jaxrl data data/cartpole
   jaxrl new env MyMaze
@@ -173,7 +176,38 @@ examples:
 """
 
 _FORMATS = ("text", "md", "html", "latex", "json")
-_CHECKPOINT = "checkpoint, or directory of a run, whose newest one is taken"
+_REWIND_EXAMPLES = """\
+Repeats iterations from the nearest stored checkpoint, or from the beginning of the run, bit for bit. The folder of the
+run gets one more checkpoint and is otherwise not changed.
+
+examples:
+  jaxrl rewind results/RUN --to 41          # results/RUN/checkpoint_000041
+  jaxrl evaluate results/RUN@41             # the same, and evaluates it
+  jaxrl train --restore results/RUN@35 --set lr=1e-4 --num-iterations 20
+"""
+
+_VERIFY_EXAMPLES = """\
+Checks the checksums of the run's files, repeats its iterations and compares them with what was recorded: the fingerprint
+of the parameters of each iteration, and the whole state where a checkpoint is stored.
+
+examples:
+  jaxrl verify results/RUN
+  jaxrl verify results/RUN --from 30 --to 40
+
+exit codes: 0 equal, 1 different or changed, 2 wrong input, 3 not comparable on this machine
+"""
+
+_DIFF_EXAMPLES = """\
+Finds the first iteration in which two runs differ, by the fingerprints of their parameters. Then repeats it in both, and
+names the first leaf of the training state that differs.
+
+examples:
+  jaxrl diff results/RUN_A results/RUN_B
+
+exit codes: 0 equal, 1 different, 2 wrong input
+"""
+
+_CHECKPOINT = "checkpoint, directory of a run, whose newest one is taken, or RUN@35 for an iteration of it"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -281,6 +315,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_pictures(add)
     _add_data(add)
     _add_games(add)
+    _add_rewind(add)
     new = add(
         "new",
         help="write a program to start from",
@@ -640,6 +675,37 @@ def _add_reading(command: _Parser) -> None:
     group.add_argument(
         "--ignore-final-observation", action="store_true", help="do not read next observations; final ones are zeros"
     )
+
+
+def _add_rewind(add: Callable[..., _Parser]) -> None:
+    rewind = add(
+        "rewind",
+        help="recompute an iteration of a run",
+        description="Writes the checkpoint of an iteration into the directory of a run.",
+        epilog=_REWIND_EXAMPLES,
+    )
+    rewind.add_argument("run", metavar="RUN", help="directory of a run")
+    rewind.add_argument("--to", type=_positive, metavar="N", required=True, help="the iteration")
+    _add_code(rewind)
+    verify = add(
+        "verify",
+        help="recompute a run and compare it with what was recorded",
+        description="Recomputes iterations of a run and compares them with what was recorded.",
+        epilog=_VERIFY_EXAMPLES,
+    )
+    verify.add_argument("run", metavar="RUN", help="directory of a run")
+    verify.add_argument("--from", type=_positive, metavar="N", help="first iteration (default: the run's first)")
+    verify.add_argument("--to", type=_positive, metavar="N", help="last iteration (default: the run's last)")
+    _add_code(verify)
+    diff = add(
+        "diff",
+        help="find the first difference of two runs",
+        description="Finds the first iteration, and the first leaf of the training state, in which two runs differ.",
+        epilog=_DIFF_EXAMPLES,
+    )
+    diff.add_argument("run", metavar="RUN_A", help="directory of a run")
+    diff.add_argument("other", metavar="RUN_B", help="directory of another run")
+    _add_code(diff)
 
 
 def _add_code(command: _Parser) -> None:

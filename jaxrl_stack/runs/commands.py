@@ -166,19 +166,27 @@ class Command:
         Raises:
             ValueError: If an array is missing or has changed, or code is not allowed.
         """
-        what = f"{self.path},"
-        described = array_nodes(self.encoded, what)
-        arrays: dict[str, np.ndarray] = {}
-        if described:
-            file = _arrays_path(self.directory, self.number)
-            try:
-                arrays = read_arrays(file, {name: (own.shape, own.dtype) for name, own in described.items()})
-                for name, array in arrays.items():
-                    if checksum(array) != described[name].crc32:
-                        raise ValueError(f"the array {name} differs from the recorded one")
-            except (OSError, ValueError) as error:
-                raise ValueError(f"{file} has changed: {error}. {self.call}() cannot be repeated.") from error
-        return Decoder(loader, arrays=arrays.__getitem__, what=what).decode_items(self.encoded)
+        arrays = self.check_arrays()
+        return Decoder(loader, arrays=arrays.__getitem__, what=f"{self.path},").decode_items(self.encoded)
+
+    def check_arrays(self) -> dict[str, np.ndarray]:
+        """Arrays of the arguments, by name.
+
+        Raises:
+            ValueError: If an array is missing or has changed.
+        """
+        described = array_nodes(self.encoded, f"{self.path},")
+        if not described:
+            return {}
+        file = _arrays_path(self.directory, self.number)
+        try:
+            arrays = read_arrays(file, {name: (own.shape, own.dtype) for name, own in described.items()})
+            for name, array in arrays.items():
+                if checksum(array) != described[name].crc32:
+                    raise ValueError(f"the array {name} differs from the recorded one")
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{file} has changed: {error}. {self.call}() cannot be repeated.") from error
+        return arrays
 
     def __str__(self) -> str:
         shown = {name: value for name, value in self.encoded.items() if isinstance(value, str | int | float)}

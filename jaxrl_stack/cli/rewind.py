@@ -1,0 +1,108 @@
+"""``jaxrl rewind``, ``jaxrl verify`` and ``jaxrl diff``: recompute iterations of runs, and compare runs."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jaxrl_stack.checkpoints.newest import run_and_iteration
+from jaxrl_stack.cli.common import CliError, wrong_input
+from jaxrl_stack.cli.experiment import python_experiment
+
+if TYPE_CHECKING:
+    from jaxrl_stack.runs.run import Run
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs one of the three commands.
+
+    Returns:
+        0 done or equal, 1 different, 3 not comparable on this machine.
+
+    Raises:
+        CliError: If a run does not exist or cannot be recomputed.
+    """
+    command = {"rewind": _rewind, "verify": _verify, "diff": _diff}[arguments.command]
+    return command(arguments)
+
+
+def _read(path: str) -> Run:
+    from jaxrl_stack.runs.run import Run
+
+    if not pathlib.Path(path).is_dir():
+        raise CliError(f"RUN {path}: is not the folder of a run. Name the folder that `jaxrl train` printed.")
+    with wrong_input(f"RUN {path}"):
+        return Run.read(path)
+
+
+def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Code of the user for the run: ``config`` and ``allow`` of `Run.at`."""
+    file, env = getattr(arguments, "config_file", None), getattr(arguments, "env", None)
+    config = None
+    # A JSON file has no code.
+    if file is not None and file.endswith(".py"):
+        config = python_experiment(pathlib.Path(file))[0]
+    return {"config": config, "allow": () if env is None else (env,)}
+
+
+def _rewind(arguments: argparse.Namespace) -> int:
+    path, num_recomputed, seconds = rewound(arguments.run, arguments.to, code_of(arguments))
+    how = "It was stored already." if not num_recomputed else f"{num_recomputed} recomputed, {seconds:.1f} s."
+    print(f"Checkpoint: {path}\nIterations: {how}")
+    print(f"Continue:   {shlex.join(['jaxrl', 'train', '--restore', f'{arguments.run}@{arguments.to}'])}", flush=True)
+    return 0
+
+
+def rewound(run: str, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.Path, int, float]:
+    """Recomputes and stores an iteration; returns the checkpoint, the number of recomputed iterations and the time.
+
+    Raises:
+        CliError: If it cannot be recomputed.
+    """
+    from jaxrl_stack.runs.rewind import rewind
+
+    read, started = _read(run), time.perf_counter()
+    with wrong_input(f"RUN {run}"):
+        path, number = rewind(read, iteration, **code)
+    return path, number, time.perf_counter() - started
+
+
+def resolve_iterations(arguments: argparse.Namespace) -> None:
+    """Replaces ``RUN@35`` in the options of a command by the path of that checkpoint, which is recomputed if necessary.
+
+    Args:
+        arguments: Options of any command; its ``checkpoint`` or ``restore`` is replaced.
+    """
+    for name in ("checkpoint", "restore"):
+        text = getattr(arguments, name, None)
+        found = None if text is None else run_and_iteration(text)
+        if found is not None:
+            path, number, _ = rewound(str(found[0]), found[1], code_of(arguments))
+            if number:
+                print(f"{text}: recomputed {number} iterations: {path}", file=sys.stderr)
+            setattr(arguments, name, str(path))
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from jaxrl_stack.runs.verification import verify
+
+    read = _read(arguments.run)
+    with wrong_input(f"RUN {arguments.run}"):
+        found = verify(read, getattr(arguments, "from"), arguments.to, **code_of(arguments))
+    print(found, flush=True)
+    return found.exit_code
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    from jaxrl_stack.runs.verification import diff
+
+    runs = [_read(path) for path in (arguments.run, arguments.other)]
+    with wrong_input():
+        found = diff(runs[0], runs[1], **code_of(arguments))
+    print(found, flush=True)
+    return found.exit_code
