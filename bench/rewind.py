@@ -40,6 +40,8 @@ def trained(name: str, folder: Path, iterations: int, wanted: set[int]) -> dict[
 
     algo = config_of(name).reporting(results_dir=folder).build_algo()
     states, third = {}, iterations // 3
+    # SAC, TD3 and DreamerV3 have no lr; they have rates by network.
+    changes = {"lr": 1e-4} if algo.config.lr is not None else {"gamma": 0.02}
     try:
         for iteration in range(1, iterations + 1):
             algo.train()
@@ -48,7 +50,7 @@ def trained(name: str, folder: Path, iterations: int, wanted: set[int]) -> dict[
             if iteration in wanted:
                 states[iteration] = algo.get_state()
             if iteration in (third, 2 * third):
-                algo.change_settings(lr=1e-4 * iteration)
+                algo.change_settings(**{setting: value * iteration for setting, value in changes.items()})
             if iteration == third + 1:
                 own = algo.get_weights()
                 algo.set_weights({mid: {n: leaf * 0.5 for n, leaf in each.items()} for mid, each in own.items()})

@@ -90,9 +90,11 @@ from jaxrl_stack.runs.commands import (
     SET_WEIGHTS,
     CommandLog,
 )
+from jaxrl_stack.runs.forks import parent_of, stored_iteration
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.long_iterations import LongIterations
 from jaxrl_stack.runs.machine import machine_facts, why_not_recomputable
+from jaxrl_stack.runs.origin import PARENT
 from jaxrl_stack.runs.output import RunOutput
 from jaxrl_stack.runs.result import Result, ResultPart
 from jaxrl_stack.runs.run import Run
@@ -275,6 +277,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._reported_config = config.to_dict()
         # Of the settings that have changed since: their values when this algorithm was built.
         self._built_with: dict[str, Any] = {}
+        # Run and iteration of the checkpoint that this run continues.
+        self._parent: dict[str, Any] | None = None
         self._commands = CommandLog(is_kept=config.results_dir is not None)
         self._callback_states: dict[str, bytes | None] = {}
         self.callbacks = callbacks
@@ -308,12 +312,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         # Of joined processes, which all know every result, the first one writes.
         writes = num_joined_processes() == 1 or jax.process_index() == 0
         where: Any = (config.results_dir, config.loggers) if writes else ()
-        return RunOutput(*names, self._reported_config, *where, facts=self._facts_of_machine)
+        return RunOutput(*names, self._reported_config, *where, facts=self._facts_of_run)
 
-    def _facts_of_machine(self) -> dict[str, Any]:
-        """Facts for ``run.json`` on which the bits of the run depend."""
+    def _facts_of_run(self) -> dict[str, Any]:
+        """Facts for ``run.json``: those on which the bits of the run depend, and the run that it continues."""
         devices = [] if self.learner is None else self.learner.devices
-        return {"machine": machine_facts(devices), "why_not_recomputable": why_not_recomputable(self.config, devices)}
+        parent = {} if self._parent is None else {PARENT: self._parent}
+        return {**parent, "machine": machine_facts(devices), "why_not_recomputable": why_not_recomputable(self.config, devices)}
 
     # ------------------------------------------------------------------------------------------------------ parts
 
@@ -1208,6 +1213,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     ) -> None:
         """Restores a training state, or a component of one; see `Checkpointable.restore_from_path`.
 
+        The path ``"RUN@35"`` is an iteration of a run's folder; it is recomputed and stored there if necessary.
+
         JAX environments continue their episodes, bit for bit on the same number of devices. On another number of
         devices, the stored state is the same and the environments are sharded again in their order. Random numbers of
         environments, exploration and random layers then differ, because each device has its own random stream. Shuffled
@@ -1216,11 +1223,14 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         gymnasium environments continue their episodes, too. Policies that the stored run has added are added here.
         """
         self._check_is_running()
+        path = stored_iteration(path, config=self.config)
         arguments, reason = restored_checkpoint(path, filesystem)
         with self._commands.around(self, RESTORE, {**arguments, "component": component}, reason=reason):
             with stored_modules_added(self, path, component, filesystem):
                 super().restore_from_path(path, component=component, filesystem=filesystem)
             self.callbacks.on_checkpoint_loaded(algorithm=self)
+        if component is None:
+            self._parent = parent_of(arguments["path"])
 
     @classmethod
     def from_checkpoint(
@@ -1235,7 +1245,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Builds an algorithm from a checkpoint and restores its state.
 
         Args:
-            path: A folder written by `save_to_path`.
+            path: A folder written by `save_to_path`, or ``"RUN@35"`` for an iteration of a run's folder, which is
+                recomputed and stored there if necessary.
             filesystem: See `save_to_path`.
             config: The config to build from, lambdas included; None for the stored config.
             allow: Your classes and functions that the checkpoint names, unless `config` or `settings` contain them; see
@@ -1248,6 +1259,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             ValueError: If it is damaged, of another algorithm, or needs code that is not in `allow`, `config` or
                 `settings`.
         """
+        path = stored_iteration(path, config=config, allow=allow)
         with opened(path, filesystem) as stored:
             named = code_named_by(config, config and config.algo_class, settings)
             loader = ClassLoader(allow, own=cls, named=named, written_here=stored.code_written_here())
@@ -1276,6 +1288,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                     match_modules(algorithm.learner_group, algorithm.driver.module_ids, modules, loader, states)
                     algorithm._take_over(state, stored)
                     algorithm.callbacks.on_checkpoint_loaded(algorithm=algorithm)
+                algorithm._parent = parent_of(arguments["path"])
             except BaseException:
                 algorithm.stop()
                 raise

@@ -187,8 +187,8 @@ examples:
 """
 
 _VERIFY_EXAMPLES = """\
-Checks the checksums of the run's files, repeats its iterations and compares them with what was recorded: the fingerprint
-of the parameters of each iteration, and the whole state where a checkpoint is stored.
+Checks the checksums of the run's files, repeats its iterations and compares them with what was recorded: the
+fingerprint of the parameters of each iteration, and the whole state where a checkpoint is stored.
 
 examples:
   jaxrl verify results/RUN
@@ -198,8 +198,8 @@ exit codes: 0 equal, 1 different or changed, 2 wrong input, 3 not comparable on 
 """
 
 _DIFF_EXAMPLES = """\
-Finds the first iteration in which two runs differ, by the fingerprints of their parameters. Then repeats it in both, and
-names the first leaf of the training state that differs.
+Finds the first iteration in which two runs differ, by the fingerprints of their parameters. Then repeats it in both,
+and names the first leaf of the training state that differs.
 
 examples:
   jaxrl diff results/RUN_A results/RUN_B

@@ -67,7 +67,7 @@ def rewound(run: str, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.
     from jaxrl_stack.runs.rewind import rewind
 
     read, started = _read(run), time.perf_counter()
-    with wrong_input(f"RUN {run}"):
+    with wrong_input():
         path, number = rewind(read, iteration, **code)
     return path, number, time.perf_counter() - started
 
@@ -92,7 +92,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     from jaxrl_stack.runs.verification import verify
 
     read = _read(arguments.run)
-    with wrong_input(f"RUN {arguments.run}"):
+    with wrong_input():
         found = verify(read, getattr(arguments, "from"), arguments.to, **code_of(arguments))
     print(found, flush=True)
     return found.exit_code

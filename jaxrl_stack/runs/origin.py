@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.runs.stop import StopReason
 
 ORIGIN_FILE = "run.json"
+PARENT = "parent"
+"""Key of the run that a run continues: ``{"folder": path, "iteration": number}``."""
 _PACKAGE = Path(jaxrl_stack.__file__).parent
 _DEPENDENCIES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "numpy", "ray")
 

@@ -22,6 +22,7 @@ from jaxrl_stack.runs.curves import (
     key_label,
     statistic_of,
 )
+from jaxrl_stack.runs.forks import curve_from_parent
 from jaxrl_stack.runs.run import Run, Runs, as_runs, common_title, grouped
 from jaxrl_stack.runs.tables import formatted_table
 from jaxrl_stack.runs.terminal import number_text, text_plot
@@ -87,12 +88,13 @@ def bands_by_agent(
 
 def _curves(runs: Sequence[Run], key: str, x: str) -> list[Curve]:
     """Curve of each run. The curve of a diverged run is extended with its last value to the end of the longest run.
+    The curve of a fork begins with a point of its parent.
 
     Raises:
         KeyError: If a run has no such number, unless it diverged before it had one.
     """
     having = [run for run in runs if not run.has_diverged or key in run.history] or runs
-    curves = [run.history.curve(key, x) for run in having]
+    curves = [curve_from_parent(run, key, x) for run in having]
     last = max((curve.x[-1] for curve in curves if len(curve.x)), default=0.0)
     return [
         dataclasses.replace(curve, x=np.append(curve.x, last), y=np.append(curve.y, curve.y[-1]))

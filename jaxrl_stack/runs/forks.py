@@ -1,0 +1,82 @@
+"""Forks: runs that continue an iteration of another run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.checkpoints.newest import run_and_iteration
+from jaxrl_stack.runs.curves import Curve, x_axis
+from jaxrl_stack.runs.history import TABLES, History
+from jaxrl_stack.runs.origin import PARENT
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.runs.run import Run
+
+_CHECKPOINT = re.compile(r"checkpoint_(\d+)")
+
+
+def stored_iteration(path: Any, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()) -> Any:
+    """Path of a checkpoint for ``"RUN@35"``, which is recomputed and stored if it is not there; other paths unchanged.
+
+    Args:
+        path: Argument of `Algorithm.from_checkpoint`.
+        config, allow: Code of the user; see `Run.at`. The config of a run with other code has no effect.
+
+    Raises:
+        FileNotFoundError: If there is no such run.
+        ValueError: If the iteration cannot be recomputed.
+    """
+    found = run_and_iteration(os.fspath(path)) if isinstance(path, str | os.PathLike) else None
+    if found is None or "://" in os.fspath(path):
+        return path
+    from jaxrl_stack.checkpoints.plain_data import code_named_by
+    from jaxrl_stack.runs.rewind import rewind
+    from jaxrl_stack.runs.run import Run
+
+    folder, iteration = found
+    return rewind(Run.read(folder), iteration, allow=(*allow, *code_named_by(config)))[0]
+
+
+def parent_of(path: str) -> dict[str, Any] | None:
+    """``{"folder": path, "iteration": number}`` of a checkpoint in the folder of a run; None for other checkpoints.
+
+    Args:
+        path: The checkpoint.
+    """
+    checkpoint = Path(path)
+    match = _CHECKPOINT.fullmatch(checkpoint.name)
+    if match is None or not any((checkpoint.parent / table).is_file() for table in TABLES):
+        return None
+    return {"folder": str(checkpoint.parent), "iteration": int(match[1])}
+
+
+def curve_from_parent(run: Run, key: str, x: str) -> Curve:
+    """Curve of a run; that of a fork begins with its parent's point at the iteration that it continues.
+
+    Args:
+        run, key, x: See `History.curve`.
+
+    Raises:
+        KeyError: If the run has no such column.
+    """
+    curve, parent = run.history.curve(key, x), run.origin.get(PARENT)
+    if not isinstance(parent, dict) or not len(curve.x):
+        return curve
+    try:
+        before = History.read(Path(parent["folder"]))
+        of_parent = before.curve(key, x)
+        at = before[x_axis(x)][before["training_iteration"] == parent["iteration"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return curve  # the parent's folder was moved
+    known = np.flatnonzero(np.isin(of_parent.x, at) & (of_parent.x < curve.x[0]))[-1:]
+    return dataclasses.replace(
+        curve, x=np.append(of_parent.x[known], curve.x), y=np.append(of_parent.y[known], curve.y)
+    )
