@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.digests import config_of
 from bench.journal import Journal
 
@@ -53,11 +55,15 @@ def trained(name: str, folder: Path, iterations: int, wanted: set[int]) -> dict[
                 algo.change_settings(**{setting: value * iteration for setting, value in changes.items()})
             if iteration == third + 1:
                 own = algo.get_weights()
-                algo.set_weights({mid: {n: leaf * 0.5 for n, leaf in each.items()} for mid, each in own.items()})
+                algo.set_weights({mid: {n: _halved(leaf) for n, leaf in each.items()} for mid, each in own.items()})
     finally:
         algo.stop()
         wait_for_saves()
     return states
+
+
+def _halved(leaf: Any) -> Any:
+    return leaf * leaf.dtype.type(0.5) if np.issubdtype(leaf.dtype, np.floating) else leaf
 
 
 @contextlib.contextmanager

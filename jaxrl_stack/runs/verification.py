@@ -185,7 +185,7 @@ def _first_leaf(replay: Replay, found: Verification, iteration: int) -> Verifica
 
 
 def _leaves_that_differ(algorithm: Algorithm, checkpoint: StoredCheckpoint) -> list[Difference]:
-    return differences(_stored_state(checkpoint), algorithm.get_state())
+    return differences(algorithm.get_state(), _stored_state(checkpoint))
 
 
 def _stored_state(checkpoint: StoredCheckpoint) -> dict[str, Any]:

@@ -1,0 +1,319 @@
+"""Iterations that are recomputed from a run's folder: bit for bit, and refused where that is impossible."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.impala import IMPALAConfig
+from jaxrl_stack.algorithms.iterations import Iterations
+from jaxrl_stack.algorithms.ppo import PPO
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.checkpoints.checkpointable import opened
+from jaxrl_stack.checkpoints.checksums import changed_files
+from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+from jaxrl_stack.cli import main
+from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog, read_commands
+from jaxrl_stack.runs.forks import curve_from_parent
+from jaxrl_stack.runs.origin import ORIGIN_FILE
+from jaxrl_stack.runs.rewind import rewind, why_not_repeatable
+from jaxrl_stack.runs.run import Run
+from jaxrl_stack.runs.state_comparison import compared_leaves, differences
+from jaxrl_stack.runs.timeline import NotRecomputableError
+from jaxrl_stack.runs.verification import diff, verify
+from tests import programs
+
+LAST = 9
+
+
+def train(folder: Path, *, lr: float = 1e-2, keep: bool = True) -> dict[int, dict[str, Any]]:
+    """Trains nine iterations with two commands and two checkpoints; returns the states after each."""
+    config = programs.ppo().evaluation(evaluation_interval=100)
+    algo = config.reporting(results_dir=folder).build_algo()
+    states = {0: algo.get_state()}
+    for iteration in range(1, LAST + 1):
+        algo.train()
+        states[iteration] = algo.get_state()
+        if keep and iteration in (3, 8):
+            algo.save_to_path(folder / f"checkpoint_{iteration:06d}")
+        if iteration == 4:
+            algo.change_settings(lr=lr)
+        if iteration == 5:
+            weights = algo.get_weights()
+            algo.set_weights({mid: {name: leaf * 2 for name, leaf in own.items()} for mid, own in weights.items()})
+    algo.stop()
+    return states
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rewind") / "run"
+    return types.SimpleNamespace(folder=folder, states=train(folder))
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of the run's folder, to change."""
+    shutil.copytree(trained.folder, tmp_path / "run")
+    return Run.read(tmp_path / "run")
+
+
+def files_of(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*")}
+
+
+# ------------------------------------------------------------------------------------------------------- recomputing
+
+
+@pytest.mark.parametrize("iteration", [0, 2, 5, 6, 9])
+def test_a_recomputed_iteration_has_the_bits_of_the_run(trained, iteration):
+    before = files_of(trained.folder)
+    algo = Run.read(trained.folder).at(iteration)
+    assert algo.iteration == iteration
+    assert len(compared_leaves(algo.get_state())) > 30
+    assert differences(trained.states[iteration], algo.get_state()) == []
+    algo.stop()
+    assert files_of(trained.folder) == before
+
+
+def test_a_comparison_finds_one_bit(trained):
+    state = trained.states[2]
+    leaves = compared_leaves(state)
+    name = next(path for path in leaves if path.endswith("dense_0/bias"))
+    changed = leaves[name].copy()
+    changed.view(np.uint32)[1] ^= 1
+    other: dict[str, Any] = {}
+    for path, leaf in leaves.items():
+        *parents, last = path.split("/")
+        inner = other
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = changed if path == name else leaf
+    (found,) = differences(state, other)
+    assert (found.leaf, found.num_elements) == (name, 1)
+
+
+def test_rewind_stores_a_checkpoint_with_the_settings_of_the_run(run):
+    path, number = rewind(run, 7)
+    assert number == 4 and path.name == "checkpoint_000007"
+    assert rewind(run, 7) == (path, 0)
+    algo = Algorithm.from_checkpoint(path)
+    assert (algo.config.evaluation_interval, algo.config.lr, algo.iteration) == (100, 1e-2, 7)
+    algo.stop()
+    # The commands before it are in it, so that later iterations begin with it.
+    assert verify(run, 8, 9).exit_code == 0
+
+
+def test_iterations_are_repeated_by_their_number_of_training_steps():
+    class Driver:
+        num_training_steps_per_call, lacks_env_runners, num_env_steps, num_env_steps_trained = 2, False, 0, 0
+        num_updates, num_episodes, num_agent_steps = 0, 0, None
+
+    config = programs.ppo().reporting(min_time_s_per_iteration=1000)
+    driver: Any = Driver()
+    assert len([*Iterations().begin().training_steps(driver, config, number=6)]) == 3
+
+
+class Counts(RLlibCallback):
+    """Changes a setting after four results, counted by an attribute."""
+
+    seen = 0
+
+    def on_train_result(self, *, algorithm, **kwargs):
+        self.seen += 1
+        if self.seen == 4:
+            algorithm.change_settings(lr=1e-2)
+
+
+def test_a_callback_with_attributes_is_repeated_from_the_beginning(tmp_path):
+    algo = programs.ppo().reporting(results_dir=tmp_path / "run").callbacks(Counts).build_algo()
+    for _ in range(3):
+        algo.train()
+    algo.save_to_path(tmp_path / "run" / "checkpoint_000003")
+    algo.train()
+    algo.train()
+    again = Run.read(tmp_path / "run").at(5)
+    assert differences(algo.get_state(), again.get_state()) == []
+    assert again.config.lr == 1e-2 and not (tmp_path / "run" / COMMANDS_FILE).exists()
+    algo.stop()
+    again.stop()
+
+
+# ---------------------------------------------------------------------------------------------------------- commands
+
+
+def test_a_call_within_a_call_is_one_command(tmp_path):
+    algo = types.SimpleNamespace(iteration=3)
+    log = CommandLog(is_kept=True)
+    with log.around(algo, "set_state", {"state": {"x": np.arange(3.0)}}), log.around(algo, "set_weights", {}):
+        algo.iteration = 5
+    with pytest.raises(KeyError), log.around(algo, "set_weights", {}):
+        raise KeyError
+    with log.repeated(), log.around(algo, "set_weights", {}):
+        pass
+    log.write_to(tmp_path)
+    with log.around(algo, "add_module", {"mapping": lambda agent: "main"}):
+        pass
+    first, second = read_commands(tmp_path)
+    assert (first.call, first.iteration, first.iteration_after, first.reason) == ("set_state", 3, 5, None)
+    np.testing.assert_array_equal(first.check_arrays()["state/x"], np.arange(3.0))
+    assert second.reason is not None and "a lambda" in second.reason
+
+
+# ------------------------------------------------------------------------------------------------------ verification
+
+
+def flip_a_bit(folder: Path) -> str:
+    file = folder / "checkpoint_000008" / "env_runner" / "arrays.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    return "checkpoint_000008"
+
+
+def change_a_setting(folder: Path) -> str:
+    file = folder / "params.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"gamma": 0.9}))
+    return "gamma=0.9"
+
+
+def change_a_stored_setting(folder: Path) -> str:
+    file = folder / "checkpoint_000003" / "class_and_ctor_args.json"
+    file.write_text(file.read_text().replace('"seed": 0', '"seed": 1'))
+    assert changed_files(folder / "checkpoint_000003", ALGORITHM_METADATA_FILE) == [file.name]
+    return "class_and_ctor_args.json"
+
+
+def change_a_command(folder: Path) -> str:
+    file = folder / COMMANDS_FILE
+    file.write_text(file.read_text().replace("0.01", "0.02", 1))
+    return f"{COMMANDS_FILE}, line 1"
+
+
+def remove_a_command(folder: Path) -> str:
+    file = folder / COMMANDS_FILE
+    file.write_text(file.read_text().splitlines()[0] + "\n")
+    return "commands.jsonl has 1"
+
+
+FAULTS = (flip_a_bit, change_a_setting, change_a_stored_setting, change_a_command, remove_a_command)
+
+
+def test_verify_agrees_with_an_unchanged_run(trained):
+    found = verify(Run.read(trained.folder))
+    assert (found.exit_code, found.num_recomputed) == (0, LAST)
+    assert str(found) == "Equal: iterations 1 to 9 of run have the recorded bits (9 recomputed)."
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_verify_finds_a_changed_file(run, fault):
+    expected = fault(run.folder)
+    found = verify(Run.read(run.folder))
+    assert found.exit_code == 1 and expected in str(found)
+
+
+def test_verify_names_the_iteration_and_leaf_that_differ(run):
+    """Commands and checksums agree, but the run had another learning rate from iteration 5 on."""
+    log = CommandLog(is_kept=True)
+    with log.around(types.SimpleNamespace(iteration=4), "change_settings", {"lr": 0.02}):
+        pass
+    shutil.rmtree(run.folder / "commands")
+    (run.folder / COMMANDS_FILE).unlink()
+    log.write_to(run.folder)
+    metadata = run.folder / "checkpoint_000008" / ALGORITHM_METADATA_FILE
+    stored = json.loads(metadata.read_text())
+    del stored["checksum"], stored["checksums"]
+    metadata.write_text(json.dumps(stored | {"num_commands": 1}))
+    found = verify(Run.read(run.folder))
+    assert (found.exit_code, found.iteration, found.checkpoint) == (1, 5, 8)
+    assert found.difference is not None and "rl_module/default_policy" in found.difference.leaf
+
+
+def test_verify_does_not_judge_a_run_of_other_versions(run):
+    origin = json.loads((run.folder / ORIGIN_FILE).read_text())
+    origin["versions"]["jaxlib"] = "0.0.1"
+    (run.folder / ORIGIN_FILE).write_text(json.dumps(origin))
+    found = verify(Run.read(run.folder))
+    assert found.exit_code == 3 and "0.0.1 in the run" in str(found)
+
+
+def test_diff_names_the_first_iteration_and_leaf(trained, tmp_path):
+    train(tmp_path / "other", lr=2e-2)
+    runs = Run.read(trained.folder), Run.read(tmp_path / "other")
+    found = diff(*runs)
+    assert (found.exit_code, found.iteration) == (1, 5)
+    assert found.difference is not None and found.difference.leaf.startswith("learner_group/learner/rl_module")
+    assert diff(runs[0], runs[0]).exit_code == 0
+
+
+# -------------------------------------------------------------------------------------------------------------- forks
+
+
+def test_a_fork_continues_an_iteration_that_was_not_stored(run, tmp_path):
+    fork = PPO.from_checkpoint(f"{run.folder}@6", results_dir=tmp_path / "fork", lr=1e-4)
+    assert fork.iteration == 6 and fork.config.lr == 1e-4
+    fork.train()
+    fork.change_settings(lr=2e-4)
+    fork.train()
+    fork.save_to_path(tmp_path / "fork" / "checkpoint_000008")
+    own = Run.read(tmp_path / "fork")
+    assert own.origin["parent"] == {"folder": str(run.folder), "iteration": 6}
+    assert curve_from_parent(own, "num_training_step_calls_per_iteration", "iterations").x.tolist() == [6, 7, 8]
+    assert verify(own).exit_code == 0
+    fork.stop()
+
+
+# ---------------------------------------------------------------------------------------------------------- bad input
+
+
+def test_what_cannot_be_recomputed_is_refused_by_name(trained, tmp_path):
+    run = Run.read(trained.folder)
+    with pytest.raises(NotRecomputableError, match=r"has iterations 1 to 9, not 10"):
+        run.at(10)
+    shutil.copytree(trained.folder, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint_*"))
+    with pytest.raises(NotRecomputableError, match=r"reporting\(checkpoint_frequency=10\)"):
+        Run.read(tmp_path / "run").at(4)
+    with pytest.raises(NotRecomputableError, match="has no folder"):
+        Run("unknown", run.history).at(4)
+
+
+def test_a_call_that_cannot_be_repeated_is_refused(run):
+    file = run.folder / COMMANDS_FILE
+    file.unlink()
+    log = CommandLog(is_kept=True)
+    with log.around(types.SimpleNamespace(iteration=1), "set_weights", {}, reason="it was drawn by hand"):
+        pass
+    log.write_to(run.folder)
+    with pytest.raises(NotRecomputableError, match=r"set_weights\(\) at iteration 1.* it was drawn by hand"):
+        run.at(2)
+
+
+def test_runs_whose_order_is_up_to_chance_are_refused():
+    actors = programs.ppo("CartPole-v1").env_runners(num_env_runners=2)
+    assert "env_runners(num_env_runners=0)" in str(why_not_repeatable(actors))
+    assert "num_learners=2" in str(why_not_repeatable(programs.ppo().learners(num_learners=2)))
+    assert "in a thread" in str(why_not_repeatable(IMPALAConfig().environment("CartPole-v1")))
+    assert why_not_repeatable(IMPALAConfig().environment(programs.CARTPOLE)) is None
+
+
+# -------------------------------------------------------------------------------------------------------- command line
+
+
+def test_the_commands(run, capsys):
+    folder = str(run.folder)
+    assert main(["rewind", folder, "--to", "7"]) == 0
+    assert f"Checkpoint: {folder}/checkpoint_000007" in capsys.readouterr().out
+    with opened(run.folder / "checkpoint_000007") as stored:
+        assert stored.metadata["training_iteration"] == 7
+    assert main(["verify", folder, "--from", "8", "--to", "9"]) == 0
+    assert main(["diff", folder, folder]) == 0
+    assert main(["rewind", folder, "--to", "99"]) == 2
+    change_a_command(run.folder)
+    assert main(["verify", folder]) == 1
