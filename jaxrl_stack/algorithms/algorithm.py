@@ -318,7 +318,11 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Facts for ``run.json``: those on which the bits of the run depend, and the run that it continues."""
         devices = [] if self.learner is None else self.learner.devices
         parent = {} if self._parent is None else {PARENT: self._parent}
-        return {**parent, "machine": machine_facts(devices), "why_not_recomputable": why_not_recomputable(self.config, devices)}
+        return {
+            **parent,
+            "machine": machine_facts(devices),
+            "why_not_recomputable": why_not_recomputable(self.config, devices),
+        }
 
     # ------------------------------------------------------------------------------------------------------ parts
 

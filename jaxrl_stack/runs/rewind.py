@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
+from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.runs.commands import ADD_MODULE, FROM_CHECKPOINT, REMOVE_MODULE, RESTORE, Command
-from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint, Timeline, checkpoint_path
+from jaxrl_stack.runs.machine import why_not_recomputable
+from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
+from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint, Timeline
 from jaxrl_stack.utils.class_paths import ClassLoader
 
 if TYPE_CHECKING:
@@ -31,16 +34,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.runs.run import Run
 
-_WRITES_NOTHING = {
-    "results_dir": None,
-    "loggers": None,
-    "keep_best": False,
-    "profile_iterations": None,
-    "checkpoint_frequency": None,
-    "num_to_keep": None,
-    "checkpoint_max_bytes": None,
-    "evaluation_video_interval": None,
-}
+_WRITES_NOTHING = {**WITHOUT_FOLDER, "loggers": None, "profile_iterations": None, "evaluation_video_interval": None}
 _NO_EVALUATIONS = {"evaluation_interval": None, "offline_evaluation_interval": None}
 _SEES_EVALUATIONS = (
     "on_train_result",
@@ -82,7 +76,7 @@ class Replay:
             raise NotRecomputableError(
                 f"Run {run.name!r} has no folder. Train with reporting(results_dir=...), and read it: Run.read(path)."
             )
-        self.directory = run.folder
+        self.directory, self._run = run.folder, run
         self.timeline = Timeline(run.folder, run.history)
         self._config, self._allow, self._evaluations = config, tuple(allow), evaluations
 
@@ -128,7 +122,7 @@ class Replay:
                 f"{self.directory}: has no checkpoint_NUMBER to begin with. Train with "
                 "reporting(checkpoint_frequency=10), or name the file with the run's config: --config-file PATH."
             )
-        why_not = why_not_repeatable(config)
+        why_not = self._run.origin.get("why_not_recomputable") or why_not_recomputable(config)
         if why_not is not None:
             raise NotRecomputableError(f"{self.directory}: cannot be recomputed bit for bit, because {why_not}")
         return config
@@ -287,25 +281,6 @@ class Replay:
             self.algorithm.stop()
 
 
-def why_not_repeatable(config: AlgorithmConfig) -> str | None:
-    """Reason why two runs of a config can differ, with the remedy; None if they are equal bit for bit.
-
-    Args:
-        config: Config of a run.
-    """
-    if config.num_sampling_actors:
-        return (
-            f"num_env_runners={config.num_env_runners} actors sample at their own pace. Use "
-            "env_runners(num_env_runners=0)."
-        )
-    if config.num_learners:
-        return f"num_learners={config.num_learners} actors learn. Use learners(num_learners=0)."
-    if config.is_asynchronous and config.env is not None and not config.samples_on_device:
-        name = getattr(config.algo_class, "__name__", config.algo_class)
-        return f"{name} learns in a thread next to gymnasium environments. Use a JAX environment, or PPO."
-    return None
-
-
 def recomputed(
     run: Run,
     iteration: int,
@@ -347,7 +322,7 @@ def rewind(
         return timeline.checkpoints[iteration].path, 0
     replay = recomputed(run, iteration, config=config, allow=allow)
     with replay.running():
-        path = checkpoint_path(replay.directory, iteration)
+        path = replay.directory / name_of(iteration)
         replay.algorithm.save_to_path(path)
     return path, iteration - replay.started_at
 

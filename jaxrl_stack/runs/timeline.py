@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.runs.commands import FROM_CHECKPOINT, RESTORE, Command, read_commands
 from jaxrl_stack.runs.history import History
 
 CALLS = "num_training_step_calls_per_iteration"
-_CHECKPOINT = re.compile(r"checkpoint_(\d+)")
 
 
 class NotRecomputableError(ValueError):
@@ -55,11 +54,6 @@ class RecordedIteration:
     num_training_steps: int
     row: int
     num_commands: int
-
-
-def checkpoint_path(directory: Path, iteration: int) -> Path:
-    """Path of the checkpoint of an iteration in the folder of a run."""
-    return directory / f"checkpoint_{iteration:06d}"
 
 
 class Timeline:
@@ -114,18 +108,16 @@ class Timeline:
         found = {}
         first = self.iterations[0].iteration if self.iterations else 0
         last = self.iterations[-1].iteration if self.iterations else 0
-        for folder in sorted(self.directory.glob("checkpoint_*")):
-            match, file = _CHECKPOINT.fullmatch(folder.name), folder / ALGORITHM_METADATA_FILE
-            if match is None or not file.is_file():
-                continue
+        for number, folder in checkpoints_in(self.directory).items():
+            file = folder / ALGORITHM_METADATA_FILE
             try:
                 metadata = json.loads(file.read_text(encoding="utf-8"))
                 iteration = int(metadata["training_iteration"])
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"The checkpoint at {folder} is damaged: {file.name}: {error!r}.") from error
-            if iteration != int(match[1]):
+            if iteration != number:
                 raise ValueError(
-                    f"The checkpoint at {folder} is of iteration {iteration}, not {int(match[1])}: it has changed."
+                    f"The checkpoint at {folder} is of iteration {iteration}, not {number}: it has changed."
                 )
             if first <= iteration <= last:
                 found[iteration] = StoredCheckpoint(iteration, folder, metadata)

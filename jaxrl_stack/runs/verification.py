@@ -139,6 +139,10 @@ def verify(
     replay = Replay(run, config=config, allow=allow)
     with replay.running():
         replay.start(first - 1)
+        learner = replay.algorithm.learner
+        machine = machine_differences(run.origin, None if learner is None else learner.devices)
+        if machine:
+            return dataclasses.replace(found, machine=tuple(machine))
         return _compared(replay, run.history, found, progress)
 
 
