@@ -35,12 +35,13 @@ from jaxrl_stack.execution.population_driver import PopulationDriver
 from jaxrl_stack.execution.population_evaluation import PopulationEvaluation
 from jaxrl_stack.runs.best import EVALUATED_RETURN, FOLDER, Best
 from jaxrl_stack.runs.curves import RETURN, STEPS
+from jaxrl_stack.runs.forks import parent_of, stored_iteration
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.learn import CTRL_C, Interruption
 from jaxrl_stack.runs.machine import machine_facts, why_not_recomputable
 from jaxrl_stack.runs.member_history import MemberHistory
 from jaxrl_stack.runs.member_results import MemberResults, population_numbers
-from jaxrl_stack.runs.origin import add_to_origin, run_origin
+from jaxrl_stack.runs.origin import PARENT, add_to_origin, run_origin
 from jaxrl_stack.runs.output import new_directory, write_run
 from jaxrl_stack.runs.plots import plot_runs
 from jaxrl_stack.runs.result import Result
@@ -180,6 +181,31 @@ class Population(Checkpointable):
         self.stored_checkpoints.close()
         self.driver.restart(member_starts(configs, self._first, template, names))
         self._begin(checked, configs)
+
+    def continue_from(self, path: str | os.PathLike[str]) -> None:
+        """Gives all members the training state of one algorithm: a fork into several seeds and settings.
+
+        Weights, optimizers, environments, replay and counters are those of the checkpoint. Random streams differ
+        between members with different seeds, and settings remain the members'.
+
+        Args:
+            path: Checkpoint of an `Algorithm` with the modules and environments of this population, or ``"RUN@35"``;
+                see `Algorithm.from_checkpoint`.
+
+        Raises:
+            FileNotFoundError: If there is no checkpoint.
+            ValueError: If it does not fit.
+        """
+        self._check_is_running()
+        stored = stored_iteration(path, config=self.config)
+        self._template.restore_from_path(stored)
+        template: Any = self._template
+        self.driver.continue_from(template.driver)
+        seconds = template.get_state("time_total_s")["time_total_s"]
+        self._iterations.go_on(template.iteration, seconds, self.driver)
+        parent = parent_of(os.path.abspath(stored))
+        if parent is not None:
+            self._origin = {**self._origin, PARENT: parent}
 
     def memory_estimate(self) -> dict[str, int]:
         """Bytes that the members need; see `PopulationDriver.memory_estimate`."""

@@ -41,7 +41,7 @@ Stop criteria name places in the result by their path; training stops when one v
 Without any, training goes on until Ctrl-C.
 
 Ctrl-C stops after the running iteration and keeps the last state in a checkpoint; a second Ctrl-C aborts. Go on with
-  jaxrl train --restore results/RUN
+  jaxrl train --restore results/RUN           or results/RUN@35, its iteration 35
 into a new directory of results; iterations, steps and times count on. A gymnasium environment starts new episodes.
 
 A config file is either Python that defines `config` (an AlgorithmConfig) and, if it likes, `stop` (a dict), or JSON
@@ -388,7 +388,7 @@ def _add_until(command: _Parser) -> Any:
         "--max-iterations",
         type=_positive,
         metavar="N",
-        help="stop after N iterations at the latest",
+        help="stop after N iterations at the latest, counted from --restore",
     )
     return until
 
@@ -414,7 +414,8 @@ def _add_train(add: Callable[..., _Parser]) -> None:
         "--seeds",
         type=_positive,
         metavar="N",
-        help="train N seeds, on a JAX environment as one program: a directory for each, and no checkpoints",
+        help="train N seeds, on a JAX environment as one program: a directory for each, and no checkpoints; with "
+        "--restore all continue that state",
     )
     what.add_argument("--evaluation-interval", type=_positive, metavar="N", help="evaluate every N iterations")
     until = _add_until(train)

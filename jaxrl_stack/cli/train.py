@@ -143,7 +143,6 @@ def _train(
 
 _OF_ONE_RUN = {
     "seed": "is one seed, and --seeds N trains 0 to N - 1",
-    "restore": "goes on with one run",
     "plateau": "ends one run, and seeds are compared over as many steps",
     "checkpoint_freq": "saves one run",
     "num_to_keep": "saves one run",
@@ -169,7 +168,8 @@ def _run_seeds(arguments: argparse.Namespace) -> int:
         print(f"{algo_name(config)} in {env_name(config.env)}, {arguments.seeds} seeds: {origin}")
         print(f"Each until {criteria}. Results in {directory}.", flush=True)
     with wrong_input():
-        done = run_seeds(config, arguments.seeds, criteria.targets, progress=not arguments.quiet)
+        quiet = arguments.quiet
+        done = run_seeds(config, arguments.seeds, criteria.targets, progress=not quiet, restore=arguments.restore)
     finished = len(done.runs)
     print(f"Finished:   {finished} of {arguments.seeds} seeds\nResults:    {directory}")
     print(f"Curves:     jaxrl plot {directory}\nTable:      jaxrl compare {directory}", flush=True)

@@ -584,6 +584,45 @@ class PopulationDriver:
         of_member = map_members(lambda x: x[slot], self.axes, states)
         driver.go_on_as(of_member.learner, of_member.runner, of_member.kept, num_env_steps=self.num_env_steps)
 
+    def continue_from(self, driver: DeviceDriver) -> None:
+        """Gives all members the state of a driver of one device: learner, environments, kept steps and counters.
+
+        Each member has other random streams, which depend on its seed and on the streams of the driver; settings and
+        numbers of environments remain the members'.
+
+        Args:
+            driver: Driver with the same modules and environments.
+        """
+        states = self.states()
+        kept = split_fixed(driver.kept)[0]
+        source = dataclasses.replace(
+            states,
+            learner=devices.host_view(driver.learner.state),
+            runner=jax.tree.map(lambda x: x[0], devices.all_shards(driver.shards.state)),
+            kept=jax.tree.map(lambda x: x[0], devices.all_shards(kept)),
+        )
+
+        def of_members(axes: Any, own: Any, new: Any) -> Any:
+            return map_members(_repeated, axes, own, new, shared=lambda _, value: np.asarray(value))
+
+        parts = ("learner", "runner", "kept")
+        new = {part: of_members(*(getattr(tree, part) for tree in (self.axes, states, source))) for part in parts}
+        marks = self._with_streams(jax.tree.map(lambda _: False, states), True)
+        self.set_state(
+            {
+                "members": named_leaves(
+                    jax.tree.map(
+                        lambda is_stream, own, value: _folded(own, value) if is_stream and is_key(own) else value,
+                        jax.tree.map(lambda mark, _: mark, marks, states),
+                        states,
+                        dataclasses.replace(states, **new),
+                    )
+                ),
+                "num_env_steps_sampled_lifetime": driver.num_env_steps,
+                "num_updates": driver.num_updates,
+            }
+        )
+
     def get_state(self) -> dict[str, Any]:
         """All values that change in training, by name."""
         state: dict[str, Any] = {
@@ -635,6 +674,20 @@ def _learner_axes(learner: Learner) -> LearnerState:
     axes: LearnerState = member_axes(learner.state)
     extra = {name: None if name in learner.shared_extra else own for name, own in axes.extra.items()}
     return dataclasses.replace(axes, extra=extra)
+
+
+def _repeated(own: Any, value: Any) -> Any:
+    """A value of one member for all members, with the shape of `own`."""
+    if is_key(own):
+        bits: Any = np.broadcast_to(jax.random.key_data(value), jax.random.key_data(own).shape)
+        return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(own))
+    return np.broadcast_to(np.asarray(value), own.shape)
+
+
+def _folded(own: Any, keys: Any) -> Any:
+    """Keys ``[R]`` that differ between members: of one state, folded with the members' first keys."""
+    seeds = jax.random.bits(own[0]) if own.ndim == 0 else jax.vmap(jax.random.bits)(own.reshape(-1))
+    return jax.vmap(jax.random.fold_in)(keys.reshape(-1), seeds).reshape(own.shape)
 
 
 def _num_bytes(tree: Any) -> int:

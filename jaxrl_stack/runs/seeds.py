@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,7 @@ def run_seeds(
     progress: bool = True,
     one_program: bool = True,
     checkpoint_seconds: float | None = None,
+    restore: str | os.PathLike[str] | None = None,
 ) -> SeedRuns:
     """Trains a config with several seeds, in one compiled program if possible.
 
@@ -78,6 +80,8 @@ def run_seeds(
         one_program: False trains one seed after the other, each exactly as a single run.
         checkpoint_seconds: Time from one checkpoint in ``results_dir`` to the next. The same call then continues after
             a kill, and does not repeat finished seeds. Each seed writes its files when it is finished.
+        restore: Checkpoint of one algorithm, or ``"RUN@35"``, that all seeds continue: weights, environments and
+            counters are equal, random streams differ. It needs one program; see `Population.continue_from`.
 
     Returns:
         The runs, with ``print(seeds)``, ``seeds.plot(path)`` and ``seeds.report(path)``; after Ctrl-C only finished
@@ -90,7 +94,11 @@ def run_seeds(
     """
     chosen = chosen_seeds(seeds, "run_seeds")
     check_until(until, "run_seeds")
-    trials = [Trial(config, seed) for seed in chosen]
+    if restore is not None and checkpoint_seconds is not None:
+        raise ValueError(
+            "run_seeds(restore=..., checkpoint_seconds=...): a fork cannot continue after a kill. Leave one out."
+        )
+    trials = [Trial(config, seed, restore=None if restore is None else os.fspath(restore)) for seed in chosen]
     folder = kept_in_folder(trials, until, checkpoint_seconds, where="run_seeds")
     trained = train_all(
         trials,

@@ -98,11 +98,13 @@ class Trial:
         base: Common config of all runs of the series; each run has a folder below its ``results_dir``.
         seed: Seed of this run.
         settings: Individual settings of this run.
+        restore: Checkpoint that the run continues; None for a new run.
     """
 
     base: AlgorithmConfig
     seed: int
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    restore: str | None = None
 
     @property
     def name(self) -> str:
@@ -242,7 +244,13 @@ def train_all(
         trials = [trial.without_folder() for trial in trials]
     members = [trial.member_config() for trial in trials]
     reason = members[0].why_no_population() if one_program and len(trials) > 1 else None
-    alone = not one_program or len(trials) == 1 or reason is not None
+    if trials[0].restore is not None and (reason is not None or not one_program):
+        why = reason or "one_program=False"
+        raise ValueError(
+            f"{where}(restore={trials[0].restore!r}) needs one program for all seeds: {why}. Continue one run: "
+            "Algorithm.from_checkpoint(path)."
+        )
+    alone = not one_program or (len(trials) == 1 and trials[0].restore is None) or reason is not None
     folder.check_kind(where, is_one_program=not alone)
     if alone:
         if reason is not None and progress:
@@ -317,6 +325,9 @@ def _as_population(
             if start:
                 population.restart(members[start : start + size])
             places = group[start : start + size]
+            restore = trials[places[0]].restore
+            if restore is not None:
+                population.continue_from(restore)
             wave = folder.wave(places, population, is_one_program=True)
             how: Any = {"after_iteration": wave.save_if_due, "continues": wave.is_restored}
             if not wave.is_trained and not population.learn(until, progress=progress, **how)["done"]:

@@ -97,6 +97,8 @@ def _difference(path: str, one: Any, two: Any) -> Difference | None:
     if (one.shape, one.dtype) != (two.shape, two.dtype):
         kinds = [f"{own.dtype.name}{list(own.shape)}" for own in (one, two)]
         return Difference(path, None, 0, f"{kinds[0]} and {kinds[1]}")
+    if one.size == 0:
+        return None
     rows = [np.ascontiguousarray(own).reshape(-1).view(np.uint8).reshape(one.size, -1) for own in (one, two)]
     changed = (rows[0] != rows[1]).any(axis=1)
     number = int(changed.sum())
