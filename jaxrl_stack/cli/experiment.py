@@ -65,20 +65,10 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
         criteria.check_evaluation(config.evaluation_interval, "Add --evaluation-interval 10.")
         criteria.check_names(known_result(config))
     if arguments.num_iterations is not None:
-        done = 0 if arguments.restore is None else iterations_of(arguments.restore)
+        # Those of RUN@35 come after the 35.
+        done = getattr(arguments, "forked_at", 0)
         criteria.add("training_iteration", done + arguments.num_iterations)
     return config, criteria, origin
-
-
-def iterations_of(checkpoint: str) -> int:
-    """Iterations of the run in a checkpoint; 0 if it is unknown, such as for a path that does not exist."""
-    from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
-
-    try:
-        metadata = json.loads(pathlib.Path(checkpoint, ALGORITHM_METADATA_FILE).read_text(encoding="utf-8"))
-        return int(metadata["training_iteration"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0
 
 
 def in_any_case(algo: str) -> str:

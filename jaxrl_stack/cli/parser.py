@@ -388,7 +388,7 @@ def _add_until(command: _Parser) -> Any:
         "--max-iterations",
         type=_positive,
         metavar="N",
-        help="stop after N iterations at the latest, counted from --restore",
+        help="stop after N iterations at the latest; of --restore RUN@35, after N more",
     )
     return until
 

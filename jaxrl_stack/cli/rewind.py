@@ -76,7 +76,7 @@ def resolve_iterations(arguments: argparse.Namespace) -> None:
     """Replaces ``RUN@35`` in the options of a command by the path of that checkpoint, which is recomputed if necessary.
 
     Args:
-        arguments: Options of any command; its ``checkpoint`` or ``restore`` is replaced.
+        arguments: Options of any command; its ``checkpoint`` or ``restore`` is replaced, and ``forked_at`` is added.
     """
     for name in ("checkpoint", "restore"):
         text = getattr(arguments, name, None)
@@ -86,6 +86,7 @@ def resolve_iterations(arguments: argparse.Namespace) -> None:
             if number:
                 print(f"{text}: recomputed {number} iterations: {path}", file=sys.stderr)
             setattr(arguments, name, str(path))
+            arguments.forked_at = found[1]
 
 
 def _verify(arguments: argparse.Namespace) -> int:
