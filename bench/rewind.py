@@ -2,11 +2,17 @@
 
     python -m bench.rewind --out rewind.jsonl
     python -m bench.rewind --only ppo-lstm,dqn --iterations 40 --samples 10
+    python -m bench.rewind --only faults,diff,alarms,seconds
 
 A run is 40 iterations of a toy configuration of `bench/digests.py` with three commands (`change_settings` twice,
 `set_weights`) and a checkpoint after every tenth. Ten random iterations are recomputed, and everything that determines
-the rest of the run is compared: parameters, optimizers, filters, environments, random streams, replay. The file is a
-journal: the same command goes on where it stopped. Exits with 1 if a leaf differs.
+the rest of the run is compared: parameters, optimizers, filters, environments, random streams, replay.
+
+``faults`` changes a finished run (one bit of a checkpoint, one setting, one line of ``commands.jsonl``) and asks
+`verify`; ``diff`` compares two runs whose learning rates differ from iteration 17 on; ``alarms`` verifies 100 unchanged
+runs while another process keeps a core busy; ``seconds`` times ``jaxrl rewind`` as a process with a warm cache.
+
+The file is a journal: the same command goes on where it stopped. Exits with 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -16,8 +22,11 @@ import contextlib
 import json
 import os
 import random
+import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,6 +104,114 @@ def compare(name: str, iterations: int, samples: int) -> dict[str, Any]:
     }
 
 
+def faults() -> dict[str, Any]:
+    """What `verify` says about a run with one changed bit, setting or command."""
+    from jaxrl_stack.rewind.verification import verify
+    from jaxrl_stack.runs.run import Run
+
+    def flip(run: Path) -> None:
+        file = run / "checkpoint_000020" / "env_runner" / "arrays.safetensors"
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+
+    def set_gamma(run: Path) -> None:
+        file = run / "params.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"gamma": 0.9}))
+
+    def change_line(run: Path) -> None:
+        file = run / "commands.jsonl"
+        lines = file.read_text().splitlines()
+        file.write_text("\n".join([lines[0].replace('"lr": ', '"lr": 1'), *lines[1:]]) + "\n")
+
+    found = {}
+    with folder_of_run() as folder:
+        trained("ppo-mlp-device-1", folder, 40, set())
+        found["none"] = verify(Run.read(folder)).exit_code
+        for fault in (flip, set_gamma, change_line):
+            changed = folder.parent / fault.__name__
+            shutil.copytree(folder, changed)
+            fault(changed)
+            result = verify(Run.read(changed))
+            found[fault.__name__] = result.exit_code
+            print(result, file=sys.stderr)
+    return {"exit_codes": found, "is_met": found.pop("none") == 0 and set(found.values()) == {1}}
+
+
+def first_difference() -> dict[str, Any]:
+    """What `diff` says about two runs whose learning rates differ from iteration 17 on."""
+    from jaxrl_stack.rewind.verification import diff
+    from jaxrl_stack.runs.run import Run
+
+    with folder_of_run() as folder:
+        for name, lr in (("a", 1e-3), ("b", 1e-4)):
+            algo = config_of("ppo-mlp-device-1").reporting(results_dir=folder / name, checkpoint_frequency=10)
+            algo = algo.build_algo()
+            for iteration in range(1, 31):
+                algo.train()
+                if iteration == 16:
+                    algo.change_settings(lr=lr)
+            algo.stop()
+        found = diff(Run.read(folder / "a"), Run.read(folder / "b"))
+    leaf = None if found.difference is None else str(found.difference)
+    return {"iteration": found.iteration, "leaf": leaf, "is_met": found.iteration == 17 and leaf is not None}
+
+
+def alarms(number: int = 100) -> dict[str, Any]:
+    """Exit codes of `verify` for unchanged runs with different seeds, next to a busy process."""
+    from jaxrl_stack.rewind.verification import verify
+    from jaxrl_stack.runs.run import Run
+
+    load = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    codes = []
+    try:
+        with folder_of_run() as folder:
+            configs = [
+                config_of("ppo-mlp-device-1").debugging(seed=seed).reporting(results_dir=folder / f"{seed}")
+                for seed in range(number)
+            ]
+            algo = configs[0].copy().build_algo()
+            for seed, config in enumerate(configs):
+                assert not seed or algo.reset(config)
+                for _ in range(5):
+                    algo.train()
+                    if algo.iteration == 3:
+                        algo.save_to_path(folder / f"{seed}" / "checkpoint_000003")
+                        algo.change_settings(lr=1e-4)
+            algo.stop()
+            codes = [verify(Run.read(folder / f"{seed}")).exit_code for seed in range(number)]
+    finally:
+        load.kill()
+    return {"runs": number, "alarms": sum(code != 0 for code in codes), "is_met": not any(codes)}
+
+
+def seconds() -> dict[str, Any]:
+    """Time of ``jaxrl rewind`` as a process, and of the iterations that it recomputes."""
+    from jaxrl_stack.runs.run import Run
+
+    with folder_of_run() as folder:
+        config = config_of("ppo-mlp-device-1").environment("gymnax/CartPole-v1")
+        config.env_runners(num_envs_per_env_runner=64).rl_module(model_config={"fcnet_hiddens": [64, 64]})
+        config.training(train_batch_size_per_learner=65_536, minibatch_size=4096, num_epochs=10)
+        algo = config.reporting(results_dir=folder, checkpoint_frequency=10).build_algo()
+        for _ in range(20):
+            algo.train()
+        algo.stop()
+        command = [sys.executable, "-m", "jaxrl_stack.cli", "rewind", str(folder), "--to"]
+        times = []
+        for iteration in (11, 19):  # the first one fills the compilation cache
+            started = time.perf_counter()
+            subprocess.run([*command, str(iteration)], check=True, stdout=subprocess.DEVNULL)
+            times.append(time.perf_counter() - started)
+        recomputed = float(Run.read(folder).history["time_this_iter_s"][11:19].sum())
+    limit = 5.0 + 1.2 * recomputed
+    measured = {"process_s": times[-1], "iterations_s": recomputed, "limit_s": limit}
+    return {**{name: round(value, 2) for name, value in measured.items()}, "is_met": times[-1] <= limit}
+
+
+MORE = {"faults": faults, "diff": first_difference, "alarms": alarms, "seconds": seconds}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="parts of names of runs, separated by commas")
@@ -112,6 +229,11 @@ def main() -> int:
         line = journal.once(identity, lambda name=name: compare(name, arguments.iterations, arguments.samples))
         print(json.dumps(line), flush=True)
         is_equal = is_equal and not line["differing"]
+    for name, measure in MORE.items():
+        if not parts or name in parts:
+            line = journal.once({"run": name}, measure)
+            print(json.dumps(line), flush=True)
+            is_equal = is_equal and line["is_met"]
     return 0 if is_equal else 1
 
 

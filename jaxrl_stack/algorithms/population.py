@@ -185,8 +185,8 @@ class Population(Checkpointable):
     def continue_from(self, path: str | os.PathLike[str]) -> None:
         """Gives all members the training state of one algorithm: a fork into several seeds and settings.
 
-        Weights, optimizers, environments, replay and counters are those of the checkpoint. Random streams differ
-        between members with different seeds, and settings remain the members'.
+        All members get the checkpoint's weights, optimizers, environments, replay and counters. Random streams differ
+        between members with different seeds, and members keep their settings.
 
         Args:
             path: Checkpoint of an `Algorithm` with the modules and environments of this population, or ``"RUN@35"``;

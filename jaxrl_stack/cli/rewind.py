@@ -64,7 +64,7 @@ def rewound(run: str, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.
     Raises:
         CliError: If it cannot be recomputed.
     """
-    from jaxrl_stack.runs.rewind import rewind
+    from jaxrl_stack.rewind.replay import rewind
 
     read, started = _read(run), time.perf_counter()
     with wrong_input():
@@ -90,7 +90,7 @@ def resolve_iterations(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from jaxrl_stack.runs.verification import verify
+    from jaxrl_stack.rewind.verification import verify
 
     read = _read(arguments.run)
     with wrong_input():
@@ -100,7 +100,7 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
-    from jaxrl_stack.runs.verification import diff
+    from jaxrl_stack.rewind.verification import diff
 
     runs = [_read(path) for path in (arguments.run, arguments.other)]
     with wrong_input():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import re
 from collections.abc import Iterable
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.checkpoints.newest import run_and_iteration
+from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.runs.curves import Curve, x_axis
 from jaxrl_stack.runs.history import TABLES, History
 from jaxrl_stack.runs.origin import PARENT
+from jaxrl_stack.runs.run import Run
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.runs.run import Run
 
 _CHECKPOINT = re.compile(r"checkpoint_(\d+)")
 
@@ -37,12 +39,10 @@ def stored_iteration(path: Any, *, config: AlgorithmConfig | None = None, allow:
     found = run_and_iteration(os.fspath(path)) if isinstance(path, str | os.PathLike) else None
     if found is None or "://" in os.fspath(path):
         return path
-    from jaxrl_stack.checkpoints.plain_data import code_named_by
-    from jaxrl_stack.runs.rewind import rewind
-    from jaxrl_stack.runs.run import Run
-
     folder, iteration = found
-    return rewind(Run.read(folder), iteration, allow=(*allow, *code_named_by(config)))[0]
+    # By name: that package imports algorithms, which import this module.
+    replay = importlib.import_module("jaxrl_stack.rewind.replay")
+    return replay.rewind(Run.read(folder), iteration, allow=(*allow, *code_named_by(config)))[0]
 
 
 def parent_of(path: str) -> dict[str, Any] | None:
@@ -59,7 +59,7 @@ def parent_of(path: str) -> dict[str, Any] | None:
 
 
 def curve_from_parent(run: Run, key: str, x: str) -> Curve:
-    """Curve of a run; that of a fork begins with its parent's point at the iteration that it continues.
+    """Curve of a run. If the run is a fork, the curve begins with its parent's point at the forked iteration.
 
     Args:
         run, key, x: See `History.curve`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import os
 import re
@@ -107,9 +108,9 @@ class Run:
                 cannot be repeated. It is a ValueError.
             ValueError: If a file of the run has changed.
         """
-        from jaxrl_stack.runs.rewind import recomputed
-
-        return recomputed(self, iteration, config=config, allow=allow, evaluations=evaluations).algorithm
+        # By name: that package imports algorithms, which import this module.
+        replay = importlib.import_module("jaxrl_stack.rewind.replay")
+        return replay.recomputed(self, iteration, config=config, allow=allow, evaluations=evaluations).algorithm
 
     @property
     def algorithm(self) -> str | None:

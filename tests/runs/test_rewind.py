@@ -9,6 +9,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -20,14 +21,14 @@ from jaxrl_stack.checkpoints.checkpointable import opened
 from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.cli import main
+from jaxrl_stack.rewind.replay import rewind
+from jaxrl_stack.rewind.verification import diff, verify
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog, read_commands
 from jaxrl_stack.runs.forks import curve_from_parent
 from jaxrl_stack.runs.origin import ORIGIN_FILE
-from jaxrl_stack.runs.rewind import rewind
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.state_comparison import compared_leaves, differences
 from jaxrl_stack.runs.timeline import NotRecomputableError
-from jaxrl_stack.runs.verification import diff, verify
 from tests import programs
 
 LAST = 9
@@ -268,6 +269,25 @@ def test_a_fork_continues_an_iteration_that_was_not_stored(run, tmp_path):
     assert curve_from_parent(own, "num_training_step_calls_per_iteration", "iterations").x.tolist() == [6, 7, 8]
     assert verify(own).exit_code == 0
     fork.stop()
+
+
+def test_several_seeds_continue_one_state(trained):
+    """Weights, environments and counters are those of the checkpoint; streams differ, so that members part."""
+    population = programs.ppo().build_population(seeds=2)
+    population.continue_from(trained.folder / "checkpoint_000003")
+    state = trained.states[3]
+    assert (population.iteration, population.driver.num_env_steps) == (3, 3 * programs.BATCH)
+    members = population.driver.states_of([0, 1])
+    for member in members:
+        for one, two in zip(*(jax.tree.leaves(own.runner.env_state) for own in (member, members[0])), strict=True):
+            np.testing.assert_array_equal(one, two)
+    modules = state["learner_group"]["learner"]["rl_module"]["default_policy"]
+    before = [population.member(i).get_weights()["default_policy"] for i in range(2)]
+    assert all(np.array_equal(own[name], modules[name]) for own in before for name in own)
+    population.train()
+    after = [population.member(i).get_weights()["default_policy"] for i in range(2)]
+    assert any(not np.array_equal(after[0][name], after[1][name]) for name in after[0])
+    population.stop()
 
 
 # ---------------------------------------------------------------------------------------------------------- bad input

@@ -19,8 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.setting_changes import settings_of
+from jaxrl_stack.algorithms.stored_run import check_code, stored_config
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
+from jaxrl_stack.checkpoints.files import opened
 from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.runs.commands import ADD_MODULE, FROM_CHECKPOINT, REMOVE_MODULE, RESTORE, Command
@@ -30,7 +34,6 @@ from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint, Ti
 from jaxrl_stack.utils.class_paths import ClassLoader
 
 if TYPE_CHECKING:
-    from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.runs.run import Run
 
@@ -129,10 +132,6 @@ class Replay:
 
     def _stored_config(self, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
         """The config in a checkpoint, with the values that changed settings had at the beginning."""
-        from jaxrl_stack.algorithms.algorithm import Algorithm  # which imports this package
-        from jaxrl_stack.algorithms.setting_changes import settings_of
-        from jaxrl_stack.algorithms.stored_run import check_code, stored_config
-        from jaxrl_stack.checkpoints.files import opened
 
         with opened(checkpoint.path) as stored:
             loader = ClassLoader(self._allow, own=Algorithm, written_here=stored.code_written_here())
@@ -153,7 +152,6 @@ class Replay:
         return None
 
     def _restore(self, checkpoint: StoredCheckpoint) -> None:
-        from jaxrl_stack.algorithms.algorithm import Algorithm  # which imports this package
 
         config = self._stored_config(checkpoint) if self._config is None else self._config
         replaced, original = self._replaced(config)
@@ -163,7 +161,6 @@ class Replay:
 
     def _build(self, config: AlgorithmConfig) -> None:
         """Builds the algorithm as the run began."""
-        from jaxrl_stack.algorithms.algorithm import Algorithm  # which imports this package
 
         before = self.timeline.checkpoints
         if self._config is None:
@@ -299,6 +296,31 @@ def recomputed(
         replay.stop()
         raise
     return replay
+
+
+def before_iteration(
+    run: Run, iteration: int, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
+) -> tuple[Algorithm, int]:
+    """Recomputes the algorithm directly before an iteration, with the commands between it and the one before.
+
+    Args:
+        run: The run.
+        iteration: Number of the iteration, at least 1.
+        config, allow: See `Run.at`.
+
+    Returns:
+        ``(algorithm, number of training steps of the iteration)``.
+
+    Raises:
+        NotRecomputableError: If it cannot be recomputed.
+    """
+    Timeline(_folder_of(run), run.history).recorded(iteration)
+    replay = recomputed(run, iteration - 1, config=config, allow=allow)
+    try:
+        return replay.algorithm, replay.prepare()
+    except BaseException:
+        replay.stop()
+        raise
 
 
 def rewind(

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.setting_changes import settings_of
+from jaxrl_stack.algorithms.stored_run import stored_config
+from jaxrl_stack.checkpoints.checkpointable import opened, read_state
 from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+from jaxrl_stack.rewind.replay import Replay, recomputed
 from jaxrl_stack.runs.commands import Command
 from jaxrl_stack.runs.history import SETTINGS, History
 from jaxrl_stack.runs.machine import machine_differences
-from jaxrl_stack.runs.rewind import Replay, recomputed
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.state_comparison import Difference, differences
 from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint, Timeline
@@ -23,7 +27,6 @@ from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.fingerprints import FINGERPRINT, fingerprint_of
 
 if TYPE_CHECKING:
-    from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 EQUAL, DIFFERENT, NOT_COMPARABLE = 0, 1, 3
@@ -42,8 +45,8 @@ class Verification:
 
     Attributes:
         name: Name of the run.
-        first, last: Iterations that were asked for.
-        changed: What has changed in the run's files since they were written, one sentence each.
+        first, last: First and last iteration of the comparison.
+        changed: Changes of the run's files since they were written, one sentence each.
         machine: Facts in which this machine differs from the run's, one text each.
         iteration: First iteration that differs from the recorded one; None if there is none.
         difference: First leaf that differs; None without a full state to compare with.
@@ -193,7 +196,6 @@ def _leaves_that_differ(algorithm: Algorithm, checkpoint: StoredCheckpoint) -> l
 
 
 def _stored_state(checkpoint: StoredCheckpoint) -> dict[str, Any]:
-    from jaxrl_stack.checkpoints.checkpointable import opened, read_state
 
     with opened(checkpoint.path) as stored:
         return read_state(stored, is_weights=False)
@@ -266,10 +268,6 @@ def _changed_settings(timeline: Timeline, run: Run, allow: Iterable[Any]) -> Ite
 
 def _plain_settings(checkpoint: StoredCheckpoint, allow: Iterable[Any]) -> Mapping[str, Any]:
     """Settings at the beginning of the run that a checkpoint contains, as ``params.json`` has them."""
-    from jaxrl_stack.algorithms.algorithm import Algorithm  # which imports this package
-    from jaxrl_stack.algorithms.setting_changes import settings_of
-    from jaxrl_stack.algorithms.stored_run import stored_config
-    from jaxrl_stack.checkpoints.files import opened
 
     with opened(checkpoint.path) as stored:
         loader = ClassLoader(allow, own=Algorithm, written_here=stored.code_written_here())

@@ -1,0 +1,17 @@
+"""Recomputation of a run's iterations, bit for bit: `rewind`, `verify` and `diff`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxrl_stack.utils.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from jaxrl_stack.rewind.replay import before_iteration, recomputed, rewind
+    from jaxrl_stack.rewind.verification import diff, verify
+
+__all__ = ["before_iteration", "diff", "recomputed", "rewind", "verify"]
+
+_MODULES = {"replay": ("before_iteration", "recomputed", "rewind"), "verification": ("diff", "verify")}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
