@@ -79,6 +79,11 @@ class Replay:
             raise NotRecomputableError(
                 f"Run {run.name!r} has no folder. Train with reporting(results_dir=...), and read it: Run.read(path)."
             )
+        if "num_members" in run.origin:
+            raise NotRecomputableError(
+                f"{run.folder}: is a member of a population, whose sums have another order than those of a single run. "
+                "Train it separately: config.debugging(seed=...).build_algo()."
+            )
         self.directory, self._run = run.folder, run
         self.timeline = Timeline(run.folder, run.history)
         self._config, self._allow, self._evaluations = config, tuple(allow), evaluations

@@ -13,8 +13,8 @@ import numpy as np
 COMPARED = ("learner_group", "env_runner", "driver", "replay_buffer")
 """Parts of an algorithm's state that determine the rest of a run."""
 
-_NOT_COMPARED = ("driver/episode_metrics", "driver/running_episodes")
-"""Parts with times of the clock, and copies of episodes for callbacks."""
+_NOT_COMPARED = ("metrics_logger", "episode_metrics", "runner_metrics", "running_episodes", "durations")
+"""Parts at any depth with times of the clock, and copies of episodes for callbacks."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ def leaves_of(state: Any, path: str = "") -> dict[str, Any]:
         state: Nested dicts and lists.
         path: Path of the state.
     """
-    if path in _NOT_COMPARED:
+    if path.rpartition("/")[2] in _NOT_COMPARED:
         return {}
     if isinstance(state, Mapping):
         items = list(state.items())

@@ -302,6 +302,8 @@ def test_what_cannot_be_recomputed_is_refused_by_name(trained, tmp_path):
         Run.read(tmp_path / "run").at(4)
     with pytest.raises(NotRecomputableError, match="has no folder"):
         Run("unknown", run.history).at(4)
+    with pytest.raises(NotRecomputableError, match="is a member of a population"):
+        dataclasses.replace(run, origin={**run.origin, "num_members": 8}).at(4)
 
 
 def test_a_call_that_cannot_be_repeated_is_refused(run):
