@@ -90,7 +90,7 @@ from jaxrl_stack.runs.commands import (
     SET_WEIGHTS,
     CommandLog,
 )
-from jaxrl_stack.runs.forks import parent_of, stored_iteration
+from jaxrl_stack.runs.forks import parent_of, recomputed_iteration
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.long_iterations import LongIterations
 from jaxrl_stack.runs.machine import machine_facts, why_not_recomputable
@@ -1227,7 +1227,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         gymnasium environments continue their episodes, too. Policies that the stored run has added are added here.
         """
         self._check_is_running()
-        path = stored_iteration(path, config=self.config)
+        path = recomputed_iteration(path, config=self.config)
         arguments, reason = restored_checkpoint(path, filesystem)
         with self._commands.around(self, RESTORE, {**arguments, "component": component}, reason=reason):
             with stored_modules_added(self, path, component, filesystem):
@@ -1263,7 +1263,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             ValueError: If it is damaged, of another algorithm, or needs code that is not in `allow`, `config` or
                 `settings`.
         """
-        path = stored_iteration(path, config=config, allow=allow)
+        path = recomputed_iteration(path, config=config, allow=allow)
         with opened(path, filesystem) as stored:
             named = code_named_by(config, config and config.algo_class, settings)
             loader = ClassLoader(allow, own=cls, named=named, written_here=stored.code_written_here())

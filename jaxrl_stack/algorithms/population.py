@@ -35,7 +35,7 @@ from jaxrl_stack.execution.population_driver import PopulationDriver
 from jaxrl_stack.execution.population_evaluation import PopulationEvaluation
 from jaxrl_stack.runs.best import EVALUATED_RETURN, FOLDER, Best
 from jaxrl_stack.runs.curves import RETURN, STEPS
-from jaxrl_stack.runs.forks import parent_of, stored_iteration
+from jaxrl_stack.runs.forks import parent_of, recomputed_iteration
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.learn import CTRL_C, Interruption
 from jaxrl_stack.runs.machine import machine_facts, why_not_recomputable
@@ -197,7 +197,7 @@ class Population(Checkpointable):
             ValueError: If it does not fit.
         """
         self._check_is_running()
-        stored = stored_iteration(path, config=self.config)
+        stored = recomputed_iteration(path, config=self.config)
         self._template.restore_from_path(stored)
         template: Any = self._template
         self.driver.continue_from(template.driver)

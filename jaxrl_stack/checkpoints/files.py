@@ -32,6 +32,7 @@ from jaxrl_stack.checkpoints.names import (
     short,
 )
 from jaxrl_stack.checkpoints.needed_code import note_written, written_here
+from jaxrl_stack.checkpoints.newest import stored_iteration
 from jaxrl_stack.checkpoints.plain_data import Decoder, Encoder, StoredArray, array_nodes, checksum
 from jaxrl_stack.checkpoints.remote import Remote, located, place_of
 from jaxrl_stack.checkpoints.saves import saves
@@ -505,7 +506,7 @@ def opened(path: Any, filesystem: Any = None) -> Iterator[Stored]:
     path, filesystem = located(path, filesystem)
     place = place_of(path, filesystem)
     if not isinstance(place, Remote):
-        stored = Stored(place)
+        stored = Stored(stored_iteration(place))
         try:
             yield stored
         except (ValueError, OSError):

@@ -62,3 +62,21 @@ def run_and_iteration(path: str) -> tuple[Path, int] | None:
     if not (folder and sign and number.isdecimal()) or Path(path).exists():
         return None
     return Path(folder), int(number)
+
+
+def stored_iteration(path: str | os.PathLike[str]) -> Path:
+    """Path of the checkpoint for ``RUN@35`` in the folder of a run; other paths unchanged.
+
+    Raises:
+        FileNotFoundError: If the iteration is not stored.
+    """
+    found = run_and_iteration(os.fspath(path))
+    if found is None or not found[0].is_dir():
+        return Path(path)
+    folder, iteration = found
+    checkpoint = folder / name_of(iteration)
+    if not checkpoint.is_dir():
+        raise FileNotFoundError(
+            f"{path}: iteration {iteration} is not stored. Recompute it: jaxrl rewind {folder} --to {iteration}."
+        )
+    return checkpoint

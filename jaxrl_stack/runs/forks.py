@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CHECKPOINT = re.compile(r"checkpoint_(\d+)")
 
 
-def stored_iteration(path: Any, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()) -> Any:
+def recomputed_iteration(path: Any, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()) -> Any:
     """Path of a checkpoint for ``"RUN@35"``, which is recomputed and stored if it is not there; other paths unchanged.
 
     Args:

@@ -21,6 +21,7 @@ from jaxrl_stack.checkpoints.checkpointable import opened
 from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.cli import main
+from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.rewind.replay import rewind
 from jaxrl_stack.rewind.verification import diff, verify
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog, read_commands
@@ -258,7 +259,10 @@ def test_diff_names_the_first_iteration_and_leaf(trained, tmp_path):
 
 
 def test_a_fork_continues_an_iteration_that_was_not_stored(run, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"iteration 6 is not stored.*jaxrl rewind .* --to 6"):
+        Policy.from_checkpoint(f"{run.folder}@6")
     fork = PPO.from_checkpoint(f"{run.folder}@6", results_dir=tmp_path / "fork", lr=1e-4)
+    Policy.from_checkpoint(f"{run.folder}@6")  # stored by now
     assert fork.iteration == 6 and fork.config.lr == 1e-4
     fork.train()
     fork.change_settings(lr=2e-4)
