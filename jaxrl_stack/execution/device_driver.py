@@ -30,15 +30,17 @@ from jaxrl_stack.core.rl_module.row_independence import shared_observations
 from jaxrl_stack.env.agent_mapping import module_map_of, steps_counted_per_env_step
 from jaxrl_stack.env.device_env_runner import DeviceEnvRunner
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
+from jaxrl_stack.env.jax_env import JaxEnv
 from jaxrl_stack.env.module_pipelines import ModulePipelines, make_rollout, pure_pipelines
 from jaxrl_stack.env.preprocessed_jax_env import with_preprocessors
 from jaxrl_stack.env.randomized_jax_env import with_randomized_params
 from jaxrl_stack.env.registry import ResolvedEnv
 from jaxrl_stack.env.step_output import NO_OUTPUT, NoOutput
 from jaxrl_stack.env.training_shards import TrainingShards
-from jaxrl_stack.execution.device_program import DeviceProgram, record_of_step
+from jaxrl_stack.execution.device_program import DeviceProgram, UpdateRecorder, record_of_step
 from jaxrl_stack.execution.facts import DeviceFacts
 from jaxrl_stack.execution.finite_check import FiniteCheck
+from jaxrl_stack.execution.iteration_record import ColumnOrder, Drawings, IterationRecord, has_equal_bits
 from jaxrl_stack.execution.league import League
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
@@ -58,10 +60,13 @@ if TYPE_CHECKING:
 
     from jaxrl_stack.acting.device_rollout import StepRecord
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.minibatch_records import Recorder
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.core.opponents import Snapshots as OpponentSnapshots
     from jaxrl_stack.core.rl_module.rl_module import RLModule
-    from jaxrl_stack.env.jax_env import JaxEnv
+
+_MOST_STATE_BYTES = 1 << 26
+"""Largest size of the recorded states of environments in one call of the program, on one device."""
 
 
 class DeviceDriver(LocalDriver):
@@ -386,6 +391,70 @@ class DeviceDriver(LocalDriver):
         program = dataclasses.replace(self.program, records_block=True)
         *_, block = self.mapped(program, donates=False)(*state, settings, self.num_warm_up_steps(self.num_env_steps))
         return block
+
+    @contextlib.contextmanager
+    def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
+        """Context in which a second program records each call of the program.
+
+        The second program runs first, from the same state. The training state comes from the program of training, so
+        that its bits do not depend on the recording.
+
+        Args:
+            recorder: Sizes of the records.
+
+        Yields:
+            The record, which grows with each call.
+        """
+        mapped: Any = None
+        shapes, training = UpdateRecorder(recorder, self._num_watched()), self._call
+        recorded, rollout = IterationRecord(self._order_of_columns()), self.program.rollout
+        if rollout is not None:
+            recorded.agents = rollout.agents
+            if shapes.num_watched:
+                recorded.drawings = Drawings(rollout.env, self.shards.state.env_state)
+        program = dataclasses.replace(self.program, recorder=shapes)
+
+        def call(*arguments: Any) -> Any:
+            nonlocal mapped
+            if mapped is None:
+                first = dataclasses.replace(program)
+                jax.eval_shape(self.mapped(first, donates=False), *arguments)
+                shapes.end_first_trace()
+                mapped = self.mapped(program, donates=False)
+            learner, *_, record = mapped(*arguments)
+            # Fetched before the next program, which may need the memory.
+            recorded.add_call(devices.own_shards(record))
+            results = training(*arguments)
+            recorded.is_exact &= has_equal_bits(*map(devices.host_view, (learner.params, results[0].params)))
+            return results
+
+        self._call = call
+        try:
+            yield recorded
+        finally:
+            self._call = training
+
+    def _num_watched(self) -> int:
+        """Number of environments of each device whose states recordings contain, for frames of episodes."""
+        rollout = self.program.rollout
+        if rollout is None or type(rollout.env).render is JaxEnv.render:
+            return 0
+        leaves = jax.tree.leaves(self.shards.state.env_state)
+        num_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves) // self._num_envs
+        steps_per_call = self._steps_per_call // self._num_envs
+        return min(self._num_envs // self.learner.num_devices, _MOST_STATE_BYTES // max(1, num_bytes * steps_per_call))
+
+    def _order_of_columns(self) -> ColumnOrder | None:
+        """Order of the columns of a device's sampled blocks; None without updates from samples."""
+        update = self.plan.update
+        if update is None or self.rollout is None:
+            return None
+        num_slots = {mid: self.module_map.num_slots.get(mid, 1) for mid in self.acting_modules}
+        layouts = {mid: update.samples.layouts.get(mid) for mid in num_slots}
+        is_by_agent = {mid: own is not None and own.num_agents > 1 for mid, own in layouts.items()}
+        num_envs = self._num_envs // self.learner.num_devices
+        samples = update.samples
+        return ColumnOrder(num_envs, samples.num_steps, samples.num_shares, num_slots, is_by_agent)
 
     def trace_program(self) -> jax.stages.Traced:
         """Traces the program that the next `training_step` runs, without compiling it.

@@ -24,12 +24,14 @@ from jaxrl_stack.utils import counters, schedules
 from jaxrl_stack.utils import streams as random_streams
 from jaxrl_stack.utils.integers import choices_of
 from jaxrl_stack.utils.metrics import NUM_MODULE_STEPS_TRAINED
+from jaxrl_stack.utils.named_leaves import is_key
 from jaxrl_stack.utils.profiling import REPLAY, SAMPLING, UPDATE
 from jaxrl_stack.utils.spaces import map_parts
 
 if TYPE_CHECKING:
     from jaxrl_stack.connectors.context import ConnectorContext
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.learner.minibatch_records import Recorder
     from jaxrl_stack.core.learner.update_plan import UpdatePlan
     from jaxrl_stack.execution.plans import Plan, SampledUpdate, SamplePlan
 
@@ -54,6 +56,9 @@ class Sampler:
         num_agent_steps: int32 by agent, if there are several: completed steps so far.
         unclaimed: bool by agent, if there are several: whether it got a reward that belongs to none of its steps.
         block: Recorded columns by module, ``[T, B, ...]``, if callbacks watch episodes, else ().
+        num_recorded: int32, updates in `records` so far; () without a recorder.
+        records: Records of the minibatches of all updates of the call, ``[U, ...]``; () without a recorder.
+        states: States of the watched environments before each step, ``[T, W, ...]``; () without any.
     """
 
     runner: Any
@@ -65,6 +70,64 @@ class Sampler:
     num_agent_steps: dict[Any, Any]
     unclaimed: dict[Any, Any]
     block: Any
+    num_recorded: Any = ()
+    records: Any = ()
+    states: Any = ()
+
+
+@struct.dataclass
+class CallRecord:
+    """Record of a call of the program.
+
+    Attributes:
+        num_updates: int32, number of recorded updates.
+        updates: `Record` of every update, leaves ``[U, minibatches, ...]``; None without an update.
+        ended: See `Sampler.ended`.
+        states: See `Sampler.states`; bits of PRNG keys.
+    """
+
+    num_updates: Any
+    updates: Any
+    ended: Any
+    states: Any = ()
+
+
+class UpdateRecorder:
+    """Sizes and shapes of the records of a program's updates.
+
+    The shapes are known after a first trace of the program; see `DeviceDriver.recording_program`.
+
+    Args:
+        sizes: Sizes of the record of a minibatch.
+        num_watched: ``W``, number of environments of each device whose states are recorded: the first ones.
+
+    Attributes:
+        sizes, num_watched: See above.
+        shapes: `jax.ShapeDtypeStruct`s of one update's `Record`; None if unknown.
+    """
+
+    def __init__(self, sizes: Recorder, num_watched: int = 0):
+        self.sizes, self.num_watched = sizes, num_watched
+        self.shapes, self._found = None, None
+
+    def fit(self, record: Any) -> Any:
+        """Returns the shapes of records; None in the first trace, which finds them.
+
+        Raises:
+            ValueError: If the updates of a training step have different shapes.
+        """
+        own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), record)
+        if self._found not in (None, own):
+            raise ValueError(
+                "The updates of this training step have different sizes, and inspections record one size only. Call "
+                "place.update() with one plan."
+            )
+        self._found = own
+        return self.shapes
+
+    def end_first_trace(self) -> None:
+        """Uses the found shapes from now on."""
+        self.shapes = self._found
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -89,6 +152,7 @@ class DeviceProgram(Place):
         recorded: Shapes of the columns of one vector step, ``{module_id: [1, B, ...]}``; None without environments.
         shown: Shapes of its `ShownStep`, if the rollout shows agents.
         records_block: Whether a call returns everything that it sampled.
+        recorder: Recorder of updates; a call then returns a `CallRecord` instead of the block. None records nothing.
         settings: The learner's traced settings, inside of a call.
         is_warm: Whether learning has started, inside of a call.
     """
@@ -106,6 +170,7 @@ class DeviceProgram(Place):
     recorded: Any = None
     shown: Any = ()
     records_block: bool = False
+    recorder: UpdateRecorder | None = None
     settings: Any = None
     is_warm: bool = True
 
@@ -144,6 +209,8 @@ class DeviceProgram(Place):
             axis_name = self.axis_name if self.is_joined else None
             unclaimed = [sampler.unclaimed[agent] for agent in self.rollout.agents]
             window = runner.window.packed(_is_usable(sampler, self.rollout), axis_name, unclaimed)
+        if self.recorder is not None:
+            block = CallRecord(sampler.num_recorded, sampler.records, sampler.ended, sampler.states)
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
 
     def _noting_updates(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,6 +248,10 @@ class DeviceProgram(Place):
                 draws[name] = jax.vmap(stream.make)(draws[name])
         num_draws = dict.fromkeys(streams, jnp.int32(0))
         sampler = Sampler(key, None, draws, jnp.int32(0), num_draws, (), {}, {}, ())
+        if self.recorder is not None:
+            most = self.num_training_steps * max(1, self.plan.num_updates)
+            records = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), self.recorder.shapes)
+            sampler = dataclasses.replace(sampler, num_recorded=jnp.int32(0), records=records)
         if self.rollout is None:
             return sampler
         num_steps, block = self.steps_per_call, self._block_of(self.recorded, self.shown)
@@ -196,7 +267,15 @@ class DeviceProgram(Place):
             num_agent_steps=dict.fromkeys(self.rollout.agents, jnp.int32(0)),
             unclaimed=dict.fromkeys(self.rollout.agents, jnp.bool_(False)),
             block=jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape[1:]), x.dtype), block),
+            states=jax.tree.map(lambda x: jnp.zeros((num_steps, *x.shape), x.dtype), self._watched(runner)),
         )
+
+    def _watched(self, runner: Any) -> Any:
+        """States of the watched environments, ``[W, ...]``; () without any."""
+        number = 0 if self.recorder is None else self.recorder.num_watched
+        if not number:
+            return ()
+        return jax.tree.map(lambda x: jax.random.key_data(x[:number]) if is_key(x) else x[:number], runner.env_state)
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
         """Result of a call from the recorded columns: by agent if agents are shown; () if nothing needs it."""
@@ -240,23 +319,29 @@ class DeviceProgram(Place):
             keys = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, sampler.num_steps, length), keys)
         in_frames = plan.layouts.in_frames
         acting = self.rollout.with_opponents(sampler.runner)
-        step = functools.partial(acting.step_envs, context=self._acting_context(state), in_frames=in_frames)
+        step_envs = functools.partial(acting.step_envs, context=self._acting_context(state), in_frames=in_frames)
+
+        def step(runner: Any, keys: Any) -> tuple[Any, Any]:
+            states = self._watched(runner)
+            runner, rows = step_envs(runner, keys)
+            return runner, (rows, states)
+
         earlier = sampler.runner.env_to_module
         if length == 1:
             # A loop of its own inside another one is not inlined.
             runner, rows = step(sampler.runner, jax.tree.map(lambda x: x[0], keys))
-            record = jax.tree.map(lambda x: x[None], rows)
+            record, states = jax.tree.map(lambda x: x[None], rows)
         else:
-            runner, record = scan_ahead(step, sampler.runner, keys)
+            runner, (record, states) = scan_ahead(step, sampler.runner, keys)
         runner, of_steps = self.rollout.count_episodes(runner, record)
         numbers = (of_steps.returns, of_steps.lengths, *(of_steps.agent_returns[a] for a in self.rollout.agents))
         of_ended = [jnp.where(record.ended, x, 0) for x in numbers]
         ended = jnp.stack([jax.lax.bitcast_convert_type(x, jnp.uint32) for x in of_ended], axis=1)
         agent_steps = self.rollout.num_agent_steps(record)
-        written = (sampler.ended, sampler.block), (ended, self._block_of(record.columns, record.seen))
-        ended, block = written[1]
+        block = self._block_of(record.columns, record.seen)
+        written = (sampler.ended, sampler.block, sampler.states), (ended, block, states)
         if length != self.steps_per_call:
-            ended, block = jax.tree.map(
+            ended, block, states = jax.tree.map(
                 lambda rows, own: jax.lax.dynamic_update_slice_in_dim(rows, own, sampler.num_steps, 0), *written
             )
         sampler = dataclasses.replace(
@@ -267,6 +352,7 @@ class DeviceProgram(Place):
             num_agent_steps={agent: n + agent_steps[agent] for agent, n in sampler.num_agent_steps.items()},
             unclaimed=jax.tree.map(jnp.logical_or, sampler.unclaimed, self.rollout.unclaimed_rewards(record)),
             block=block,
+            states=states,
         )
         num_env_steps = length * self.num_envs
         timesteps = counters.add(state.timesteps, num_env_steps * self.num_devices)
@@ -318,15 +404,15 @@ class DeviceProgram(Place):
         if self.learner.pure_update.trains_nothing:
             return state, Flat.of({})
         # A step may have made an experience of its own from the columns that were sampled.
-        layouts, blocks = plan.samples.layouts, experience.blocks
-        learner, learned = self.learner.pure_update(
-            state.learner,
-            {mid: own.as_planned(layouts.get(mid)) for mid, own in blocks.items()},
-            self.settings,
-            state.timesteps,
-            plan=plan.sizes,
-            axis_name=self.axis_name,
-        )
+        layouts, update = plan.samples.layouts, self.learner.pure_update
+        blocks = {mid: own.as_planned(layouts.get(mid)) for mid, own in experience.blocks.items()}
+        arguments = (state.learner, blocks, self.settings, state.timesteps)
+        sizes: dict[str, Any] = {"plan": plan.sizes, "axis_name": self.axis_name}
+        if self.recorder is None:
+            learner, learned = update(*arguments, **sizes)
+        else:
+            learner, learned, record = update.recorded(*arguments, **sizes, recorder=self.recorder.sizes)
+            state = self._with_record(state, record)
         # One vector passes through loops, and to the host, faster than a dozen numbers.
         return dataclasses.replace(state, learner=learner), Flat.of(learned)
 
@@ -334,10 +420,25 @@ class DeviceProgram(Place):
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Flat, dict[Any, Any]]:
         if self.learner.pure_update.trains_nothing:
             return state, Flat.of({}), {}
-        learner, learned, logged = self.learner.pure_update.step(
-            state.learner, rows.modules, self.settings, state.timesteps, axis_name=self.axis_name
-        )
+        update, arguments = self.learner.pure_update, (state.learner, rows.modules, self.settings, state.timesteps)
+        if self.recorder is None:
+            learner, learned, logged = update.step(*arguments, axis_name=self.axis_name)
+        else:
+            (learner, learned, logged), record = update.recorded_step(
+                *arguments, axis_name=self.axis_name, recorder=self.recorder.sizes
+            )
+            state = self._with_record(state, record)
         return dataclasses.replace(state, learner=learner), Flat.of(learned), logged
+
+    def _with_record(self, state: TrainState, record: Any) -> TrainState:
+        """Returns the state with the record of one more update."""
+        assert self.recorder is not None
+        sampler, shapes = state.runner, self.recorder.fit(record)
+        if shapes is None:  # the trace only finds the shapes
+            return state
+        records = jax.tree.map(lambda every, own: every.at[sampler.num_recorded].set(own), sampler.records, record)
+        sampler = dataclasses.replace(sampler, num_recorded=sampler.num_recorded + 1, records=records)
+        return dataclasses.replace(state, runner=sampler)
 
     def repeat(self, function: Any, state: TrainState, times: Any) -> tuple[TrainState, Any]:
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import pathlib
@@ -18,6 +19,7 @@ from jaxrl_stack.acting.recording import NO_STEP_TIMES, EndedEpisodes
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.core.learner.learner_group import LearnerGroup
+from jaxrl_stack.core.learner.recording_programs import RecordingPrograms
 from jaxrl_stack.core.rl_module.checks import BATCH_SIZE
 from jaxrl_stack.core.rl_module.functional import PureModule
 from jaxrl_stack.env.acting_settings import traced_settings
@@ -28,6 +30,7 @@ from jaxrl_stack.env.module_connectors import module_map_of
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.facts import HostFacts
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
+from jaxrl_stack.execution.iteration_record import ColumnOrder, IterationRecord, has_equal_bits
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.plans import plan_of
@@ -37,13 +40,18 @@ from jaxrl_stack.offline.module_inputs import spaces_without_env
 from jaxrl_stack.utils import counters, resources, schedules
 from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process
+from jaxrl_stack.utils.devices import host_view
 from jaxrl_stack.utils.profiling import shares_of_timers
 from jaxrl_stack.utils.traced_config import current_values
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.callbacks.utils import CallbackList
     from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.core.learner.minibatch_records import Recorder
+    from jaxrl_stack.core.learner.update_programs import UpdatePrograms
     from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 logger = logging.getLogger(__name__)
@@ -218,6 +226,35 @@ class HostDriver(LocalDriver):
             finally:
                 self.device_seconds += self.place.learner_seconds
                 self.place.learner_seconds = 0.0
+
+    @contextlib.contextmanager
+    def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
+        """Context in which a second program records each update of the learner; see `DeviceDriver.recording`.
+
+        Args:
+            recorder: Sizes of the records.
+
+        Yields:
+            The record; episodes are added at the end of the context.
+        """
+        learner = self.learner
+        assert learner is not None, "Learners in actors are refused before."
+        columns, update = None, self.plan.update
+        if update is not None and not self.module_map.is_multi_agent and self._can_sample_blocks():
+            num_envs = int(self.config.num_envs_per_env_runner) // len(learner.devices)
+            columns = ColumnOrder(num_envs, update.samples.num_steps, 1, {}, {})
+        recorded, num_episodes, programs = IterationRecord(columns), self.num_episodes, learner.programs
+
+        def add(record: dict[tuple[str, ...], np.ndarray], params: Any, trained: Any) -> None:
+            recorded.add_update(record)
+            recorded.is_exact &= has_equal_bits(*map(host_view, (params, trained)))
+
+        learner.programs = cast("UpdatePrograms", RecordingPrograms(learner, programs, recorder, add))
+        try:
+            yield recorded
+        finally:
+            learner.programs = programs
+            recorded.add_ended(self._log.last_episodes(), self.num_episodes - num_episodes)
 
     @property
     def lacks_env_runners(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

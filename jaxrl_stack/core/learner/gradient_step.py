@@ -72,10 +72,19 @@ class GradientStep:
         learner: The learner, whose hooks are looked up during tracing.
         trace_of: ``(metrics, params, optimizers) -> Trace``; fills in the parts that all steps of an update share.
         losses: The update's `Losses`, or the replay of their trace.
+        note_gradients: Called with the gradients before and after `Learner.postprocess_gradients`, while each step is
+            traced; None for no call.
     """
 
-    def __init__(self, learner: Learner, trace_of: Callable[..., Trace], losses: LossFunction):
+    def __init__(
+        self,
+        learner: Learner,
+        trace_of: Callable[..., Trace],
+        losses: LossFunction,
+        note_gradients: Callable[[ParamDict, ParamDict], None] | None = None,
+    ):
         self._learner = learner
+        self._note_gradients = note_gradients
         self._trace_of = trace_of
         self._losses = losses
 
@@ -111,8 +120,10 @@ class GradientStep:
             check_gradients(gradients, "compute_gradients", name)
             if learner.config.check_nans:
                 _log_finiteness(learner, trace.metrics, losses, gradients)
-            gradients = learner.postprocess_gradients(gradients)
+            computed, gradients = gradients, learner.postprocess_gradients(gradients)
             check_gradients(gradients, "postprocess_gradients", name)
+            if self._note_gradients is not None:
+                self._note_gradients(computed, gradients)
             learner.apply_gradients(gradients)
             return Carry(trace.params, outputs.rest, trace.optimizers), trace.metrics
 

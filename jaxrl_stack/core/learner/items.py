@@ -61,6 +61,10 @@ class RowForm:
         """Reshapes columns of items ``[m, ...]`` to the shapes that losses receive."""
         return items
 
+    def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
+        """Returns one row of each item ``[m, ...]``, at the indices `step`, ``[m]``, within the items."""
+        return items
+
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
         """``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""
         return jnp.ones(len(jax.tree.leaves(columns)[0]), bool)
@@ -114,6 +118,10 @@ class EnvStepForm(RowForm):
         """Returns items ``[m, A, ...]`` as rows ``[m * A, ...]``; the agents of a step are adjacent."""
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
+    def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
+        """Returns the row of one agent of each item ``[m, A, ...]``; shared observations are rows already."""
+        return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
+
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
         """``LOSS_MASK`` that is True everywhere, ``[m * A]``; shared observations have fewer entries."""
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
@@ -161,6 +169,15 @@ class ChunkForm:
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
         """Reshapes columns of items ``[m, ...]`` to the shapes that losses receive."""
         return items
+
+    def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
+        """Returns one step of each chunk ``[m, L, ...]``; columns without an axis of steps are left out."""
+        leading = (len(step), self.length)
+        return {
+            name: jax.tree.map(lambda x: x[jnp.arange(len(step)), step], own)
+            for name, own in items.items()
+            if name != Columns.STATE_IN and all(leaf.shape[:2] == leading for leaf in jax.tree.leaves(own))
+        }
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
         """``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""

@@ -944,7 +944,11 @@ class Learner(Checkpointable):
         if trace.row_counts is None:
             return reductions.masked_means(values, None if full else mask, trace.axis_name)
         # This microbatch's share of the means: shares are summed over microbatches, and later averaged over devices.
-        count = next(trace.row_counts[mid] for mid, known in trace.masks.items() if known is mask)
+        module_id = next(mid for mid, known in trace.masks.items() if known is mask)
+        count = trace.row_counts[module_id]
+        if trace.row_weights is not None:
+            weights = trace.row_weights[module_id].reshape(mask.shape)
+            values = {name: weights * x for name, x in values.items()}
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:

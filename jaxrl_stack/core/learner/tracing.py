@@ -37,6 +37,8 @@ class Trace:
         row_counts: Result of `gradient_step.row_counts`; None if the loss is not linear in means
             (`losses.loss_is_linear`).
         masks: ``LOSS_MASK`` of each module's minibatch.
+        row_weights: Weights of the rows of each module's minibatch in `Learner.masked_means`, float32 ``[rows]``; None
+            weights all rows equally.
         linearized: Linearization of the losses.
         losses: Result of `Learner.compute_losses`; None before.
         gradients: Reduced gradients, if they are known with the losses; else None.
@@ -54,6 +56,7 @@ class Trace:
     full_masks: list[jax.Array] = dataclasses.field(default_factory=list)
     row_counts: dict[ModuleID, jax.Array] | None = None
     masks: dict[ModuleID, jax.Array] = dataclasses.field(default_factory=dict)
+    row_weights: Mapping[ModuleID, jax.Array] | None = None
     linearized: LinearizedLosses | None = None
     losses: dict[ModuleID, Any] | None = None
     gradients: ParamDict | None = None

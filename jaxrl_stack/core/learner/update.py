@@ -19,6 +19,7 @@ from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, microbat
 from jaxrl_stack.core.learner.items import Form, Items, PackedItems, WholeItems, forms_of_batch
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.losses import Losses, TracedLosses, loss_is_linear
+from jaxrl_stack.core.learner.minibatch_records import NUM_MINIBATCHES, MinibatchRecords, Record, Recorder
 from jaxrl_stack.core.learner.minibatches import Batch, epoch_keys, in_parts, minibatch_index, minibatch_index_within
 from jaxrl_stack.core.learner.optimizers import as_vector
 from jaxrl_stack.core.learner.post_update import update_result
@@ -84,6 +85,21 @@ class RowsUpdate(NamedTuple):
     rows: dict[MetricKey, jax.Array]
 
 
+class RecordedUpdate(NamedTuple):
+    """Result of `Update.recorded`.
+
+    Attributes:
+        state: State after the update.
+        metrics: ``{(module_id, name): float32}``.
+        record: `Record` with leaves ``[num_minibatches, ...]``. The entry ``NUM_MINIBATCHES`` has the number that was
+            made, uint32 ``[1]``; records of further minibatches are zeros.
+    """
+
+    state: LearnerState
+    metrics: dict[MetricKey, jax.Array]
+    record: Any
+
+
 class Update:
     """Functions of an update that a `Learner` and drivers trace into their compiled programs.
 
@@ -126,6 +142,43 @@ class Update:
         Raises:
             ValueError: If columns do not match their layouts.
         """
+        arguments = (state, data, settings, timesteps, row_counts)
+        return self._update(*arguments, plan=plan, axis_name=axis_name, recorder=None)[:2]
+
+    def recorded(
+        self,
+        state: LearnerState,
+        data: Mapping[ModuleID, Block] | Mapping[ModuleID, Items],
+        settings: dict[str, Any],
+        timesteps: jax.Array,
+        row_counts: RowCounts | None = None,
+        *,
+        plan: UpdatePlan,
+        axis_name: str | None,
+        recorder: Recorder,
+    ) -> RecordedUpdate:
+        """Makes a whole update like `__call__`, and records its minibatches.
+
+        Args:
+            state, data, settings, timesteps, row_counts, plan, axis_name: See `__call__`.
+            recorder: Sizes of the records.
+        """
+        arguments = (state, data, settings, timesteps, row_counts)
+        return self._update(*arguments, plan=plan, axis_name=axis_name, recorder=recorder)
+
+    def _update(
+        self,
+        state: LearnerState,
+        data: Mapping[ModuleID, Block] | Mapping[ModuleID, Items],
+        settings: dict[str, Any],
+        timesteps: jax.Array,
+        row_counts: RowCounts | None,
+        *,
+        plan: UpdatePlan,
+        axis_name: str | None,
+        recorder: Recorder | None,
+    ) -> RecordedUpdate:
+        """Makes a whole update; without a recorder, the record is ()."""
         learner = self._learner
         blocks = {mid: own for mid, own in data.items() if isinstance(own, Block)}
         if blocks:
@@ -134,16 +187,25 @@ class Update:
             data = with_common_grouping(data, plan)
         started = self._started(state, {mid: own.batch for mid, own in data.items()}, settings, axis_name)
         items = {mid: self._items(mid, data[mid], plan) for mid in started.batch}
-        minibatches = _Minibatches(learner, items, plan, axis_name, row_counts)
+        minibatches = _Minibatches(learner, items, plan, axis_name, row_counts, recorder)
         losses = Losses(learner, started.trace_of, minibatches.forms)
         arguments = losses.arguments(started.state.params, started.rest, minibatches.shapes())
         traced = TracedLosses.of(losses, arguments, *jax.make_jaxpr(losses, return_shape=True)(*arguments))
         packed = {mid: PackedItems(own, traced.columns_read[mid]) for mid, own in items.items()}
-        step = GradientStep(learner, started.trace_of, traced.function)
-        carry, metrics = _over_minibatches(step, started, packed, minibatches)
+        records = None
+        if recorder is not None:
+            # Connectors of several agents may return batches that are ready for the loss.
+            num_columns = {mid: own.shape[1] for mid, own in data.items() if isinstance(own, Block)}
+            records = MinibatchRecords(learner, recorder, started.trace_of, minibatches.forms, items, num_columns)
+        step = GradientStep(
+            learner, started.trace_of, traced.function, None if records is None else records.note_gradients
+        )
+        carry, metrics, record = _over_minibatches(step, started, packed, minibatches, records)
         counted = minibatches.counted()
         has_rows = {mid: own.has_rows for mid, own in counted.items()}
-        return self._ended(started, carry, metrics, timesteps, axis_name, has_rows, counted)
+        return RecordedUpdate(
+            *self._ended(started, carry, metrics, timesteps, axis_name, has_rows, counted), record=record
+        )
 
     @property
     def trains_nothing(self) -> bool:
@@ -280,16 +342,55 @@ class Update:
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
         """
+        return self._stepped(state, batch, settings, timesteps, axis_name=axis_name, recorder=None)[0]
+
+    def recorded_step(
+        self,
+        state: LearnerState,
+        batch: Batch,
+        settings: dict[str, Any],
+        timesteps: Any,
+        *,
+        axis_name: str | None,
+        recorder: Recorder,
+    ) -> tuple[RowsUpdate, Record]:
+        """Makes an update like `step`, and records it like an update with one minibatch.
+
+        Args:
+            state, batch, settings, timesteps, axis_name: See `step`.
+            recorder: Sizes of the record.
+
+        Returns:
+            ``(result of the update, record with leaves [1, ...])``.
+        """
+        return self._stepped(state, batch, settings, timesteps, axis_name=axis_name, recorder=recorder)
+
+    def _stepped(
+        self,
+        state: LearnerState,
+        batch: Batch,
+        settings: dict[str, Any],
+        timesteps: Any,
+        *,
+        axis_name: str | None,
+        recorder: Recorder | None,
+    ) -> tuple[RowsUpdate, Any]:
+        """Makes an update with a single gradient step; without a recorder, the record is ()."""
         learner = self._learner
         state, batch, forms = self._connected_rows(state, batch, settings, timesteps, axis_name)
         started = self._started(state, batch, settings, axis_name)
         whole = {mid: WholeItems(forms[mid], columns) for mid, columns in started.batch.items()}
-        step = GradientStep(learner, started.trace_of, Losses(learner, started.trace_of, forms))
-        carry = Carry(started.state.params, started.rest, started.state.optimizers)
-        carry, logged = step(carry, whole, dict.fromkeys(whole))
+        records = None
+        if recorder is not None:
+            records = MinibatchRecords(learner, recorder, started.trace_of, forms, whole, {})
+        note_gradients = None if records is None else records.note_gradients
+        step = GradientStep(learner, started.trace_of, Losses(learner, started.trace_of, forms), note_gradients)
+        before, index = Carry(started.state.params, started.rest, started.state.optimizers), dict.fromkeys(whole)
+        carry, logged = step(before, whole, index)
+        record = () if records is None else records(before, carry, logged, whole, index)
         has_rows = _has_valid_rows(whole, axis_name)
         ended = self._ended(started, carry, logged.collect(), timesteps, axis_name, has_rows)
-        return RowsUpdate(*ended, logged.rows)
+        return RowsUpdate(*ended, logged.rows), jax.tree.map(lambda x: x[None], record)
 
     def evaluate(
         self,
@@ -495,6 +596,7 @@ class _Minibatches:
         learner: The learner.
         items: Items by module.
         plan, axis_name, row_counts: See `Update.__call__`.
+        recorder: See `Update.recorded`; None without records.
 
     Attributes:
         forms: Forms of the items, by module.
@@ -507,8 +609,10 @@ class _Minibatches:
         plan: UpdatePlan,
         axis_name: str | None,
         row_counts: RowCounts | None,
+        recorder: Recorder | None = None,
     ):
         self._items, self._plan, self._axis_name, self._row_counts = items, plan, axis_name, row_counts
+        self._recorder = recorder
         self.forms = {mid: own.form for mid, own in items.items()}
         # Items per minibatch and shard, and parts of a minibatch over which gradients are summed.
         self._sizes = {
@@ -534,6 +638,13 @@ class _Minibatches:
             plan.num_steps(own.num_items, own.form.rows_per_item) for mid, own in items.items() if mid not in valid
         ]
         return num_valid_minibatches(valid, self._sizes, plan.num_epochs, max(of_others, default=1), self._axis_name)
+
+    @property
+    def most(self) -> int:
+        """Upper bound of `number`, for records."""
+        if self._recorder is not None and self._recorder.most_minibatches is not None:
+            return self._recorder.most_minibatches
+        return max(self._plan.num_steps(own.num_items, own.form.rows_per_item) for own in self._items.values())
 
     def indices(self, state: LearnerState) -> Callable[[jax.Array], dict[ModuleID, jax.Array]]:
         """Returns the function from the index of a minibatch to the indices of its items.
@@ -588,8 +699,12 @@ class _Minibatches:
 
 
 def _over_minibatches(
-    step: GradientStep, started: _Started, packed: Mapping[ModuleID, PackedItems], minibatches: _Minibatches
-) -> tuple[Carry, Metrics]:
+    step: GradientStep,
+    started: _Started,
+    packed: Mapping[ModuleID, PackedItems],
+    minibatches: _Minibatches,
+    records: MinibatchRecords | None,
+) -> tuple[Carry, Metrics, Any]:
     """Makes a gradient step on each minibatch.
 
     Args:
@@ -597,57 +712,72 @@ def _over_minibatches(
         started: Inputs of the first step.
         packed: The items, by module.
         minibatches: Indices of the items of each minibatch.
+        records: Function that records each step; None without records.
 
     Returns:
-        ``(arrays after the last step, metrics of all steps)``.
+        ``(arrays after the last step, metrics of all steps, record of all steps or ())``.
     """
     number, index_of = minibatches.number, minibatches.indices(started.state)
     # A few parameters are carried through the loop as one vector, on which XLA works as a whole.
     vector, unpack = as_vector(started.state.params)
 
-    def body(carry: Carry, number: jax.Array) -> tuple[Carry, Metrics]:
+    def body(carry: Carry, number: jax.Array) -> tuple[Carry, Metrics, Any]:
         index = index_of(number)
-        carry, logged = step(carry._replace(params=unpack(carry.params)), packed, index)
-        return carry._replace(params=as_vector(carry.params)[0]), logged.collect()
+        before = carry._replace(params=unpack(carry.params))
+        carry, logged = step(before, packed, index)
+        record = () if records is None else records(before, carry, logged, packed, index)
+        return carry._replace(params=as_vector(carry.params)[0]), logged.collect(), record
 
     carry = Carry(vector, started.rest, started.state.optimizers)
-    carry, metrics = _scan(body, carry, number) if isinstance(number, int) else _scan_while(body, carry, number)
-    return carry._replace(params=unpack(carry.params)), metrics
+    if isinstance(number, int):
+        carry, metrics, record = _scan(body, carry, number)
+    else:
+        carry, metrics, record = _scan_while(body, carry, number, 0 if records is None else minibatches.most)
+    if records is not None:
+        record[(NUM_MINIBATCHES,)] = jnp.asarray(number, jnp.uint32)[None]
+    return carry._replace(params=unpack(carry.params)), metrics, record
 
 
-def _scan(body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: int) -> tuple[Any, Metrics]:
+def _scan(
+    body: Callable[[Any, jax.Array], tuple[Any, Metrics, Any]], carry: Any, num_steps: int
+) -> tuple[Any, Metrics, Any]:
     """Runs the minibatches of an update.
 
     Args:
-        body: ``(carry, index of the minibatch) -> (carry, metrics)``.
+        body: ``(carry, index of the minibatch) -> (carry, metrics, record)``.
         carry: Arrays before the first minibatch.
         num_steps: Number of minibatches.
 
     Returns:
-        ``(carry, metrics of all minibatches)``.
+        ``(carry, metrics of all minibatches, records [num_steps, ...])``.
     """
 
     def one_step(carry, number):
-        carry, metrics = body(carry, number)
-        return carry, Flat.of(metrics)
+        carry, metrics, record = body(carry, number)
+        return carry, (Flat.of(metrics), record)
 
-    carry, history = jax.lax.scan(one_step, carry, jnp.arange(num_steps, dtype=jnp.uint32))
-    return carry, jax.vmap(Flat.tree)(history).over_minibatches()
+    carry, (history, record) = jax.lax.scan(one_step, carry, jnp.arange(num_steps, dtype=jnp.uint32))
+    return carry, jax.vmap(Flat.tree)(history).over_minibatches(), record
 
 
 def _scan_while(
-    body: Callable[[Any, jax.Array], tuple[Any, Metrics]], carry: Any, num_steps: jax.Array
-) -> tuple[Any, Metrics]:
-    """Runs the minibatches like `_scan`, with a number that only the running program knows, uint32 of at least 1."""
+    body: Callable[[Any, jax.Array], tuple[Any, Metrics, Any]], carry: Any, num_steps: jax.Array, most: int
+) -> tuple[Any, Metrics, Any]:
+    """Runs the minibatches like `_scan`, with a number that only the running program knows, uint32 of at least 1.
+
+    Records have leaves ``[most, ...]``, where `most` is an upper bound of the number.
+    """
     once = traced_once(body, carry, jnp.uint32(0))
 
     def one_step(state):
-        number, carry, reduced = state
-        carry, metrics = once.call(carry, number)
-        return number + jnp.uint32(1), carry, Metrics.with_minibatch(reduced, metrics)
+        number, carry, reduced, records = state
+        carry, metrics, record = once.call(carry, number)
+        records = jax.tree.map(lambda all_of, own: all_of.at[number].set(own), records, record)
+        return number + jnp.uint32(1), carry, Metrics.with_minibatch(reduced, metrics), records
 
-    _, nothing = once.out
-    _, carry, reduced = jax.lax.while_loop(
-        lambda state: state[0] < num_steps, one_step, (jnp.uint32(0), carry, nothing.before_minibatches())
+    _, nothing, record = once.out
+    records = jax.tree.map(lambda x: jnp.zeros((most, *x.shape), x.dtype), record)
+    _, carry, reduced, records = jax.lax.while_loop(
+        lambda state: state[0] < num_steps, one_step, (jnp.uint32(0), carry, nothing.before_minibatches(), records)
     )
-    return carry, Metrics.after_minibatches(reduced, num_steps)
+    return carry, Metrics.after_minibatches(reduced, num_steps), records

@@ -63,7 +63,7 @@ class UpdatePrograms:
         key = ("rows", self._learner.num_connector_changes)
         if key not in self._compiled:
             learner = self._learner
-            self._compiled[key] = self._compile(
+            self._compiled[key] = self.compiled(
                 functools.partial(learner.pure_update.step, axis_name=learner.reduction_axis)
             )
         return self._compiled[key]
@@ -84,10 +84,11 @@ class UpdatePrograms:
             self.sizes_of_all_learners({}, {mid: shown(own) for mid, own in mapped[0].items()})
             update, axis_name = self._learner.pure_update, self._learner.reduction_axis
             function = functools.partial(update, plan=plan, axis_name=axis_name)
-            self._compiled[key] = self._compile(function, num_mapped=len(mapped) - 1)
+            self._compiled[key] = self.compiled(function, num_mapped=len(mapped) - 1)
         return self._compiled[key]
 
-    def _compile(self, function: Callable[..., Any], **sizes: int) -> UpdateProgram:
+    def compiled(self, function: Callable[..., Any], **sizes: int) -> UpdateProgram:
+        """Returns a new program of an update on this learner's devices; see `UpdateProgram`."""
         learner = self._learner
         keys = [ref for ref, leaf in learner.pure.rest.items() if is_key(leaf)]
         return UpdateProgram(function, learner.devices, learner.axis_name, key_refs=keys, **sizes)
