@@ -22,6 +22,7 @@ examples:
   jaxrl rewind results/RUN --to 41
   jaxrl verify results/RUN
   jaxrl diff results/RUN_A results/RUN_B
+  jaxrl inspect results/RUN --iteration 41
   jaxrl record results/RUN --episodes 500 --out data/cartpole
   jaxrl data data/cartpole
   jaxrl new env MyMaze
@@ -136,6 +137,16 @@ wrong in it, and where its time went.
 examples:
   jaxrl report results/RUN
   jaxrl report results/PPO_* --out seeds.html
+"""
+
+_INSPECT_EXAMPLES = """\
+The iteration is run again, bit for bit, from the nearest checkpoint before it. A loss of a row is its share of the loss
+of its minibatch: the mean over the rows is the loss.
+
+examples:
+  jaxrl inspect results/RUN --iteration 41
+  jaxrl inspect results/RUN --iteration 41 --out iteration_41.html
+  jaxrl inspect results/RUN --iteration 41 --rows 100 --format json
 """
 
 _NEW_EXAMPLES = """\
@@ -768,6 +779,19 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
     )
     report.add_argument("runs", nargs="+", metavar="RUN", help="directory of a run, or of several seeds of it")
     report.add_argument("--out", metavar="PATH", help="the file (default: report.html in the run's directory)")
+    inspect = add(
+        "inspect",
+        help="look into an iteration",
+        description="Runs an iteration again, and shows losses and gradient norms of its minibatches and layers, its "
+        "episodes, and the rows with the largest losses.",
+        epilog=_INSPECT_EXAMPLES,
+    )
+    inspect.add_argument("run", metavar="RUN", help="directory of a run with checkpoints")
+    inspect.add_argument("--iteration", type=_positive, metavar="N", required=True, help="number of the iteration")
+    inspect.add_argument("--rows", type=_positive, metavar="N", default=20, help="rows to show (default: 20)")
+    inspect.add_argument("--format", choices=("text", "json", "html"), help="(default: text, or the end of --out)")
+    inspect.add_argument("--out", metavar="PATH", help="the file (default: the terminal)")
+    _add_code(inspect)
 
 
 def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> None:

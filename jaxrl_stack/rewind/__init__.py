@@ -1,4 +1,4 @@
-"""Recomputation of a run's iterations, bit for bit: `rewind`, `verify` and `diff`."""
+"""Recomputation of a run's iterations, bit for bit: `rewind`, `verify`, `diff` and `inspect`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 from jaxrl_stack.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from jaxrl_stack.rewind.inspection import Inspection, inspect
     from jaxrl_stack.rewind.replay import before_iteration, recomputed, rewind
     from jaxrl_stack.rewind.verification import diff, verify
 
-__all__ = ["before_iteration", "diff", "recomputed", "rewind", "verify"]
+__all__ = ["Inspection", "before_iteration", "diff", "inspect", "recomputed", "rewind", "verify"]
 
-_MODULES = {"replay": ("before_iteration", "recomputed", "rewind"), "verification": ("diff", "verify")}
+_MODULES = {
+    "inspection": ("Inspection", "inspect"),
+    "replay": ("before_iteration", "recomputed", "rewind"),
+    "verification": ("diff", "verify"),
+}
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

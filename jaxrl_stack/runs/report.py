@@ -16,6 +16,7 @@ from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN, columns_of_agents
 from jaxrl_stack.runs.curves import RETURN, SECONDS, STEPS, axis_label, key_label
 from jaxrl_stack.runs.diagnoses import Finding, diagnoses
 from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.html_pages import html_page, html_section
 from jaxrl_stack.runs.plots import bands_by_agent, bands_of
 from jaxrl_stack.runs.run import Run, Runs, as_runs, grouped, settings_that_differ
 from jaxrl_stack.runs.statistics import counted
@@ -101,25 +102,15 @@ def report_html(
     heading = title or first.title
     sections = [
         _summary(runs, x, aggregate),
-        _section("Learning", _main_figure(runs, x, aggregate)),
-        _section("Findings", _findings(runs)),
-        _section("Video", _video(first.folder)),
-        _section("Measured while training", _small_figures(runs, x, aggregate)),
-        _section("Where the time went", _phases(first.history)),
-        _section("Settings", _settings(first, defaults)),
-        _section("Repeat it", _origin(first)),
+        html_section("Learning", _main_figure(runs, x, aggregate)),
+        html_section("Findings", _findings(runs)),
+        html_section("Video", _video(first.folder)),
+        html_section("Measured while training", _small_figures(runs, x, aggregate)),
+        html_section("Where the time went", _phases(first.history)),
+        html_section("Settings", _settings(first, defaults)),
+        html_section("Repeat it", _origin(first)),
     ]
-    body = "\n".join(filter(None, sections))
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(heading)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{html.escape(heading)}</h1>\n{body}\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _section(name: str, content: str) -> str:
-    return f"<section>\n<h2>{name}</h2>\n{content}\n</section>" if content else ""
+    return html_page(heading, "\n".join(filter(None, sections)))
 
 
 # ------------------------------------------------------------------------------------------------------------- parts
@@ -325,38 +316,3 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _json(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-_STYLE = """
-:root { color-scheme: light; --line: #dcdfe4; --soft: #5b6470; }
-* { box-sizing: border-box; }
-body { margin: 0; background: #f6f7f9; color: #1c2127; font: 16px/1.5 system-ui, sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 1.2rem 1rem 3rem; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: .3rem 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.1rem; margin: 0 0 .8rem; }
-section, .tiles { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 1rem; margin: 1rem 0; }
-.when { color: var(--soft); margin: 0; overflow-wrap: anywhere; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(125px, 1fr)); gap: .8rem; }
-.tiles b { display: block; font-size: 1.35rem; }
-.tiles span { color: var(--soft); font-size: .82rem; }
-.grid { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)); gap: .8rem; }
-figure { margin: 0; }
-figure.main { max-width: 760px; margin: 0 auto; }
-figure > svg { display: block; width: 100%; height: auto; }
-.video img, .video video { display: block; max-width: 100%; height: auto; margin: 0 auto; border-radius: 6px; }
-.findings { list-style: none; margin: 0; padding: 0; }
-.findings li { border-left: 4px solid; padding: .2rem 0 .2rem .8rem; margin: .6rem 0; overflow-wrap: anywhere; }
-.findings .problem { border-color: #d55e00; }
-.findings .hint { border-color: #e69f00; }
-.bar { display: flex; height: 1.4rem; border-radius: 6px; overflow: hidden; }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; padding: 0; margin: .6rem 0; }
-.legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: 3px; margin-right: .4rem; }
-.table { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; }
-th, td { text-align: left; vertical-align: top; padding: .3rem .6rem .3rem 0; border-top: 1px solid var(--line); }
-td { min-width: 4.5rem; overflow-wrap: anywhere; font-family: ui-monospace, monospace; font-size: .84rem; }
-td:first-child { min-width: 8.5rem; }
-pre { background: #f0f2f5; border-radius: 6px; padding: .7rem; margin: .4rem 0; font-size: .84rem;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
-summary { cursor: pointer; }
-"""

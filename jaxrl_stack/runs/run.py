@@ -20,6 +20,7 @@ from jaxrl_stack.runs.writers import CONFIG_FILE, as_json
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.rewind.inspection import Inspection
 
 # Settings in which runs of one group may differ: they say nothing about what is learned.
 _NOT_COMPARED = {"seed", "log_level", "compilation_cache_dir", "loggers", *WITHOUT_FOLDER}
@@ -111,6 +112,24 @@ class Run:
         # By name: that package imports algorithms, which import this module.
         replay = importlib.import_module("jaxrl_stack.rewind.replay")
         return replay.recomputed(self, iteration, config=config, allow=allow, evaluations=evaluations).algorithm
+
+    def inspect(
+        self, iteration: int, *, num_rows: int = 20, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
+    ) -> Inspection:
+        """Runs an iteration again, bit for bit, and records its minibatches, episodes and rows with large losses.
+
+        Args:
+            iteration: Number of the iteration, from 1.
+            num_rows: Number of rows with large losses that each minibatch records.
+            config, allow: See `at`.
+
+        Raises:
+            NotRecomputableError: See `at`.
+            ValueError: If learners or environments are in actors, or a file of the run has changed.
+        """
+        # By name, as in `at`.
+        inspection = importlib.import_module("jaxrl_stack.rewind.inspection")
+        return inspection.inspect_run(self, iteration, num_rows=num_rows, config=config, allow=allow)
 
     @property
     def algorithm(self) -> str | None:

@@ -1,0 +1,36 @@
+"""``jaxrl inspect``: runs an iteration of a run again, and shows its losses, gradients and episodes."""
+
+from __future__ import annotations
+
+import argparse
+import pathlib
+
+from jaxrl_stack.cli.common import CliError, wrong_input
+from jaxrl_stack.cli.rewind import code_of
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the inspection, or writes it to a file.
+
+    Raises:
+        CliError: If the run or the iteration does not exist, or cannot be run again.
+    """
+    from jaxrl_stack.runs.run import Run
+
+    end = pathlib.Path(arguments.out or "").suffix.lower()
+    form = arguments.format or {".html": "html", ".htm": "html", ".json": "json"}.get(end, "text")
+    if form == "html" and not arguments.out:
+        raise CliError("--format html: a page needs a file. Add --out inspection.html.")
+    with wrong_input(f"RUN {arguments.run}"):
+        found = Run.read(arguments.run)
+    with wrong_input():
+        inspection = found.inspect(arguments.iteration, num_rows=arguments.rows, **code_of(arguments))
+    text = {"text": inspection.__repr__, "json": inspection.to_json, "html": inspection.to_html}[form]()
+    if arguments.out:
+        target = pathlib.Path(arguments.out)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(f"{text}\n", encoding="utf-8")
+        print(f"Inspection: {arguments.out}")
+    else:
+        print(text)
+    return 0

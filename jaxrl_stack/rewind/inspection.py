@@ -1,0 +1,700 @@
+"""Inspection of one iteration: losses and gradients of its minibatches, its episodes, and rows with large losses.
+
+::
+
+    inspection = Run.read("results/RUN").inspect(41)    # iteration 41, run again and recorded
+    print(inspection)
+    inspection.minibatch(3).layers                      # gradient norms of a minibatch by layer
+    inspection.rows(5)                                  # the 5 rows with the largest losses
+    inspection.to_html("iteration_41.html")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import html
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from jaxrl_stack.core import ALL_MODULES
+from jaxrl_stack.core.learner.losses import loss_is_linear
+from jaxrl_stack.core.learner.minibatch_records import (
+    APPLIED_GRADIENT,
+    COLUMN,
+    GRADIENT,
+    METRIC,
+    PARAMETER,
+    ROW,
+    ROW_MEAN,
+    STEP,
+    Recorder,
+)
+from jaxrl_stack.rewind.replay import before_iteration
+from jaxrl_stack.runs.html_pages import html_page, html_section
+from jaxrl_stack.runs.tables import formatted_table
+from jaxrl_stack.runs.terminal import number_text
+from jaxrl_stack.runs.writers import as_json
+from jaxrl_stack.utils.fingerprints import FINGERPRINT, fingerprint_of
+from jaxrl_stack.utils.optional_packages import optional_import
+
+if TYPE_CHECKING:
+    import pandas
+
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.core.learner.learner import Learner
+    from jaxrl_stack.execution.iteration_record import IterationRecord
+    from jaxrl_stack.runs.history import History
+    from jaxrl_stack.runs.run import Run
+
+NUM_ROWS = 20
+_MAX_LINES = 20
+_MAX_SHOWN = 4
+"""Numbers of an observation that tables show."""
+_NUMBERS = ("minibatch", "update", "epoch")
+_METRICS = ("total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss", "qf_loss", "td_error_mean")
+"""Metrics in the tables of minibatches, if they exist; `MinibatchNumbers.metrics` has all."""
+_OF_ROWS = ("actions", "rewards", "advantages", "value_targets", "vf_preds", "weights", "terminateds", "obs")
+"""Columns of train batches that pages show; tables have all."""
+
+
+_PLACE = ("device", "shard", "row", "sequence_step", "env", "step", "agent_slot")
+"""Columns of the place of a row in its batch."""
+
+
+class Table(Sequence[Mapping[str, Any]]):
+    """Table of an inspection: a sequence of rows, ``{column: value}``. ``print(table)`` shows its first rows.
+
+    Args:
+        rows: The rows. A row may lack columns.
+        empty: Text of a table without rows.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]], empty: str = "No rows."):
+        self._rows, self._empty = list(rows), empty
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Table: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return Table(self._rows[index], self._empty) if isinstance(index, slice) else self._rows[index]
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(dict.fromkeys(name for row in self._rows for name in row))
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Returns a DataFrame with a line for each row.
+
+        Raises:
+            ImportError: Without pandas.
+        """
+        pandas = optional_import("pandas", purpose="to_pandas()", install="pandas")
+        return pandas.DataFrame(self._rows, columns=self.columns)
+
+    def with_columns(self, names: Sequence[str]) -> Table:
+        """Returns the table with some of its columns."""
+        return Table([{name: row[name] for name in names if name in row} for row in self._rows], self._empty)
+
+    def formatted(self, format: str = "text", max_lines: int | None = _MAX_LINES) -> str:
+        """Returns the table as "text", "md", "html" or "latex", with at most `max_lines` rows (None: all)."""
+        if not self._rows:
+            return f"<p>{html.escape(self._empty)}</p>" if format == "html" else self._empty
+        shown = self._rows if max_lines is None else self._rows[:max_lines]
+        cells = [[_cell(row.get(name)) for name in self.columns] for row in shown]
+        left_out = len(self._rows) - len(shown)
+        notes = [f"{left_out} more rows. Use .to_pandas(), or index the table."] if left_out else []
+        return formatted_table(self.columns, cells, format, notes)
+
+    def __repr__(self) -> str:
+        return self.formatted()
+
+    def _repr_html_(self) -> str:
+        return self.formatted("html")
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class MinibatchNumbers:
+    """Numbers of one minibatch.
+
+    Attributes:
+        minibatch: Index of the minibatch in the iteration.
+        update: Index of its update in the iteration.
+        epoch: Index of its pass over the batch of the update.
+        metrics: ``{module_id: {metric: number}}``, as the learner logs them.
+        gradient_norm: Euclidean norm of the gradients of all parameters.
+        applied_gradient_norm: The same after clipping, and other changes in `Learner.postprocess_gradients`.
+        layers: Table of the layers: norms of the gradients before and after clipping, of the parameters, and of the
+            step relative to the parameters.
+        rows: Table of the rows with the largest losses, largest first; see `Inspection.rows`.
+    """
+
+    minibatch: int
+    update: int
+    epoch: int
+    metrics: dict[str, dict[str, float]]
+    gradient_norm: float
+    applied_gradient_norm: float
+    layers: Table
+    rows: Table
+
+    def __repr__(self) -> str:
+        metrics = Table(
+            [{"module": mid, "metric": n, "value": v} for mid, own in self.metrics.items() for n, v in own.items()]
+        )
+        head = (
+            f"Minibatch {self.minibatch} (update {self.update}, epoch {self.epoch}): gradient norm "
+            f"{number_text(self.gradient_norm)}, {number_text(self.applied_gradient_norm)} after clipping"
+        )
+        tables = [metrics.formatted(max_lines=None), self.layers.formatted(max_lines=None), repr(_short(self.rows))]
+        return "\n\n".join([head, *tables])
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the numbers as plain JSON types."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return as_json({name: list(value) if isinstance(value, Table) else value for name, value in own.items()})
+
+
+class Inspection:
+    """Numbers of one iteration; ``print(inspection)`` shows them as text.
+
+    Args:
+        iteration: Number of the iteration, from 1.
+        title: Name of the run.
+        numbers: Numbers of the minibatches.
+        episodes: Ended episodes, see `episodes`.
+        num_rows: Number of rows with large losses that each minibatch has recorded.
+        notes: Remarks for readers, one sentence each.
+        frames_of: Function from the index of an episode to its frames; None without frames.
+        fps: Frames per second.
+
+    Attributes:
+        iteration, notes: See above.
+        episodes: Table of the episodes that ended in the iteration: ``env`` (index of the environment) and ``end``
+            (step of the iteration) on JAX environments, ``length`` and ``return``, and the agents' parts of the return.
+    """
+
+    def __init__(
+        self,
+        iteration: int,
+        title: str,
+        numbers: Sequence[MinibatchNumbers],
+        episodes: Sequence[Mapping[str, Any]],
+        num_rows: int,
+        notes: Sequence[str],
+        frames_of: Callable[[int], Iterator[np.ndarray]] | None = None,
+        fps: float = 30.0,
+    ):
+        self._frames_of, self._fps = frames_of, fps
+        self.iteration, self.notes = iteration, list(notes)
+        self.episodes = Table(episodes, "No episode ended in this iteration.")
+        self._title, self._numbers, self._num_rows = title, list(numbers), num_rows
+
+    @property
+    def minibatches(self) -> Table:
+        """Table of the minibatches: index, update and epoch, gradient norms, and the metrics of the modules."""
+        rows = []
+        for own in self._numbers:
+            metrics = {self._column(mid, n): v for mid, by_name in own.metrics.items() for n, v in by_name.items()}
+            norms = {"gradient_norm": own.gradient_norm, "applied_gradient_norm": own.applied_gradient_norm}
+            rows.append({"minibatch": own.minibatch, "update": own.update, "epoch": own.epoch, **norms, **metrics})
+        return Table(rows, "The iteration made no update.")
+
+    def minibatch(self, index: int) -> MinibatchNumbers:
+        """Returns the numbers of a minibatch.
+
+        Args:
+            index: Index of the minibatch in the iteration, from 0.
+
+        Raises:
+            IndexError: If the iteration has no such minibatch.
+        """
+        if not 0 <= index < len(self._numbers):
+            have = f"has minibatches 0 to {len(self._numbers) - 1}" if self._numbers else "made no update"
+            raise IndexError(f"minibatch({index}): iteration {self.iteration} {have}.")
+        return self._numbers[index]
+
+    def rows(self, n: int | None = None) -> Table:
+        """Returns the rows with the largest losses in the iteration, each row once, with its largest loss.
+
+        The mean of the losses of a minibatch's rows is its loss.
+
+        Args:
+            n: Number of rows; None for the number that each minibatch has recorded.
+
+        Returns:
+            Table with the ``module``, the ``minibatch`` and the ``loss`` of the largest loss, the place of the row, and
+            the columns of the train batch. The place is ``env`` (index of the environment) and ``step`` (of the samples
+            of the update) for sampled rows, and ``agent_slot`` if a module has several agents. Otherwise it is ``row``,
+            the index in the batch of a device and shard, and ``sequence_step`` in sequences.
+
+        Raises:
+            ValueError: If fewer rows were recorded.
+        """
+        n = self._num_rows if n is None else n
+        if n > self._num_rows:
+            raise ValueError(
+                f"rows(n={n}): minibatches recorded {self._num_rows} rows. Use inspect(..., num_rows={n}).rows(n={n})."
+            )
+        largest: dict[Any, Mapping[str, Any]] = {}
+        for own in self._numbers:
+            for row in own.rows:
+                # Updates from replay draw other rows for each update.
+                identity = (own.update, *(row.get(name) for name in ("module", *_PLACE)))
+                if identity not in largest or _order(row["loss"]) < _order(largest[identity]["loss"]):
+                    largest[identity] = row
+        found = sorted(largest.values(), key=lambda row: _order(row["loss"]))[:n]
+        return Table(found, "No losses of rows.")
+
+    def layers(self) -> Table:
+        """Returns a table of the layers: means over the minibatches, and the largest gradient norm."""
+        by_layer: dict[str, list[Mapping[str, Any]]] = {}
+        for own in self._numbers:
+            for row in own.layers:
+                by_layer.setdefault(row["layer"], []).append(row)
+        rows = []
+        for layer, of_minibatches in by_layer.items():
+            means = {
+                name: float(np.mean([row[name] for row in of_minibatches]))
+                for name in of_minibatches[0]
+                if name != "layer"
+            }
+            most = float(np.max([row["gradient_norm"] for row in of_minibatches]))
+            rows.append({"layer": layer, **means, "gradient_norm_max": most})
+        return Table(rows, "The iteration made no update.")
+
+    def frames(self, episode: int) -> list[np.ndarray]:
+        """Returns the frames of an episode, uint8 ``[H, W, 3]``, before each of its steps in this iteration.
+
+        JAX environments that implement ``render`` have frames. Large states are recorded for the first environments
+        only, so that other episodes have no frames.
+
+        Args:
+            episode: Index in `episodes`.
+
+        Returns:
+            The frames; [] if none were recorded.
+        """
+        if not 0 <= episode < len(self.episodes):
+            raise IndexError(f"frames({episode}): iteration {self.iteration} has {len(self.episodes)} ended episodes.")
+        return [] if self._frames_of is None else list(self._frames_of(episode))
+
+    def video(self, path: str | os.PathLike[str], episode: int) -> Path:
+        """Writes the `frames` of an episode as ``.mp4``, ``.webm`` or ``.gif``; returns the path.
+
+        Raises:
+            ValueError: If the episode has no frames, or the path has another end.
+            ImportError: If Pillow is not installed, and a gif is to be written.
+        """
+        from jaxrl_stack.videos.encoding import write_video
+
+        frames = self.frames(episode)
+        if not frames:
+            raise ValueError(f"video(episode={episode}): no frames were recorded. Give the JAX environment a render().")
+        return write_video([_even(frame) for frame in frames], path, self._fps)
+
+    # ---------------------------------------------------------------------------------------------------------- views
+
+    def _videos(self) -> str:
+        """HTML of the episodes with the lowest and the highest return, if they have frames."""
+        from jaxrl_stack.videos.video import player
+
+        order = sorted(range(len(self.episodes)), key=lambda i: self.episodes[i]["return"])
+        shown = []
+        for name, episode in dict(zip(("lowest", "highest"), (*order[:1], *order[:0:-1][:1]), strict=False)).items():
+            text = f"The episode with the {name} return, {number_text(self.episodes[episode]['return'])}"
+            with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ImportError, ValueError):
+                written = self.video(Path(folder) / "episode.gif", episode)
+                shown.append(f"<figure>{player(written, text)}<figcaption>{text}</figcaption></figure>")
+        return f'<div class="grid">{"".join(shown)}</div>' if shown else ""
+
+    def _column(self, module_id: str, name: str) -> str:
+        modules = {mid for own in self._numbers for mid in own.metrics}
+        return name if len(modules) == 1 else f"{module_id}/{name}"
+
+    def _main_columns(self) -> Table:
+        """Table of the minibatches with the most important columns."""
+        table = self.minibatches
+        names = [*_NUMBERS, "gradient_norm", "applied_gradient_norm"]
+        metrics = [name for name in table.columns if name.rpartition("/")[2] in _METRICS]
+        metrics.sort(key=lambda name: _METRICS.index(name.rpartition("/")[2]))
+        return table.with_columns([*names, *metrics])
+
+    def _sections(self) -> dict[str, Table]:
+        return {
+            "Minibatches": self._main_columns(),
+            "Layers": self.layers(),
+            "Episodes": self.episodes,
+            "Rows with the largest losses": _short(self.rows()),
+        }
+
+    @property
+    def title(self) -> str:
+        """Title of the pages."""
+        return f"{self._title}, iteration {self.iteration}"
+
+    def __repr__(self) -> str:
+        parts = [self.title, *self.notes]
+        return "\n\n".join([*parts, *(f"{name}\n{table}" for name, table in self._sections().items())])
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        parts = "".join(f"<h4>{name}</h4>{table._repr_html_()}" for name, table in self._sections().items())
+        return f"<h3>{html.escape(self.title)}</h3>{notes}{parts}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns everything as plain JSON types; NaN and infinities become None."""
+        tables = {"layers": self.layers(), "episodes": self.episodes, "rows": self.rows()}
+        return {
+            "title": self._title,
+            "iteration": self.iteration,
+            "notes": self.notes,
+            "minibatches": [own.as_dict() for own in self._numbers],
+            **{name: as_json(list(table)) for name, table in tables.items()},
+        }
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Returns everything as JSON; writes it to `path`, if that is given."""
+        return _written(json.dumps(self.as_dict(), indent=1), path)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Returns a page that needs no server and no network; writes it to `path`, if that is given.
+
+        Figures need matplotlib, ``pip install 'jaxrl-stack[plots]'``; the page leaves them out without it.
+        """
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        parts = [html_section("Notes", notes), html_section("Losses and gradients", _figures(self.minibatches))]
+        for name, table in self._sections().items():
+            content = f'<div class="table">{table.formatted("html", max_lines=None)}</div>'
+            content += self._videos() if table is self.episodes else ""
+            parts.append(html_section(name, content))
+        return _written(html_page(self.title, "\n".join(filter(None, parts))), path)
+
+
+def inspect(algorithm: Algorithm, num_training_steps: int | None = None, *, num_rows: int = NUM_ROWS) -> Inspection:
+    """Trains an algorithm for one iteration, and records its minibatches.
+
+    A second program records each update before the program of training makes it. So the algorithm is afterwards exactly
+    where `Algorithm.train` would have led. The iteration takes at least twice the time, and the memory of a second
+    training state with its replay buffer.
+
+    Args:
+        algorithm: The algorithm before the iteration. Its learner and its environments must be in this process.
+        num_training_steps: Number of training steps of a recorded iteration that is repeated,
+            ``num_training_step_calls_per_iteration`` in its result; None for the algorithm's own end of iterations.
+        num_rows: Number of rows with large losses that each minibatch records.
+
+    Raises:
+        ValueError: If learners or environments are in actors or joined processes, or ``disable_jit`` is set.
+        TypeError: If `algorithm` is a population.
+    """
+    if num_rows < 1:
+        raise ValueError(f"num_rows={num_rows} must be at least 1.")
+    _check(algorithm)
+    driver: Any = algorithm.driver
+    with driver.recording(Recorder(num_rows)) as recorded:
+        if num_training_steps is None:
+            algorithm.train()
+        else:
+            algorithm._repeat_iteration(num_training_steps)
+    return _inspection(algorithm, recorded, num_rows)
+
+
+def inspect_run(
+    run: Run,
+    iteration: int,
+    *,
+    num_rows: int = NUM_ROWS,
+    config: AlgorithmConfig | None = None,
+    allow: Iterable[Any] = (),
+) -> Inspection:
+    """Inspects an iteration of a run; see `Run.inspect`."""
+    if (num_members := run.origin.get("num_members") or 1) > 1:
+        raise ValueError(
+            f"{run.folder or run.name}: is one of {num_members} members of a population, and a member by itself has "
+            f"other bits. Train it as a run of its own, config.debugging(seed=...), and inspect that."
+        )
+    algorithm, num_training_steps = before_iteration(run, iteration, config=config, allow=allow)
+    try:
+        inspection = inspect(algorithm, num_training_steps, num_rows=num_rows)
+        learner = algorithm.learner_group.local_learner
+        if learner is not None and _differs(run.history, iteration, fingerprint_of(learner.state.params)):
+            inspection.notes.append(
+                f"The recomputed iteration {iteration} differs from the recorded one. See jaxrl verify {run.folder}."
+            )
+    finally:
+        algorithm.stop()
+    return inspection
+
+
+def _differs(history: History, iteration: int, present: Mapping[str, int]) -> bool:
+    """Whether the history has another fingerprint for an iteration."""
+    columns = {part: f"{FINGERPRINT}/{part}" for part in present}
+    if not all(column in history for column in columns.values()):
+        return False
+    row = np.flatnonzero(history["training_iteration"] == iteration)[-1]
+    recorded = {part: float(history[column][row]) for part, column in columns.items()}
+    return any(math.isfinite(number) and int(number) != present[part] for part, number in recorded.items())
+
+
+def _check(algorithm: Algorithm) -> None:
+    """Refuses algorithms whose updates cannot be recorded."""
+    if not hasattr(algorithm, "learner_group"):
+        raise TypeError(
+            f"inspect() takes an Algorithm, not a {type(algorithm).__name__}. A member by itself has other bits: train "
+            f"it as a run of its own, config.debugging(seed=...).build_algo(), and inspect that."
+        )
+    config = algorithm.config
+    actors = {"num_learners": config.num_learners, "num_env_runners": config.num_sampling_actors}
+    for name, number in actors.items():
+        if number:
+            method = name.removeprefix("num_")
+            raise ValueError(
+                f"inspect() with {name}={number}: updates of actors are not recorded. Set {method}({name}=0)."
+            )
+    if config.disable_jit:
+        raise ValueError(
+            "inspect() with disable_jit=True: only compiled updates are recorded. Set debugging(disable_jit=False)."
+        )
+    learner = algorithm.learner_group.local_learner
+    if learner is not None and learner.num_devices > len(learner.devices):
+        raise ValueError(
+            "inspect() in joined processes: a process sees only its own rows. Run it without distributed.initialize()."
+        )
+
+
+def _inspection(algorithm: Algorithm, recorded: IterationRecord, num_rows: int) -> Inspection:
+    learner = algorithm.learner_group.local_learner
+    assert learner is not None, "Learners in actors are refused before."
+    numbers = list(_numbers(algorithm, recorded, num_rows))
+    episodes = []
+    for own in recorded.episodes:
+        known = {"env": own.env, "end": own.time, "length": own.length, "return": own.episode_return}
+        parts = {f"return of {agent}": part for agent, part in own.agent_returns.items()}
+        episodes.append({name: value for name, value in (known | parts).items() if value is not None})
+    notes = list(_notes(learner, recorded, numbers))
+    title, env, drawings = type(algorithm).__name__, algorithm.config.env, recorded.drawings
+    title = f"{title} on {env}" if isinstance(env, str) else title
+    arguments = (algorithm.iteration, title, numbers, episodes, num_rows, notes)
+    if drawings is None:
+        return Inspection(*arguments)
+    num_envs = int(algorithm.config.num_envs_per_env_runner) // learner.num_devices
+
+    def frames_of(index: int) -> Iterator[np.ndarray]:
+        own = recorded.episodes[index]
+        assert own.time is not None and own.env is not None, "Episodes of the device have places."
+        return drawings.frames(own.env, num_envs, range(max(0, own.time - own.length + 1), own.time + 1))
+
+    return Inspection(*arguments, frames_of, drawings.fps)
+
+
+def _notes(learner: Learner, recorded: IterationRecord, numbers: Sequence[MinibatchNumbers]) -> Iterator[str]:
+    name = type(learner).__name__
+    if not numbers:
+        yield "The iteration made no update: it only sampled, or no module is trained."
+    elif not loss_is_linear(learner):
+        yield (
+            f"No losses of rows: {name} does not declare its loss a sum of means over rows (loss_is_linear_in_means = "
+            f"False), of which each row has a share. The numbers of minibatches are complete."
+        )
+    elif (share := _unexplained(recorded)) > 1e-3:
+        yield (
+            f"The losses of rows leave {share:.2g} of the loss out. Compute all means of {name}'s loss with "
+            f"self.masked_means(), or set loss_is_linear_in_means = False."
+        )
+    if not recorded.is_exact:
+        yield (
+            "The recording program rounds differently from the program of training: its numbers may differ in the last "
+            "digits. The algorithm has the parameters of the program of training."
+        )
+    if recorded.num_other_episodes:
+        yield (
+            f"{recorded.num_other_episodes} more episodes ended. Set reporting(metrics_num_episodes_for_smoothing=...) "
+            f"to the number of episodes of an iteration to see all."
+        )
+
+
+def _unexplained(recorded: IterationRecord) -> float:
+    """Largest part of a minibatch's loss that the losses of its rows do not contain, relative to the loss."""
+    most = 0.0
+    for record in recorded.updates:
+        for path, means in record.items():
+            if path[0] == ROW_MEAN:
+                loss = record[METRIC, path[1], "total_loss"]
+                difference = np.abs(means - loss) / np.maximum(np.abs(loss), 1.0)
+                most = max(most, float(np.max(difference, initial=0.0, where=np.isfinite(difference))))
+    return most
+
+
+def _numbers(algorithm: Algorithm, recorded: IterationRecord, num_rows: int) -> Iterator[MinibatchNumbers]:
+    """Numbers of the minibatches of an iteration."""
+    num_epochs = int(getattr(algorithm.config, "num_epochs", None) or 1)
+    number = 0
+    for update, record in enumerate(recorded.updates):
+        first = next(iter(record.values()))
+        rows = _rows(record, recorded, num_rows)
+        num_minibatches = first.shape[1]
+        for i in range(num_minibatches):
+            metrics: dict[str, dict[str, float]] = {}
+            for (kind, module_id, *name), leaf in record.items():
+                if kind == METRIC:
+                    metrics.setdefault(module_id, {})["/".join(name)] = float(leaf[0, i])
+            norms = {
+                name: {path[1]: float(leaf[0, i]) for path, leaf in record.items() if path[0] == name}
+                for name in (GRADIENT, APPLIED_GRADIENT, STEP, PARAMETER)
+            }
+            # The learner logs total losses last; readers look for them first.
+            metrics = {mid: {**_first("total_loss", own), **own} for mid, own in metrics.items()}
+            own = [{"module": row["module"], "minibatch": number, **row} for row in rows[i]]
+            yield MinibatchNumbers(
+                number,
+                update,
+                i * num_epochs // num_minibatches,
+                {mid: own for mid, own in metrics.items() if mid != ALL_MODULES} | _first(ALL_MODULES, metrics),
+                _total(norms[GRADIENT].values()),
+                _total(norms[APPLIED_GRADIENT].values()),
+                Table(_layers(norms)),
+                Table(own, "No losses of rows."),
+            )
+            number += 1
+
+
+def _first(name: str, of: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: of[name]} if name in of else {}
+
+
+def _layers(norms: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """Rows of the table of layers; a layer has the parameters with the same path except its last part."""
+    by_layer: dict[str, list[str]] = {}
+    for ref in norms[GRADIENT]:
+        by_layer.setdefault(ref.rpartition("/")[0] or ref, []).append(ref)
+    rows = []
+    for layer, refs in by_layer.items():
+        total = {name: _total(own[ref] for ref in refs) for name, own in norms.items()}
+        relative = total[STEP] / total[PARAMETER] if total[PARAMETER] else math.nan
+        gradients = {"gradient_norm": total[GRADIENT], "applied_gradient_norm": total[APPLIED_GRADIENT]}
+        rows.append({"layer": layer, **gradients, "parameter_norm": total[PARAMETER], "relative_step": relative})
+    return rows
+
+
+def _total(norms: Any) -> float:
+    """Euclidean norm of parts with these norms."""
+    return math.sqrt(sum(norm * norm for norm in norms))
+
+
+def _rows(
+    record: Mapping[tuple[str, ...], np.ndarray], recorded: IterationRecord, num_rows: int
+) -> list[list[dict[str, Any]]]:
+    """Rows of each minibatch of an update, at most `num_rows`, largest loss first."""
+    num_minibatches = next(iter(record.values())).shape[1]
+    found: list[list[dict[str, Any]]] = [[] for _ in range(num_minibatches)]
+    for mid in dict.fromkeys(path[1] for path in record if path[0] == ROW):
+        leaves = {path[2:]: leaf for path, leaf in record.items() if path[:2] == (ROW, mid)}
+        num_devices, _, number = leaves[("loss",)].shape
+        for i, d, k in np.ndindex(num_minibatches, num_devices, number):
+            of_row = {path: leaf[d, i, k] for path, leaf in leaves.items()}
+            if of_row[("is_valid",)]:
+                place = _place(mid, of_row, d, num_devices, recorded)
+                columns = {
+                    "/".join(path[1:]): value for path, value in of_row.items() if path[0] == COLUMN and path[1:]
+                }
+                known = [name for name in _OF_ROWS if name in columns]
+                columns = {name: columns[name] for name in [*known, *(name for name in columns if name not in known)]}
+                found[i].append({"module": mid, "loss": float(of_row[("loss",)]), **place, **columns})
+    return [sorted(rows, key=lambda row: _order(row["loss"]))[:num_rows] for rows in found]
+
+
+def _place(
+    module_id: str, row: Mapping[tuple[str, ...], Any], device: int, num_devices: int, recorded: IterationRecord
+) -> dict[str, int]:
+    """Place of a row: its environment and step, or its index in the batch."""
+    order = recorded.columns
+    if ("time",) not in row or order is None:
+        part = {"device": device} if num_devices > 1 else {}
+        part |= {"shard": shard} if (shard := int(row[("shard",)])) else {}
+        sequence_step = {"sequence_step": int(row[("step",)])} if ("step",) in row else {}
+        return {**part, "row": int(row[("item",)]), **sequence_step}
+    share, slot, env = order.place(module_id, int(row[("column",)]))
+    slots = {"agent_slot": slot} if order.num_slots.get(module_id, 1) > 1 else {}
+    step = share * order.num_steps + int(row[("time",)])
+    return {"env": device * order.num_envs + env, "step": step, **slots}
+
+
+def _short(rows: Table) -> Table:
+    """Table of rows with the columns that readers look at first."""
+    shown = [
+        name
+        for name in rows.columns
+        if name in ("module", "minibatch", "loss", *_PLACE) or name.partition("/")[0] in _OF_ROWS
+    ]
+    if len({row["module"] for row in rows}) == 1:
+        shown.remove("module")
+    return rows.with_columns(shown)
+
+
+def _order(loss: float) -> float:
+    """Sorting key of losses, largest first; NaN comes before all numbers."""
+    return -math.inf if math.isnan(loss) else -loss
+
+
+def _cell(value: Any) -> str:
+    """Text of a value in a table."""
+    if value is None:
+        return ""
+    if isinstance(value, np.ndarray) and value.ndim:
+        shown = [_cell(one) for one in value.reshape(-1)[:_MAX_SHOWN]]
+        return f"[{', '.join([*shown, '…'] if value.size > _MAX_SHOWN else shown)}]"
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer | str):
+        return str(value)
+    return number_text(float(value)) if math.isfinite(value) else str(float(value))
+
+
+def _even(frame: np.ndarray) -> np.ndarray:
+    """Returns a frame with even sides, as video codecs need them."""
+    return np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
+
+
+def _written(text: str, path: str | os.PathLike[str] | None) -> str:
+    if path is not None:
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    return text
+
+
+def _figures(minibatches: Table) -> str:
+    """Figures of the losses and gradient norms over the minibatches; "" without matplotlib."""
+    try:
+        from jaxrl_stack.runs.figures import draw
+    except ImportError:
+        return ""
+    from jaxrl_stack.runs.curves import Band
+
+    x = np.arange(len(minibatches), dtype=np.float64)
+    figures = []
+    for name in minibatches.columns:
+        if name in _NUMBERS or not (name == "gradient_norm" or name.rpartition("/")[2] in _METRICS):
+            continue
+        y = np.array([row.get(name, math.nan) for row in minibatches], np.float64)
+        if np.isfinite(y).any():
+            band = Band(name, (), x, y, y, y)
+            figure = draw([band], x_label="minibatch", y_label="", title=name, has_legend=False, width=4.6, height=2.7)
+            figures.append(
+                f'<figure class="small" role="img" aria-label="{html.escape(name)}">{figure.to_svg()}</figure>'
+            )
+    return f'<div class="grid">{"".join(figures)}</div>' if figures else ""
