@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Tuned
+from jaxrl_stack.algorithms.tuned_records import FromLiterature, Measured, Scored, Tuned
 from jaxrl_stack.connectors.module_to_env import OrnsteinUhlenbeckNoise
 from jaxrl_stack.utils.class_paths import register_class
 
@@ -96,7 +96,7 @@ RECORDS: dict[str, Tuned] = {
     "jaxrl_stack.examples.envs.memory:StatelessPendulum": Tuned(
         Measured(-250.0, 20_000, (7_000, 8_000, 10_000, 8_000, 7_000)), _STATELESS
     ),
-    "Pendulum-v1": Tuned(FromLiterature("RLlib's example pendulum_sac.py, 20k steps"), PENDULUM),
+    "Pendulum-v1": Tuned(Scored(20_000, (-150.25, -180.1, -146.9, -238.19, -167.6)), PENDULUM),
     "gymnax/MountainCarContinuous-v0": Tuned(
         Measured(90.0, 50_000, (28_000, 24_000, 28_000, 19_000, 26_000)), _MOUNTAIN_CAR
     ),
