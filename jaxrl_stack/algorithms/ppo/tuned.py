@@ -107,7 +107,8 @@ _CRAFTAX_SETTINGS: dict[str, Any] = _USUAL | {
     "grad_clip": 1.0,
     "model_config": {"fcnet_hiddens": [512, 512, 512], "fcnet_activation": "tanh"},
 }
-# One set for all tasks: CleanRL's, without value clipping and without normalised rewards.
+# One set for all tasks: Schulman et al. 2017, arXiv:1707.06347, table 3, and vwxyzjn/cleanrl,
+# ppo_continuous_action.py, without value clipping and without normalised rewards.
 _CONTINUOUS: dict[str, Any] = _USUAL | {
     "num_env_runners": 0,
     "train_batch_size_per_learner": 2048,
