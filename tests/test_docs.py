@@ -133,7 +133,7 @@ def test_what_remembers_runs_as_the_page_shows_it():
 
 def test_every_class_at_the_top_that_is_made_to_be_subclassed_has_its_place():
     page = (DOCS / "extending.md").read_text()
-    used_as_they_are = {"Columns", "DefaultModelConfig", "Policy", "RLModuleSpec", "SingleAgentEpisode"}
+    used_as_they_are = {"Columns", "DefaultModelConfig", "Policy", "RLModuleSpec", "SingleAgentEpisode", "Snapshots"}
     for name in set(jaxrl_stack.__all__) - used_as_they_are:
         if isinstance(getattr(jaxrl_stack, name), type) and not re.match(
             "DQN|PQN|SAC|TD3|TQC|IMPALA|APPO|BC|MARWIL|CQL|IQL|DreamerV3", name
