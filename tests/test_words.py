@@ -79,7 +79,8 @@ READ_TWICE = (
     "go in as the environment gives them", "sets what is known to learn there", "what differs in those alone",
     "grows along", "is heeded by both drivers", "takes over what hangs", "counts with its last value to the end",
     "asks a world model alone", "Ways that no recorded episode", "held down where nothing was recorded",
-    "moves by the KL of", "is more likely an end than not",
+    "moves by the KL of", "is more likely an end than not", "have no such column", "algorithms learn from data",
+    "hand both over", "Nothing compiles", "of them without it",
 )  # fmt: skip
 """Parts of sentences that readers had to read twice; pages say these things in another way."""
 
