@@ -327,6 +327,9 @@ class HostEnvRunner(EnvRunner):
         self._policies.set_settings(traced_settings(self.config, self._module_ids))
         self.weights_seq_no = 0
         self._counts.reset()
+        self.num_episodes_not_restored = 0
+        if self._envs.replayable is not None:
+            self._note_not_restored(0)
         if self.env is not None:
             if has_task:
                 self._announce_env()

@@ -91,22 +91,21 @@ class SeededCartPole(gym.Wrapper):
     def reset(self, *, seed=None, options=None):
         self.seeds.append(seed)
         self.t = 0
-        obs, info = self.env.reset(seed=seed, options=options)
-        return obs, {"seed": seed, **info}
+        return self.env.reset(seed=seed, options=options)
 
     def step(self, action):
         self.t += 1
         if self.config.get("fails_at") == self.t and self.config.vector_index == 1:
             raise RuntimeError("the simulator is gone")
-        obs, *others = self.env.step(action)
+        obs, *others, _ = self.env.step(action)
         if self.config.get("has_noise") and self.config.vector_index % 2:
             obs = obs + np.float32(self.noise.normal(scale=0.01))
-        return obs, *others
+        return obs, *others, {"t": self.t}
 
 
-def runner_of(config, **env_config):
+def runner_of(config, runner_class=SingleAgentEnvRunner, **env_config):
     config = config.copy(copy_frozen=False).environment(SeededCartPole, env_config=env_config)
-    return SingleAgentEnvRunner(config=config.env_runners(replayable_episodes=True))
+    return runner_class(config=config.env_runners(replayable_episodes=True))
 
 
 def columns_of(runner):
@@ -143,6 +142,15 @@ def test_a_replaced_environment_is_restored_like_the_others(caplog):
     first.env.envs[1].config["fails_at"] = None
     expected, given = columns_of(first), columns_of(second)
     jax.tree.map(np.testing.assert_array_equal, given, expected)
+
+
+def test_a_reset_with_a_config_counts_episodes_that_were_not_restored_from_zero():
+    runner = runner_of(ppo())
+    runner.set_state({"random": runner.get_state()["random"]})
+    assert runner.num_episodes_not_restored == 4
+    runner.reset(runner.config)
+    assert runner.num_episodes_not_restored == 0
+    assert runner.get_metrics()["num_episodes_not_restored"].peek() == 0
 
 
 def test_every_reset_has_a_seed_that_no_other_environment_and_no_evaluation_has(monkeypatch):
