@@ -143,7 +143,8 @@ class FaultTolerantEnvs:
         failures: ``with failures:`` stands around every call of `vector` in an attempt, but for steps.
         stepping: ``with stepping:`` stands around every step of `vector`.
         recover: For these calls; None where failures are raised.
-        has_stepped: Whether there was a step in which no environment failed: failures are tolerated after it.
+        has_stepped: Whether there was a step in which no environment failed, or a successful replay of steps: failures
+            are tolerated after it.
         has_recorded: Whether failures left something of what was accepted last.
         replayable: Seeds and actions of running episodes with ``replayable_episodes``; else None.
     """
@@ -300,7 +301,8 @@ class FaultTolerantEnvs:
     def restore_episodes(self, state: Mapping[str, Any], obs: Any, returns: np.ndarray) -> RestoredEpisodes:
         """Brings environments to the episodes of ``replayable.get_state()``; see `ReplayableEpisodes.restore`.
 
-        If some cannot be restored, a warning names their environments, which start new episodes.
+        If some cannot be restored, a warning names their environments, which start new episodes. After a successful
+        replay of at least one step, later failures are tolerated as in the stored run.
         """
         assert self.replayable is not None
         if self._is_broken:
@@ -308,6 +310,10 @@ class FaultTolerantEnvs:
         restored = self.replayable.restore(state, self.vector, obs, returns, self._renew_one)
         self.seeds = self.replayable.seeds
         self._num_resets += 1
+        if any(length > 0 and i not in restored.problems for i, length in enumerate(state["lengths"])):
+            # Steps of the stored run were accepted, and the replay has repeated them.
+            self._set_stepped(True)
+            self._has_accepted = True
         if restored.problems:
             first, problem = next(iter(restored.problems.items()))
             self.warn_of_new_episodes(

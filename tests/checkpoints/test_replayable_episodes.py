@@ -100,6 +100,8 @@ class SeededCartPole(gym.Wrapper):
         obs, *others, _ = self.env.step(action)
         if self.config.get("has_noise") and self.config.vector_index % 2:
             obs = obs + np.float32(self.noise.normal(scale=0.01))
+        if self.config.get("is_nan_at") == self.t and self.config.vector_index == 1:
+            obs = obs * np.float32(np.nan)
         return obs, *others, {"t": self.t}
 
 
@@ -142,6 +144,19 @@ def test_a_replaced_environment_is_restored_like_the_others(caplog):
     first.env.envs[1].config["fails_at"] = None
     expected, given = columns_of(first), columns_of(second)
     jax.tree.map(np.testing.assert_array_equal, given, expected)
+
+
+@pytest.mark.parametrize("fault", ["fails_at", "is_nan_at"])
+def test_a_failure_in_the_first_step_after_a_replay_is_tolerated(fault, caplog):
+    config = ppo().fault_tolerance(restart_failed_sub_environments=True)
+    first, second = runner_of(config), runner_of(config)
+    columns_of(first)
+    second.set_state(first.get_state())
+    for runner in (first, second):
+        runner.env.envs[1].config[fault] = runner.env.envs[1].t + 1
+    expected, given = columns_of(first), columns_of(second)
+    jax.tree.map(np.testing.assert_array_equal, given, expected)
+    assert caplog.text.count("it is made anew") == 2
 
 
 def test_a_reset_with_a_config_counts_episodes_that_were_not_restored_from_zero():
