@@ -730,15 +730,20 @@ class HostEnvRunner(EnvRunner):
             rollout.set_state(stored, restored, self._mode(None, False))
             envs.needs_reset = False
             self._note_not_restored(len(restored.problems))
-            self._note_restored(rollout.lengths)
+            self._note_restored(rollout.lengths, restored.infos)
 
     def _note_not_restored(self, number: int) -> None:
         """Counts environments that started new episodes in place of stored ones."""
         self.num_episodes_not_restored += number
         self.metrics.log_value("num_episodes_not_restored", number, reduce="lifetime_sum")
 
-    def _note_restored(self, lengths: np.ndarray) -> None:
-        """Called with the lengths of restored episodes, int64 ``[B]``; subclasses that write steps override it."""
+    def _note_restored(self, lengths: np.ndarray, infos: Sequence[dict[str, Any]]) -> None:
+        """Called after episodes were restored; subclasses that write steps override it.
+
+        Args:
+            lengths: Steps of the running episodes, int64 ``[B]``.
+            infos: Last info of each environment, from a reset or from the last replayed step.
+        """
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Loads parts of a state of `get_state`; histories of running episodes are kept.

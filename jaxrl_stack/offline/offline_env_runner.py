@@ -16,6 +16,7 @@ from jaxrl_stack.env.multi_agent_env_runner import MultiAgentEnvRunner
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.env.step_output import NO_OUTPUT, make_step_output
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
+from jaxrl_stack.utils.nested import owned
 
 
 class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
@@ -91,10 +92,12 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
     def _forget_episodes(self) -> None:
         super()._forget_episodes()
         self._output.restart()
+        self._last_infos = ()
 
-    def _note_restored(self, lengths: np.ndarray) -> None:
-        super()._note_restored(lengths)
+    def _note_restored(self, lengths: np.ndarray, infos: Sequence[dict[str, Any]]) -> None:
+        super()._note_restored(lengths, infos)
         self._output.restart(lengths)
+        self._last_infos = owned(list(infos))
 
     def stop(self) -> None:
         try:

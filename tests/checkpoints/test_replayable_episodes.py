@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import gymnasium as gym
 import jax
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import resume_cases as cases
 
@@ -12,6 +15,7 @@ from jaxrl_stack.algorithms.sac import SACConfig
 from jaxrl_stack.env.replayable_episodes import ReplayableEpisodes
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.env.vector.sync_vector_env import SyncHostVectorEnv
+from jaxrl_stack.offline.offline_env_runner import OfflineSingleAgentEnvRunner
 from tests import programs
 
 # ---------------------------------------------------------------------------------------------------- whole algorithms
@@ -105,9 +109,9 @@ class SeededCartPole(gym.Wrapper):
         return obs, *others, {"t": self.t}
 
 
-def runner_of(config, runner_class=SingleAgentEnvRunner, **env_config):
+def runner_of(config, **env_config):
     config = config.copy(copy_frozen=False).environment(SeededCartPole, env_config=env_config)
-    return runner_class(config=config.env_runners(replayable_episodes=True))
+    return SingleAgentEnvRunner(config=config.env_runners(replayable_episodes=True))
 
 
 def columns_of(runner):
@@ -157,6 +161,26 @@ def test_a_failure_in_the_first_step_after_a_replay_is_tolerated(fault, caplog):
     expected, given = columns_of(first), columns_of(second)
     jax.tree.map(np.testing.assert_array_equal, given, expected)
     assert caplog.text.count("it is made anew") == 2
+
+
+def test_a_recording_after_a_restore_has_the_infos_of_the_environments(tmp_path):
+    def recording_to(folder):
+        config = ppo().environment(SeededCartPole).env_runners(replayable_episodes=True)
+        return OfflineSingleAgentEnvRunner(config=config.offline_data(output=folder, output_write_infos=True))
+
+    first, second = recording_to(tmp_path / "first"), recording_to(tmp_path / "second")
+    first.sample_block()
+    state = first.get_state()
+    second.set_state(state)
+    second.sample_block()
+    # Here all environments are reset, and the infos of resets are empty.
+    second.set_state({"random": state["random"]})
+    second.sample_block()
+    second.stop()
+    (file,) = (tmp_path / "second").iterdir()
+    columns = pq.read_table(file).to_pydict()
+    assert [json.loads(info).get("t", 0) for info in columns["infos"]] == columns["t"]
+    assert 0 in columns["t"] and columns["t"][0] > 0
 
 
 def test_a_reset_with_a_config_counts_episodes_that_were_not_restored_from_zero():
