@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.episode_forms import EpisodeForm, stored_episode
+from jaxrl_stack.acting.episode_forms import EpisodeForm, restored_episode, stored_episode
 from jaxrl_stack.core.columns import NOT_MODEL_OUTPUTS, Columns
 from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 from jaxrl_stack.episodes.segments import Segment, segments
@@ -103,7 +103,7 @@ class EpisodeBuilder:
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
         """Continues with the episodes of `get_state`, but leaves out the environments `without`."""
         self._running = {
-            index: SingleAgentEpisode.from_state(own)
+            index: restored_episode(own)
             for index, own in zip(state["env_indices"], state["episodes"], strict=True)
             if index not in without
         }

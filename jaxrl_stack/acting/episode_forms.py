@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -122,7 +123,7 @@ class SingleAgentForm:
                 len_lookback_buffer=0,
                 **self._spaces,
             )
-            episode.custom_data.update(custom_data)
+            episode.custom_data.update(_data_in(custom_data))
             episodes.append(episode)
             start += length
         return episodes
@@ -188,14 +189,12 @@ class MultiAgentForm:
 
     def stored(self, episodes: Sequence[MultiAgentEpisode]) -> dict[str, Any]:
         """Returns running episodes as plain data, see `EpisodeForm.stored`."""
-        states = [episode.get_state() for episode in episodes]
-        for state in states:
-            state |= {"agent_to_module_mapping_fn": None, "custom_data": _data_in(state["custom_data"])}
-        return {"episodes": states}
+        states = [_with_data_of_agents(episode.get_state()) for episode in episodes]
+        return {"episodes": [{**state, "agent_to_module_mapping_fn": None} for state in states]}
 
     def restored(self, state: Mapping[str, Any]) -> list[MultiAgentEpisode]:
         """Returns the episodes that `stored` converted, see `EpisodeForm.restored`."""
-        episodes = [MultiAgentEpisode.from_state(own) for own in state["episodes"]]
+        episodes = [MultiAgentEpisode.from_state(_with_data_of_agents(own)) for own in state["episodes"]]
         for episode in episodes:
             episode.agent_to_module_mapping_fn = self._asked_for
         return episodes
@@ -214,14 +213,28 @@ def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, A
 
 
 def stored_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """Returns a running episode as plain data, for `SingleAgentEpisode.from_state`.
+    """Returns a running episode as plain data, for `restored_episode`.
 
-    Entries of infos and of `custom_data` that a checkpoint cannot store are left out.
+    Infos and `custom_data` are deep copies without the entries that a checkpoint cannot store.
     """
-    state = episode.get_state()
+    return _with_data(episode.get_state())
+
+
+def restored_episode(state: Mapping[str, Any]) -> SingleAgentEpisode:
+    """Rebuilds an episode from a result of `stored_episode`, with deep copies of infos and `custom_data`."""
+    return SingleAgentEpisode.from_state(_with_data(state))
+
+
+def _with_data(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the state of an episode of one agent with `_data_in` its infos and its `custom_data`."""
     infos = [_data_in(info) if isinstance(info, Mapping) else {} for info in state["infos"]["data"]]
-    infos = {**state["infos"], "data": infos}
-    return {**state, "infos": infos, "custom_data": _data_in(state["custom_data"])}
+    return {**state, "infos": {**state["infos"], "data": infos}, "custom_data": _data_in(state["custom_data"])}
+
+
+def _with_data_of_agents(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the state of an episode of several agents with `_data_in` all `custom_data` and infos."""
+    agents = {agent: _with_data(own) for agent, own in state["agent_episodes"].items()}
+    return {**state, "agent_episodes": agents, "custom_data": _data_in(state["custom_data"])}
 
 
 def _has_ended(columns: Mapping[str, Any]) -> bool:
@@ -233,9 +246,9 @@ def _outputs(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {name: own for name, own in columns.items() if name not in NOT_MODEL_OUTPUTS | {ACTS, OBSERVES}}
 
 
-def _data_in(custom_data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Returns the entries of an episode's custom data that a checkpoint can store."""
-    return {key: value for key, value in custom_data.items() if _is_data(value)}
+def _data_in(entries: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Returns deep copies of the entries of an info or of `custom_data` that a checkpoint can store."""
+    return {key: copy.deepcopy(value) for key, value in entries.items() if _is_data(value)}
 
 
 def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxrl_stack.acting.episode_builder import WEIGHTS_SEQ_NO
-from jaxrl_stack.acting.episode_forms import stored_episode
+from jaxrl_stack.acting.episode_forms import restored_episode, stored_episode
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.episodes.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.utils.nested import owned, row
@@ -171,8 +171,8 @@ class LiveEpisodes:
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
         """Continues with the episodes of `get_state`, but leaves out the environments `without`; calls no hooks."""
         for index in set(range(len(self.episodes))).difference(without):
-            self.episodes[index] = SingleAgentEpisode.from_state(state["episodes"][index])
-            self._chunks[index] = [SingleAgentEpisode.from_state(own) for own in state["earlier_chunks"][index]]
+            self.episodes[index] = restored_episode(state["episodes"][index])
+            self._chunks[index] = [restored_episode(own) for own in state["earlier_chunks"][index]]
             self._seen[index] = list(state["inputs"][index])
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:

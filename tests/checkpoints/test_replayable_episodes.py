@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import gymnasium as gym
@@ -11,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import resume_cases as cases
 
+from jaxrl_stack.acting.episode_forms import MultiAgentForm, SingleAgentForm
 from jaxrl_stack.algorithms.sac import SACConfig
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.env.replayable_episodes import ReplayableEpisodes
 from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.env.vector.sync_vector_env import SyncHostVectorEnv
@@ -181,6 +184,56 @@ def test_a_recording_after_a_restore_has_the_infos_of_the_environments(tmp_path)
     columns = pq.read_table(file).to_pydict()
     assert [json.loads(info).get("t", 0) for info in columns["infos"]] == columns["t"]
     assert 0 in columns["t"] and columns["t"][0] > 0
+
+
+class Lists(RLlibCallback):
+    """Appends to lists in `custom_data` and in the first info of a chunk."""
+
+    def on_episode_step(self, *, episode, **kwargs):
+        for entries in (episode.custom_data, episode.get_infos(0)):
+            entries.setdefault("steps", []).append(episode.t)
+
+
+@pytest.mark.parametrize("callback", [Lists, None])
+def test_a_state_in_memory_is_unchanged_by_the_episodes_that_continue(callback):
+    config = ppo() if callback is None else ppo().callbacks(callback)
+    first, second = runner_of(config), runner_of(config)
+
+    def sample(runner):
+        # A user may write into the infos of the episodes, too.
+        for episode in runner.sample(num_timesteps=8):
+            for index in (0, -1):
+                episode.get_infos(index).setdefault("seen", []).append(len(episode))
+
+    sample(first)
+    state = first.get_state()["running_episodes"]
+    before = copy.deepcopy(state)
+    sample(first)
+    cases.assert_same(state, before)
+    second.set_state({"random": first.get_state()["random"], "running_episodes": state})
+    assert second.num_episodes_not_restored == 0
+    sample(second)
+    cases.assert_same(state, before)
+
+
+def test_stored_episodes_of_jax_environments_share_no_custom_data_with_running_ones():
+    spaces = gym.spaces.Box(-1.0, 1.0, (2,)), gym.spaces.Discrete(2)
+    single, several = SingleAgentForm(*spaces), MultiAgentForm({"a": "p"}, {"p": spaces})
+    one, game, obs = single.new(), several.new(), np.zeros(2, np.float32)
+    one.add_env_reset(obs)
+    one.add_env_step(obs, 1, 0.0)
+    game.add_env_reset(observations={"a": obs})
+    for form, episode, parts in (
+        (single, one, lambda episode: [episode]),
+        (several, game, lambda episode: [episode, episode.agent_episodes["a"]]),
+    ):
+        for part in parts(episode):
+            part.custom_data["seen"] = [1]
+        state = {**form.stored([episode]), "lengths": [len(episode)]}
+        for running in (episode, *form.restored(state)):
+            for part in parts(running):
+                part.custom_data["seen"].append(2)
+        assert [part.custom_data["seen"] for part in parts(*form.restored(state))] == [[1]] * len(parts(episode))
 
 
 def test_a_reset_with_a_config_counts_episodes_that_were_not_restored_from_zero():
