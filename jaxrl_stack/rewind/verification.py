@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.config_store import NOT_IN_CHECKPOINTS
 from jaxrl_stack.algorithms.setting_changes import settings_of
 from jaxrl_stack.algorithms.stored_run import stored_config
 from jaxrl_stack.checkpoints.checkpointable import opened, read_state
@@ -36,7 +37,7 @@ _COLUMNS = (f"{FINGERPRINT}/low", f"{FINGERPRINT}/high")
 _OF_THE_CLOCK = re.compile(
     r"(?<!life)time(?!steps)|_since_restore|throughput|duration|(^|/)sample$|(^|/)perf/|(^|/)pid$|^date$|^hostname$"
 )
-_NOT_COMPARED = {"policy_mapping_fn", "results_dir", "loggers", "compilation_cache_dir", "log_level"}
+_NOT_COMPARED = {"policy_mapping_fn", "log_level", *NOT_IN_CHECKPOINTS}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ LAST = 9
 def train(folder: Path, *, lr: float = 1e-2, keep: bool = True) -> dict[int, dict[str, Any]]:
     """Trains nine iterations with two commands and two checkpoints; returns the states after each."""
     config = programs.ppo().evaluation(evaluation_interval=100)
-    algo = config.reporting(results_dir=folder).build_algo()
+    algo = config.reporting(results_dir=folder, checkpoint_frequency=100, num_to_keep=5).build_algo()
     states = {0: algo.get_state()}
     for iteration in range(1, LAST + 1):
         algo.train()
