@@ -73,6 +73,11 @@ def population_based_training(environment):
     return executed("08_population_based_training.ipynb", environment)
 
 
+@pytest.fixture(scope="module")
+def collapse(environment):
+    return executed("09_find_a_collapse.ipynb", environment)
+
+
 def outputs(notebook, cell_id):
     cell = next(cell for cell in notebook.cells if cell.id == cell_id)
     return cell.outputs
@@ -202,3 +207,13 @@ def test_population_based_training_has_a_lineage_and_a_config(population_based_t
     assert text(population_based_training, "pbt").splitlines()[0].split()[:2] == ["lr", "seeds"]
     assert len(data(population_based_training, "lineage", "image/png")) == 1
     assert text(population_based_training, "config").startswith("config.training(lr=")
+
+
+def test_a_collapse_is_found_and_undone(collapse):
+    assert text(collapse, "find") == "suspect: iteration 4\n"
+    assert text(collapse, "verify").startswith("Equal: iterations 3 to 5 ")
+    assert '"arguments": {"lr": 0.3}' in text(collapse, "commands")
+    assert text(collapse, "commands").endswith("learning rate: 0.002 in iteration 3, 0.3 in iteration 4\n")
+    assert text(collapse, "fork") == "after iteration 3: lr=0.002\n"
+    for cell in ("look", "inspect", "compare"):
+        assert len(data(collapse, cell, "image/png")) == 1
