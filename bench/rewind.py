@@ -2,7 +2,7 @@
 
     python -m bench.rewind --out rewind.jsonl
     python -m bench.rewind --only ppo-lstm,dqn --iterations 40 --samples 10
-    python -m bench.rewind --only faults,diff,alarms,seconds
+    python -m bench.rewind --only faults,diff,alarms,seconds,population
 
 A run is 40 iterations of a toy configuration of `bench/digests.py` with three commands (`change_settings` twice,
 `set_weights`) and a checkpoint after every tenth. Ten random iterations are recomputed, and everything that determines
@@ -10,7 +10,8 @@ the rest of the run is compared: parameters, optimizers, filters, environments, 
 
 ``faults`` changes a finished run (one bit of a checkpoint, one setting, one line of ``commands.jsonl``) and asks
 `verify`; ``diff`` compares two runs whose learning rates differ from iteration 17 on; ``alarms`` verifies 100 unchanged
-runs while another process keeps a core busy; ``seconds`` times ``jaxrl rewind`` as a process with a warm cache.
+runs while another process keeps a core busy; ``seconds`` times ``jaxrl rewind`` as a process with a warm cache;
+``population`` recomputes iterations of a population of 8 with three commands.
 
 The file is a journal: the same command goes on where it stopped. Exits with 1 if a bar is missed.
 """
@@ -209,7 +210,41 @@ def seconds() -> dict[str, Any]:
     return {**{name: round(value, 2) for name, value in measured.items()}, "is_met": times[-1] <= limit}
 
 
-MORE = {"faults": faults, "diff": first_difference, "alarms": alarms, "seconds": seconds}
+def population(iterations: int = 40, samples: int = 10) -> dict[str, Any]:
+    """Random iterations of a population of 8 with three commands, and what `verify_population` says about all."""
+    from jaxrl_stack.rewind.populations import population_at, verify_population
+    from jaxrl_stack.runs.state_comparison import compared_leaves, differences
+
+    wanted = sorted(random.Random(0).sample(range(1, iterations + 1), samples))
+    with folder_of_run() as folder:
+        config = config_of("ppo-mlp-device-1").reporting(results_dir=folder, checkpoint_frequency=EVERY)
+        trained, states, third = config.build_population(seeds=8), {}, iterations // 3
+        for iteration in range(1, iterations + 1):
+            trained.train()
+            if iteration in wanted:
+                states[iteration] = trained.get_state("driver")
+            if iteration == third:
+                trained.copy([0, 1], [6, 7])
+            if iteration == third + 1:
+                trained.change_settings({6: {"lr": 1e-4}})
+            if iteration == 2 * third:
+                trained.keep([0, 2, 4, 5, 6, 7])
+        trained.stop()
+        differing = {}
+        for iteration in wanted:
+            again = population_at(folder / "population", iteration)
+            differing[iteration] = [str(own) for own in differences(states[iteration], again.get_state("driver"))]
+            again.stop()
+        code = verify_population(folder / "population").exit_code
+    found = {iteration: own[:3] for iteration, own in differing.items() if own}
+    num_leaves = len(compared_leaves(states[wanted[0]]))
+    return {
+        **{"recomputed": wanted, "num_leaves": num_leaves, "differing": found, "exit_code": code},
+        "is_met": not found and code == 0,
+    }
+
+
+MORE = {"faults": faults, "diff": first_difference, "alarms": alarms, "seconds": seconds, "population": population}
 
 
 def main() -> int:

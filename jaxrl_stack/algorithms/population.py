@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
@@ -34,14 +35,15 @@ from jaxrl_stack.execution.member_statistics import episode_results_of_members
 from jaxrl_stack.execution.population_driver import PopulationDriver
 from jaxrl_stack.execution.population_evaluation import PopulationEvaluation
 from jaxrl_stack.runs.best import EVALUATED_RETURN, FOLDER, Best
+from jaxrl_stack.runs.commands import CHANGE_SETTINGS, CONTINUE_FROM, COPY, KEEP, SET_STATE, CommandLog
 from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.forks import parent_of, recomputed_iteration
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.learn import CTRL_C, Interruption
 from jaxrl_stack.runs.machine import machine_facts, why_not_recomputable
-from jaxrl_stack.runs.member_history import MemberHistory
+from jaxrl_stack.runs.member_history import MEMBERS_FILE, MemberHistory
 from jaxrl_stack.runs.member_results import MemberResults, population_numbers
-from jaxrl_stack.runs.origin import PARENT, add_to_origin, run_origin
+from jaxrl_stack.runs.origin import PARENT, POPULATION, add_to_origin, run_origin
 from jaxrl_stack.runs.output import new_directory, write_run
 from jaxrl_stack.runs.plots import plot_runs
 from jaxrl_stack.runs.result import Result
@@ -60,8 +62,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.runs.axes import AxisOptions
 
 OnDivergence = Literal["freeze", "raise"]
-MEMBERS_FILE = "members.csv"
-"""File in `Population.directory` with the numbers of all members and iterations, written at the end of `learn`."""
 
 
 class Population(Checkpointable):
@@ -129,6 +129,8 @@ class Population(Checkpointable):
             raise
         self._origin = run_origin(algorithm=type(self._template).__name__)
         self._is_stopped = False
+        self._num_training_steps: int | None = None
+        self._num_built = len(checked)
         self._begin(checked, configs)
 
     def _begin(self, members: tuple[Member, ...], configs: list[AlgorithmConfig]) -> None:
@@ -149,7 +151,12 @@ class Population(Checkpointable):
         evaluates, keeps = bool(self.config.evaluation_interval), self.config.keep_best
         self._best = BestMembers(len(members), evaluates=evaluates, keeps=keeps) if keeps else None
         self._written: tuple[Path, list[Path]] | None = None
+        self._begin_files()
+
+    def _begin_files(self) -> None:
+        """Starts a new folder, which the first stored checkpoint creates."""
         self.directory: Path | None = None
+        self._commands = CommandLog(is_kept=self.config.checkpoint_frequency is not None)
         self.stored_checkpoints = StoredCheckpoints(
             lambda path: self.save_to_path(path, blocking=False),
             frequency=self.config.checkpoint_frequency,
@@ -197,6 +204,10 @@ class Population(Checkpointable):
             ValueError: If it does not fit.
         """
         self._check_is_running()
+        with self._commands.around(self, CONTINUE_FROM, {}, reason="the checkpoint that it read is not recorded"):
+            self._continue_from(path)
+
+    def _continue_from(self, path: str | os.PathLike[str]) -> None:
         stored = recomputed_iteration(path, config=self.config)
         self._template.restore_from_path(stored)
         template: Any = self._template
@@ -242,7 +253,7 @@ class Population(Checkpointable):
         driver, iteration = self.driver, self._iterations.begin()
         driver.device_seconds = 0.0
         was_live = driver.is_live.copy()
-        for _ in iteration.training_steps(driver, self.config):
+        for _ in iteration.training_steps(driver, self.config, number=self._num_training_steps):
             driver.training_step()
         iteration.end_training(driver)
         self._num_evaluations = 0
@@ -253,7 +264,7 @@ class Population(Checkpointable):
         iteration.add_rates(numbers)
         if self._evaluated is not None:
             merge_nested(numbers, {"evaluation": self._evaluated})
-        if self.config.results_dir:
+        if self.config.results_dir or self._num_training_steps is not None:
             numbers[FINGERPRINT] = driver.fingerprints()
         result = self._result(numbers, iteration)
         changed = self._settings.numbers(iteration.before.num_env_steps)
@@ -273,11 +284,45 @@ class Population(Checkpointable):
             devices = self.driver.devices
             members = [{"seed": member.seed, "settings": as_json(member.settings)} for member in self.members]
             facts = {"num_members": len(self), "members": members, "machine": machine_facts(devices)}
-            add_to_origin(
-                self.directory,
-                {**self._origin, **facts, "why_not_recomputable": why_not_recomputable(self.config, devices)},
-            )
+            add_to_origin(self.directory, {**self._origin, **facts, "why_not_recomputable": self._why_not(devices)})
+            self._commands.write_to(self.directory)
         return self.directory
+
+    def _why_not(self, devices: Sequence[Any]) -> str | None:
+        """Reason why the iterations cannot be repeated, with the remedy; None if they can."""
+        if len(self) != self._num_built:
+            return (
+                f"restart() trains {len(self)} members by a program for {self._num_built}. "
+                "Use config.build_population(members=...)."
+            )
+        return why_not_recomputable(self.config, devices)
+
+    def _repeat_iteration(self, num_training_steps: int) -> Result:
+        """Runs one iteration with a given number of training steps; see `Algorithm._repeat_iteration`."""
+        self._num_training_steps = num_training_steps
+        try:
+            return self.train()
+        finally:
+            self._num_training_steps = None
+
+    def _replace_settings(self, settings: Mapping[str, Any]) -> None:
+        """Continues with other settings that do not change training, such as no files; checkpoints keep the present
+        ones.
+        """
+        self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
+        self.config = self._with_settings(settings)
+        self._best = None
+        self._begin_files()
+
+    def _with_settings(self, settings: Mapping[str, Any]) -> AlgorithmConfig:
+        config = self.config.copy(copy_frozen=False)
+        config._share_resolved_envs(self.config)
+        config.update_from_dict(dict(settings))
+        config.freeze()
+        return config
+
+    _replaced_settings: Mapping[str, Any] = MappingProxyType({})
+    """Settings of the recorded population that this one continues without, for its checkpoints."""
 
     def _numbers(self, iteration: Iteration) -> dict[str, Any]:
         """Metrics of an iteration: nested dicts with arrays ``[M]``, and numbers that are equal for all members."""
@@ -478,6 +523,8 @@ class Population(Checkpointable):
         stopped.
         """
         origin = {**self._origin, "num_members": len(self)}
+        if self.directory is not None:
+            origin[POPULATION] = os.path.abspath(self.directory)
         ends = [self.reached.get(i) or self.diverged.get(i) or self.stopped.get(i) for i in range(len(self))]
         folders = None if self._written is None else self._written[1]
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
@@ -561,12 +608,14 @@ class Population(Checkpointable):
             raise ValueError(
                 f"copy({list(sources)}, {list(targets)}): must have one source for each target, and each target once."
             )
-        self.driver.copy(sources, targets)
-        self.history.leave_out([target for target in targets if target in self.diverged])
-        copy_ends(self.diverged, sources, targets)
-        for target in targets:
-            self.reached.pop(target, None)
-        self._note_settings(self._settings.copy(sources, targets))
+        arguments = {"sources": [int(i) for i in sources], "targets": [int(i) for i in targets]}
+        with self._commands.around(self, COPY, arguments):
+            self.driver.copy(sources, targets)
+            self.history.leave_out([target for target in targets if target in self.diverged])
+            copy_ends(self.diverged, sources, targets)
+            for target in targets:
+                self.reached.pop(target, None)
+            self._note_settings(self._settings.copy(sources, targets))
 
     def change_settings(self, settings: Mapping[int, Mapping[str, Any]] | None = None, **of_all: Any) -> None:
         """Changes traced settings and numbers of ``env_config`` of members from the next iteration on, without
@@ -597,8 +646,10 @@ class Population(Checkpointable):
         template: Any = self._template.driver
         configs = [config for _, config in changed.values()]
         starts = member_starts(configs, self._first, template, self.driver.axes.env_params)
-        self.driver.change_settings(dict(zip(changed, starts, strict=True)))
-        self._note_settings(self._settings.change(changed))
+        arguments = {"settings": {i: dict(own) for i, (own, _) in changed.items()}}
+        with self._commands.around(self, CHANGE_SETTINGS, arguments):
+            self.driver.change_settings(dict(zip(changed, starts, strict=True)))
+            self._note_settings(self._settings.change(changed))
 
     def keep(self, members: Sequence[int], reason: str = "stopped by keep()") -> None:
         """Continues with the given members only, at lower cost; the other members stop.
@@ -633,10 +684,11 @@ class Population(Checkpointable):
         ended = [i for i in self.driver.running.tolist() if i not in kept]
         if not ended:
             return
-        self.driver.keep(kept)
-        last = Ended(self.iteration, reason, is_goal=False)
-        self.stopped |= dict.fromkeys(ended, last)
-        self._note_settings(())
+        with self._commands.around(self, KEEP, {"members": kept, "reason": reason}):
+            self.driver.keep(kept)
+            last = Ended(self.iteration, reason, is_goal=False)
+            self.stopped |= dict.fromkeys(ended, last)
+            self._note_settings(())
 
     def _check_members(self, given: Sequence[Any], call: str, which: str = "must be", more: str = "") -> None:
         """Raises for indices of members that do not exist or were stopped by `keep`.
@@ -705,6 +757,10 @@ class Population(Checkpointable):
             ValueError: If the state is of other members, modules, environments or connectors.
         """
         self._check_is_running()
+        with self._commands.around(self, SET_STATE, {}, reason="the restored state is not recorded"):
+            self._set_state(state)
+
+    def _set_state(self, state: dict[str, Any]) -> None:
         if "driver" in state:
             self.driver.set_state(state["driver"])
         if "settings" in state:
@@ -733,7 +789,8 @@ class Population(Checkpointable):
         runner: Any = self._template.env_runner
         learner = self._template.learner
         pipelines = [] if runner is None else runner.pipelines.of_config()
-        config = self.config.for_checkpoints(*pipelines, *([] if learner is None else [learner._learner_connector]))
+        config = self._with_settings(self._replaced_settings) if self._replaced_settings else self.config
+        config = config.for_checkpoints(*pipelines, *([] if learner is None else [learner._learner_connector]))
         return (), {"config": config, "members": members, **more}
 
     def get_metadata(self) -> dict[str, Any]:
@@ -746,6 +803,7 @@ class Population(Checkpointable):
             "training_iteration": self.iteration,
             "num_env_steps_sampled_lifetime": self.driver.num_env_steps,
             "driver": self.driver.kind,
+            "num_commands": self._commands.count,
         }
 
     # --------------------------------------------------------------------------------------------------------- life

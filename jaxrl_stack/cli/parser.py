@@ -696,7 +696,7 @@ def _add_rewind(add: Callable[..., _Parser]) -> None:
         description="Writes the checkpoint of an iteration into the directory of a run.",
         epilog=_REWIND_EXAMPLES,
     )
-    rewind.add_argument("run", metavar="RUN", help="directory of a run")
+    rewind.add_argument("run", metavar="RUN", help="directory of a run or of a population")
     rewind.add_argument("--to", type=_positive, metavar="N", required=True, help="the iteration")
     _add_code(rewind)
     verify = add(
@@ -705,7 +705,7 @@ def _add_rewind(add: Callable[..., _Parser]) -> None:
         description="Recomputes iterations of a run and compares them with what was recorded.",
         epilog=_VERIFY_EXAMPLES,
     )
-    verify.add_argument("run", metavar="RUN", help="directory of a run")
+    verify.add_argument("run", metavar="RUN", help="directory of a run or of a population")
     verify.add_argument("--from", type=_positive, metavar="N", help="first iteration (default: the run's first)")
     verify.add_argument("--to", type=_positive, metavar="N", help="last iteration (default: the run's last)")
     _add_code(verify)

@@ -51,10 +51,29 @@ def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _rewind(arguments: argparse.Namespace) -> int:
+    if _is_population(arguments.run):
+        return _rewind_population(arguments)
     path, num_recomputed, seconds = rewound(arguments.run, arguments.to, code_of(arguments))
     how = "It was stored already." if not num_recomputed else f"{num_recomputed} recomputed, {seconds:.1f} s."
     print(f"Checkpoint: {path}\nIterations: {how}")
     print(f"Continue:   {shlex.join(['jaxrl', 'train', '--restore', f'{arguments.run}@{arguments.to}'])}", flush=True)
+    return 0
+
+
+def _is_population(path: str) -> bool:
+    from jaxrl_stack.rewind.population_timeline import is_population
+
+    return is_population(pathlib.Path(path))
+
+
+def _rewind_population(arguments: argparse.Namespace) -> int:
+    from jaxrl_stack.rewind.populations import rewind_population
+
+    started = time.perf_counter()
+    with wrong_input():
+        path, number = rewind_population(arguments.run, arguments.to, **code_of(arguments))
+    how = f"{number} recomputed, {time.perf_counter() - started:.1f} s." if number else "It was stored already."
+    print(f"Checkpoint: {path}\nIterations: {how}\nContinue:   Population.from_checkpoint({str(path)!r})", flush=True)
     return 0
 
 
@@ -90,11 +109,17 @@ def resolve_iterations(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    from jaxrl_stack.rewind.populations import verify_population
     from jaxrl_stack.rewind.verification import verify
 
-    read = _read(arguments.run)
-    with wrong_input():
-        found = verify(read, getattr(arguments, "from"), arguments.to, **code_of(arguments))
+    which = getattr(arguments, "from"), arguments.to
+    if _is_population(arguments.run):
+        with wrong_input():
+            found = verify_population(arguments.run, *which, **code_of(arguments))
+    else:
+        read = _read(arguments.run)
+        with wrong_input():
+            found = verify(read, *which, **code_of(arguments))
     print(found, flush=True)
     return found.exit_code
 

@@ -29,6 +29,7 @@ from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.runs.commands import ADD_MODULE, FROM_CHECKPOINT, REMOVE_MODULE, RESTORE, Command
 from jaxrl_stack.runs.machine import why_not_recomputable
+from jaxrl_stack.runs.origin import POPULATION
 from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
 from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint, Timeline
 from jaxrl_stack.utils.class_paths import ClassLoader
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.runs.run import Run
 
-_WRITES_NOTHING = {**WITHOUT_FOLDER, "loggers": None, "profile_iterations": None, "evaluation_video_interval": None}
-_NO_EVALUATIONS = {"evaluation_interval": None, "offline_evaluation_interval": None}
+WRITES_NOTHING = {**WITHOUT_FOLDER, "loggers": None, "profile_iterations": None, "evaluation_video_interval": None}
+NO_EVALUATIONS = {"evaluation_interval": None, "offline_evaluation_interval": None}
 _SEES_EVALUATIONS = (
     "on_train_result",
     "on_evaluate_start",
@@ -80,10 +81,7 @@ class Replay:
                 f"Run {run.name!r} has no folder. Train with reporting(results_dir=...), and read it: Run.read(path)."
             )
         if "num_members" in run.origin:
-            raise NotRecomputableError(
-                f"{run.folder}: is a member of a population, whose sums have another order than those of a single run. "
-                "Train it separately: config.debugging(seed=...).build_algo()."
-            )
+            raise NotRecomputableError(_why_no_member(run.folder, run.origin))
         self.directory, self._run = run.folder, run
         self.timeline = Timeline(run.folder, run.history)
         self._config, self._allow, self._evaluations = config, tuple(allow), evaluations
@@ -195,9 +193,9 @@ class Replay:
 
     def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
         """Settings for a config that writes nothing, and the values that they replace."""
-        settings = {name: value for name, value in _WRITES_NOTHING.items() if name in config}
+        settings = {name: value for name, value in WRITES_NOTHING.items() if name in config}
         if not (self._evaluations or self._must_evaluate(config)):
-            settings |= _NO_EVALUATIONS
+            settings |= NO_EVALUATIONS
         original = {name: config.stored_value(name) for name in settings}
         settings = {name: value for name, value in settings.items() if original[name] != value}
         if config.output:
@@ -352,6 +350,17 @@ def rewind(
         path = replay.directory / name_of(iteration)
         replay.algorithm.save_to_path(path)
     return path, iteration - replay.started_at
+
+
+def _why_no_member(folder: Path, origin: Mapping[str, Any]) -> str:
+    """Error text for the folder of a member of a population, with the command for the population."""
+    why = f"{folder}: is a member of a population, whose sums have another order than those of a single run."
+    if POPULATION not in origin:
+        return f"{why} Train it separately: config.debugging(seed=...).build_algo()."
+    recorded = Path(origin[POPULATION])
+    # Folders may have moved together.
+    known = recorded if recorded.is_dir() else folder.parent / recorded.name
+    return f"{why} Recompute all members: jaxrl rewind {known} --to N, jaxrl verify {known}."
 
 
 def _folder_of(run: Run) -> Path:

@@ -29,6 +29,7 @@ from jaxrl_stack.utils.fingerprints import FINGERPRINT, fingerprint_of
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.rewind.population_timeline import PopulationTimeline
 
 EQUAL, DIFFERENT, NOT_COMPARABLE = 0, 1, 3
 """Exit codes."""
@@ -50,6 +51,7 @@ class Verification:
         changed: Changes of the run's files since they were written, one sentence each.
         machine: Facts in which this machine differs from the run's, one text each.
         iteration: First iteration that differs from the recorded one; None if there is none.
+        member: First member of a population that differs in it; None for single runs, and if parameters are equal.
         difference: First leaf that differs; None without a full state to compare with.
         checkpoint: Iteration of the stored checkpoint whose leaves were compared; None without one.
         num_recomputed: Number of recomputed iterations that were compared.
@@ -64,6 +66,7 @@ class Verification:
     difference: Difference | None = None
     checkpoint: int | None = None
     num_recomputed: int = 0
+    member: int | None = None
 
     @property
     def exit_code(self) -> int:
@@ -75,7 +78,8 @@ class Verification:
     def __str__(self) -> str:
         lines = [f"Changed: {text}" for text in self.changed]
         if self.iteration is not None:
-            lines.append(f"Iteration {self.iteration} differs from the recorded one.")
+            which = "" if self.member is None else f" of member {self.member}"
+            lines.append(f"Iteration {self.iteration}{which} differs from the recorded one.")
             if self.difference is not None:
                 lines.append(f"First differing leaf, in checkpoint_{self.checkpoint:06d}: {self.difference}")
             elif self.checkpoint is not None:
@@ -134,8 +138,8 @@ def verify(
         raise NotRecomputableError(f"Iterations {first} to {last}: the first must not be after the last.")
     found = Verification(run.name, first, last, machine=tuple(machine_differences(run.origin)))
     changed = [
-        *_changed_commands(timeline.commands),
-        *_changed_checkpoints(timeline, last, allow),
+        *changed_commands(timeline.commands),
+        *changed_checkpoints(timeline, last),
         *_changed_settings(timeline, run, allow),
     ]
     if changed or found.machine:
@@ -193,11 +197,11 @@ def _first_leaf(replay: Replay, found: Verification, iteration: int) -> Verifica
 
 
 def _leaves_that_differ(algorithm: Algorithm, checkpoint: StoredCheckpoint) -> list[Difference]:
-    return differences(algorithm.get_state(), _stored_state(checkpoint))
+    return differences(algorithm.get_state(), stored_state(checkpoint))
 
 
-def _stored_state(checkpoint: StoredCheckpoint) -> dict[str, Any]:
-
+def stored_state(checkpoint: StoredCheckpoint) -> dict[str, Any]:
+    """State in a checkpoint, with checked arrays."""
     with opened(checkpoint.path) as stored:
         return read_state(stored, is_weights=False)
 
@@ -226,7 +230,8 @@ def present_fingerprint(algorithm: Algorithm) -> tuple[int, int] | None:
 # ---------------------------------------------------------------------------------------------------- changed files
 
 
-def _changed_commands(commands: Iterable[Command]) -> Iterable[str]:
+def changed_commands(commands: Iterable[Command]) -> Iterable[str]:
+    """Changes of the arrays of commands, one sentence each."""
     for command in commands:
         try:
             command.check_arrays()
@@ -234,16 +239,19 @@ def _changed_commands(commands: Iterable[Command]) -> Iterable[str]:
             yield str(error)
 
 
-def _changed_checkpoints(timeline: Timeline, last: int, allow: Iterable[Any]) -> Iterable[str]:
+def changed_checkpoints(
+    timeline: Timeline | PopulationTimeline, last: int, *, metadata_file: str = ALGORITHM_METADATA_FILE
+) -> Iterable[str]:
+    """Changes of the stored checkpoints of iterations up to `last`, one sentence each."""
     for iteration, checkpoint in timeline.checkpoints.items():
         if iteration > last:
             continue
-        files = changed_files(checkpoint.path, ALGORITHM_METADATA_FILE)
+        files = changed_files(checkpoint.path, metadata_file)
         if files:
             yield f"{checkpoint.path}: {', '.join(files)} differ from the written files."
             continue
         try:
-            _stored_state(checkpoint)
+            stored_state(checkpoint)
         except ValueError as error:
             yield str(error)
         if checkpoint.num_commands is not None and checkpoint.num_commands > len(timeline.commands):

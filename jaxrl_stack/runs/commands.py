@@ -28,6 +28,8 @@ COMMANDS_FILE, COMMANDS_FOLDER = "commands.jsonl", "commands"
 CHANGE_SETTINGS, SET_WEIGHTS, SET_STATE = "change_settings", "set_weights", "set_state"
 ADD_MODULE, REMOVE_MODULE = "add_module", "remove_module"
 RESTORE, FROM_CHECKPOINT = "restore_from_path", "from_checkpoint"
+COPY, KEEP, CONTINUE_FROM = "copy", "keep", "continue_from"
+"""Commands of populations, which also have `CHANGE_SETTINGS` and `SET_STATE`."""
 
 
 class CommandLog:

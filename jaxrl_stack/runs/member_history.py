@@ -15,6 +15,9 @@ from jaxrl_stack.runs.history import SETTINGS, History
 from jaxrl_stack.utils.optional_packages import optional_import
 from jaxrl_stack.utils.results import get_nested
 
+MEMBERS_FILE = "members.csv"
+"""File in `Population.directory` with the numbers of all members and iterations, written at the end of `learn`."""
+
 
 class MemberHistory:
     """All iterations of all members, as numbers.

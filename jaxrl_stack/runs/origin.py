@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 ORIGIN_FILE = "run.json"
 PARENT = "parent"
 """Key of the run that a run continues: ``{"folder": path, "iteration": number}``."""
+POPULATION = "population"
+"""Key of the folder with the checkpoints of the population that a run was a member of."""
 _PACKAGE = Path(jaxrl_stack.__file__).parent
 _DEPENDENCIES = ("jax", "jaxlib", "flax", "optax", "gymnax", "gymnasium", "numpy", "ray")
 

@@ -1,0 +1,304 @@
+"""Recomputation of a population's iterations, bit for bit, from its nearest stored checkpoint.
+
+::
+
+    population = population_at("results/population", 41)     # all members after iteration 41
+
+All members are repeated together: a single run differs from a member by the order of sums. An iteration is repeated
+with its recorded number of training steps, and the commands of ``commands.jsonl`` are applied between iterations.
+Evaluations are not repeated. Nothing is written to the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.algorithms.population import Population
+from jaxrl_stack.checkpoints.names import METADATA_FILE
+from jaxrl_stack.checkpoints.newest import name_of
+from jaxrl_stack.rewind.population_timeline import PopulationTimeline
+from jaxrl_stack.rewind.replay import NO_EVALUATIONS, WRITES_NOTHING
+from jaxrl_stack.rewind.verification import Verification, changed_checkpoints, changed_commands, stored_state
+from jaxrl_stack.runs.machine import machine_differences
+from jaxrl_stack.runs.state_comparison import Difference, differences
+from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint
+from jaxrl_stack.utils.class_paths import ClassLoader
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+class PopulationReplay:
+    """Repeats iterations of a population.
+
+    Args:
+        timeline: Timeline of the population.
+        config: Config of the population, if checkpoints lack code of it, such as lambdas; None for the stored one.
+        allow: Classes and functions of yours that the checkpoints name; see `Population.from_checkpoint`.
+
+    Attributes:
+        population: The population, after `start`.
+        started_at: Iteration of the state that `start` began with.
+
+    Raises:
+        NotRecomputableError: If its iterations cannot be repeated.
+    """
+
+    population: Population
+    started_at: int
+
+    def __init__(
+        self, timeline: PopulationTimeline, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
+    ):
+        why_not = timeline.origin.get("why_not_recomputable")
+        if why_not is not None:
+            raise NotRecomputableError(f"{timeline.directory}: cannot be recomputed bit for bit, because {why_not}")
+        self.timeline, self._config, self._allow = timeline, config, tuple(allow)
+
+    def start(self, iteration: int) -> None:
+        """Builds the population from the nearest stored state at or before an iteration.
+
+        Args:
+            iteration: Number of finished iterations, at least 0.
+
+        Raises:
+            NotRecomputableError: If there is no such iteration or no state to begin with.
+        """
+        timeline = self.timeline
+        if iteration != timeline.first:
+            timeline.recorded(iteration)
+        checkpoint = timeline.nearest(iteration)
+        if checkpoint is None and timeline.num_restored:
+            call = timeline.commands[timeline.num_restored - 1].call
+            known = min(timeline.checkpoints, default=None)
+            remedy = "Store more: reporting(checkpoint_frequency=1)." if known is None else f"The first is {known}."
+            raise NotRecomputableError(
+                f"{timeline.directory}: iteration {iteration} cannot be recomputed, because no checkpoint is stored "
+                f"between it and {call}(), whose state is not recorded. {remedy}"
+            )
+        settings = WRITES_NOTHING | NO_EVALUATIONS
+        given = {} if self._config is None else {"config": self._config}
+        source = checkpoint or timeline.checkpoints[min(timeline.checkpoints)]
+        self.population = Population.from_checkpoint(source.path, allow=self._allow, **given)
+        replaced = {name: value for name, value in settings.items() if name in self.population.config}
+        self.population._replace_settings(replaced)
+        if checkpoint is None:
+            # The members as they were built, in the same program.
+            self.population.restart(self.population.members)
+        self._set_num_commands(0 if checkpoint is None else timeline.commands_at(checkpoint))
+        self.started_at = self.population.iteration
+
+    def _set_num_commands(self, number: int) -> None:
+        self._num_commands = self.population._commands.count = number
+
+    def step(self) -> None:
+        """Repeats the next iteration, with the commands before it.
+
+        Raises:
+            NotRecomputableError: If a command cannot be repeated.
+        """
+        iteration = self.population.iteration + 1
+        recorded = self.timeline.recorded(iteration)
+        self._catch_up(self.timeline.num_commands_before(iteration))
+        self.population._repeat_iteration(recorded.num_training_steps)
+
+    def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
+        """Applies the commands that a checkpoint of this iteration contains."""
+        self._catch_up(self.timeline.commands_at(checkpoint))
+
+    def _catch_up(self, number: int) -> None:
+        for command in self.timeline.commands[self._num_commands : number]:
+            if command.reason is not None:
+                raise NotRecomputableError(
+                    f"{command.path}: {command.call}() at iteration {command.iteration} cannot be repeated, because "
+                    f"{command.reason}. Later iterations need a checkpoint stored after it."
+                )
+            getattr(self.population, command.call)(**command.arguments(ClassLoader(self._allow)))
+            self._set_num_commands(command.number)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[PopulationReplay]:
+        """Context that stops the population at its end."""
+        try:
+            yield self
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stops the population, if there is one."""
+        if hasattr(self, "population"):
+            self.population.stop()
+
+
+def population_at(
+    directory: str | os.PathLike[str],
+    iteration: int,
+    *,
+    config: AlgorithmConfig | None = None,
+    allow: Iterable[Any] = (),
+) -> Population:
+    """Recomputes a population after an iteration, bit for bit.
+
+    Args:
+        directory: Folder of the population, ``results_dir/population``.
+        iteration: Number of finished iterations; 0 is the state before the first one.
+        config: Config of the population, if it contains code that checkpoints lack, such as lambdas.
+        allow: Classes and functions of yours that the checkpoints name; see `Population.from_checkpoint`.
+
+    Returns:
+        The population, which writes no files. Commands that followed the iteration, such as `Population.copy`, are not
+        applied to it, unless a stored checkpoint of the iteration contains them.
+
+    Raises:
+        NotRecomputableError: If the iteration never happened, there is nothing to begin with, or a recorded call cannot
+            be repeated. It is a ValueError.
+        ValueError: If a file has changed.
+    """
+    return _recomputed(PopulationTimeline(Path(directory)), iteration, config=config, allow=allow).population
+
+
+def _recomputed(timeline: PopulationTimeline, iteration: int, **options: Any) -> PopulationReplay:
+    replay = PopulationReplay(timeline, **options)
+    try:
+        replay.start(iteration)
+        while replay.population.iteration < iteration:
+            replay.step()
+    except BaseException:
+        replay.stop()
+        raise
+    return replay
+
+
+def rewind_population(
+    directory: str | os.PathLike[str],
+    iteration: int,
+    *,
+    config: AlgorithmConfig | None = None,
+    allow: Iterable[Any] = (),
+) -> tuple[Path, int]:
+    """Writes the checkpoint of an iteration into the folder of a population, unless it is there.
+
+    Args:
+        directory, iteration, config, allow: See `population_at`.
+
+    Returns:
+        ``(path of the checkpoint, number of recomputed iterations)``.
+
+    Raises:
+        NotRecomputableError: See `population_at`.
+    """
+    timeline = PopulationTimeline(Path(directory))
+    if iteration in timeline.checkpoints:
+        return timeline.checkpoints[iteration].path, 0
+    replay = _recomputed(timeline, iteration, config=config, allow=allow)
+    with replay.running():
+        path = timeline.directory / name_of(iteration)
+        replay.population.save_to_path(path)
+    return path, iteration - replay.started_at
+
+
+def verify_population(
+    directory: str | os.PathLike[str],
+    first: int | None = None,
+    last: int | None = None,
+    *,
+    config: AlgorithmConfig | None = None,
+    allow: Iterable[Any] = (),
+    progress: Callable[[int], object] = lambda iteration: None,
+) -> Verification:
+    """Recomputes iterations of a population and compares them with what was recorded.
+
+    It checks the checksums of commands and stored checkpoints first. Then it compares the fingerprint of each member in
+    each recomputed iteration, and all leaves of the members' states where a checkpoint is stored.
+
+    Args:
+        directory: Folder of the population, ``results_dir/population``.
+        first, last: First and last iteration; None for those of the population.
+        config, allow: See `population_at`.
+        progress: Called with each compared iteration.
+
+    Raises:
+        NotRecomputableError: If an iteration never happened, or the population cannot be repeated.
+    """
+    folder = Path(directory)
+    name = folder.absolute().name
+    try:
+        timeline = PopulationTimeline(folder)
+    except NotRecomputableError:
+        raise
+    except ValueError as error:
+        return Verification(name, first or 0, last or 0, changed=(str(error),))
+    if first is None:
+        # Iterations between a restored state and the next checkpoint cannot be repeated.
+        first = 1 + (min(timeline.checkpoints, default=timeline.first) if timeline.num_restored else timeline.first)
+    last = timeline.last if last is None else last
+    for iteration in (first, last):
+        timeline.recorded(iteration)
+    if first > last:
+        raise NotRecomputableError(f"Iterations {first} to {last}: the first must not be after the last.")
+    found = Verification(name, first, last, machine=tuple(machine_differences(timeline.origin)))
+    changed = [*changed_commands(timeline.commands), *changed_checkpoints(timeline, last, metadata_file=METADATA_FILE)]
+    if changed or found.machine:
+        return dataclasses.replace(found, changed=tuple(changed))
+    replay = PopulationReplay(timeline, config=config, allow=allow)
+    with replay.running():
+        replay.start(first - 1)
+        machine = machine_differences(timeline.origin, replay.population.driver.devices)
+        if machine:
+            return dataclasses.replace(found, machine=tuple(machine))
+        return _compared(replay, found, progress)
+
+
+def _compared(replay: PopulationReplay, found: Verification, progress: Callable[[int], object]) -> Verification:
+    """Repeats the iterations, and compares each with the recorded one."""
+    timeline, population = replay.timeline, replay.population
+    num = 0
+    while population.iteration < found.last:
+        replay.step()
+        iteration = population.iteration
+        if iteration < found.first:
+            continue
+        num += 1
+        progress(iteration)
+        member = _differing_member(population, timeline.recorded(iteration).fingerprints)
+        checkpoint = timeline.checkpoints.get(iteration)
+        first_leaf = None
+        if checkpoint is None and member is not None:
+            later = [number for number in timeline.checkpoints if number >= iteration]
+            checkpoint = timeline.checkpoints[min(later)] if later else None
+        if checkpoint is not None:
+            while population.iteration < checkpoint.iteration:
+                replay.step()
+            replay.catch_up_with(checkpoint)
+            first_leaf = _first_differing_leaf(population, checkpoint)
+        if member is not None or first_leaf is not None:
+            return dataclasses.replace(
+                found,
+                iteration=iteration,
+                member=member,
+                difference=first_leaf,
+                checkpoint=None if checkpoint is None else checkpoint.iteration,
+                num_recomputed=num,
+            )
+    return dataclasses.replace(found, num_recomputed=num)
+
+
+def _differing_member(population: Population, recorded: dict[int, tuple[int, int]]) -> int | None:
+    """First member whose fingerprint differs from the recorded one."""
+    present = population.driver.fingerprints()
+    for member, (low, high) in sorted(recorded.items()):
+        if not np.array_equal([low, high], [present["low"][member], present["high"][member]]):
+            return member
+    return None
+
+
+def _first_differing_leaf(population: Population, checkpoint: StoredCheckpoint) -> Difference | None:
+    found = differences(population.get_state("driver"), stored_state(checkpoint))
+    return found[0] if found else None

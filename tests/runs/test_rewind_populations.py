@@ -1,0 +1,169 @@
+"""Iterations of populations that are recomputed from a folder: all members, bit for bit."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxrl_stack.algorithms.population import Population
+from jaxrl_stack.checkpoints.names import METADATA_FILE
+from jaxrl_stack.checkpoints.newest import checkpoints_in
+from jaxrl_stack.cli import main
+from jaxrl_stack.rewind.populations import population_at, verify_population
+from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog
+from jaxrl_stack.runs.history import TABLE_FILE
+from jaxrl_stack.runs.member_history import MEMBERS_FILE
+from jaxrl_stack.runs.origin import add_to_origin, read_origin
+from jaxrl_stack.runs.run import Run
+from jaxrl_stack.runs.state_comparison import compared_leaves, differences
+from jaxrl_stack.runs.timeline import NotRecomputableError
+from tests import programs
+
+LAST = 7
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Seven iterations of three members with three commands, and checkpoints of iterations 3, 6 and 7."""
+    folder = tmp_path_factory.mktemp("rewind")
+    population = programs.ppo().reporting(results_dir=folder, checkpoint_frequency=3).build_population(seeds=3)
+    states = {0: population.get_state("driver")}
+    for iteration in range(1, LAST):
+        population.train()
+        states[iteration] = population.get_state("driver")
+        if iteration == 2:
+            population.copy([0], [2])
+        if iteration == 4:
+            population.change_settings({1: {"lr": 3e-3}})
+        if iteration == 5:
+            population.keep([0, 2])
+    population.learn(1, progress=False)
+    states[LAST] = population.get_state("driver")
+    population.stop()
+    return types.SimpleNamespace(folder=folder, states=states)
+
+
+@pytest.fixture
+def folder(trained, tmp_path) -> Path:
+    """A copy of the population's folder, to change."""
+    shutil.copytree(trained.folder, tmp_path / "run")
+    return tmp_path / "run" / "population"
+
+
+@pytest.mark.parametrize("iteration", [2, 5])
+def test_recomputed_members_have_the_bits_of_the_population(trained, iteration):
+    population = population_at(trained.folder / "population", iteration)
+    assert population.iteration == iteration
+    assert len(compared_leaves(population.get_state("driver"))) > 30
+    assert differences(trained.states[iteration], population.get_state("driver")) == []
+    population.learn(1, progress=False)
+    population.stop()
+    # It writes nothing.
+    assert [*checkpoints_in(trained.folder / "population", metadata_file=METADATA_FILE)] == [3, 6, 7]
+    assert not (trained.folder / "population_2").exists()
+
+
+def test_the_commands_of_the_shell(folder, capsys):
+    assert main(["verify", str(folder)]) == 0
+    assert capsys.readouterr().out == "Equal: iterations 1 to 7 of population have the recorded bits (7 recomputed).\n"
+    assert main(["rewind", str(folder), "--to", "5"]) == 0
+    out = capsys.readouterr().out
+    assert f"Checkpoint: {folder}/checkpoint_000005\nIterations: 2 recomputed" in out
+    assert f"Population.from_checkpoint('{folder}/checkpoint_000005')" in out
+    # Later iterations begin with it: it contains the commands before it, and fingerprints.
+    assert main(["verify", str(folder), "--from", "6"]) == 0
+    again = population_at(folder, 5)
+    assert again.config.checkpoint_frequency is None and np.isfinite(again.history["fingerprint/low"]).all()
+    again.stop()
+    assert main(["rewind", str(folder), "--to", "99"]) == 2
+    assert "has iterations 1 to 7, not 99" in capsys.readouterr().err
+    member = folder.parent / "seed_1"
+    assert (member / TABLE_FILE).exists() and main(["rewind", str(member), "--to", "3"]) == 2
+    assert "jaxrl rewind " in (error := capsys.readouterr().err) and "/population --to N" in error
+
+
+def test_one_changed_bit_is_found_with_its_iteration_and_member(folder):
+    table = folder / MEMBERS_FILE
+    with table.open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    (row,) = [row for row in rows if (row["member"], row["training_iteration"]) == ("1", "2.0")]
+    row["fingerprint/high"] = str(float(int(float(row["fingerprint/high"])) ^ 1))
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        writer.writerows(rows)
+    found = verify_population(folder, last=3)
+    assert (found.exit_code, found.iteration, found.member) == (1, 2, 1)
+    assert "Iteration 2 of member 1 differs" in str(found)
+    # In a checkpoint, which its checksums find before anything is repeated.
+    (arrays, *_) = sorted((folder / "checkpoint_000003").rglob("*.safetensors"))
+    content = bytearray(arrays.read_bytes())
+    content[-1] ^= 1
+    arrays.write_bytes(content)
+    found = verify_population(folder)
+    assert found.exit_code == 1 and "checkpoint_000003" in found.changed[0] and found.num_recomputed == 0
+
+
+def test_another_state_in_a_checkpoint_is_found_with_the_member_that_differs(folder):
+    """Its checksums are right: only the repeated iterations show it."""
+    population = population_at(folder, 3)
+    state = population.get_state()
+    leaves = state["driver"]["members"]
+    name = next(path for path in leaves if path.endswith("dense_0/bias"))
+    leaves[name] = changed = np.array(leaves[name])
+    changed.view(np.uint32)[1, 0] ^= 1 << 20
+    population._replace_settings({})
+    population._commands.count = 1
+    population.save_to_path(folder / "checkpoint_000003", state=state)
+    population.stop()
+    found = verify_population(folder, first=4, last=4)
+    assert (found.exit_code, found.iteration, found.member) == (1, 4, 1)
+    found = verify_population(folder, last=3)
+    assert (found.exit_code, found.iteration, found.member) == (1, 3, None)
+    assert found.difference is not None and found.difference.num_elements == 1
+    assert found.difference.leaf.endswith("dense_0/bias")
+
+
+def test_iterations_behind_an_unrecorded_state_are_refused(folder):
+    """No comparison with numbers that the recorded calls do not determine."""
+    (folder / COMMANDS_FILE).unlink()
+    log = CommandLog(is_kept=True)
+    for iteration in (2, 4):
+        with log.around(types.SimpleNamespace(iteration=iteration), "copy", {}, reason="it was called by hand"):
+            pass
+    log.write_to(folder)
+    for iteration in (6, 7):
+        shutil.rmtree(folder / f"checkpoint_{iteration:06d}")
+    with pytest.raises(NotRecomputableError, match=r"copy\(\) at iteration 4 cannot be repeated.*by hand"):
+        verify_population(folder, 4, 5)
+    # A restored state: only iterations from the next checkpoint on.
+    with log.around(types.SimpleNamespace(iteration=5), "set_state", {}, reason="the restored state is not recorded"):
+        pass
+    with pytest.raises(NotRecomputableError, match=r"has iterations 6 to 7 since set_state\(\), not 4"):
+        verify_population(folder, 4, 5)
+    with pytest.raises(NotRecomputableError, match=r"no checkpoint is stored between it and set_state\(\)"):
+        population_at(folder, 6)
+    add_to_origin(folder, {"why_not_recomputable": "restart() trains 2 members by a program for 3."})
+    with pytest.raises(NotRecomputableError, match=r"bit for bit, because restart\(\) trains 2 members"):
+        population_at(folder, 6)
+
+
+def test_a_population_records_restored_states_and_restarts(trained, tmp_path):
+    config = programs.ppo().reporting(results_dir=tmp_path, checkpoint_frequency=1)
+    population = Population.from_checkpoint(trained.folder / "population" / "checkpoint_000003", config=config)
+    for _ in range(2):
+        population.train()
+    population.stored_checkpoints.close()
+    found = verify_population(tmp_path / "population")
+    assert (found.exit_code, found.first, found.last) == (0, 5, 5)
+    population.restart([{"seed": 5}, {"seed": 6}])
+    population.train()
+    population.stop()
+    origin = read_origin(tmp_path / "population_2")
+    assert "restart() trains 2 members by a program for 3" in origin["why_not_recomputable"]
+    assert Run.read(trained.folder / "seed_0").origin["population"] == str(trained.folder / "population")
