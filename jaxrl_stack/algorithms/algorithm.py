@@ -99,7 +99,7 @@ from jaxrl_stack.runs.output import RunOutput
 from jaxrl_stack.runs.result import Result, ResultPart
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
-from jaxrl_stack.runs.stored_checkpoints import StoredCheckpoints
+from jaxrl_stack.runs.stored_checkpoints import StoredCheckpoints, mark_of
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.compilation_cache import enable_compilation_cache
@@ -301,6 +301,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             frequency=config.checkpoint_frequency,
             num_to_keep=config.num_to_keep,
             max_bytes=as_bytes(config.checkpoint_max_bytes),
+            mark=lambda iteration: mark_of(self.history, self.iteration - iteration),
         )
 
     def _new_best(self, config: AlgorithmConfig) -> Best | None:
@@ -1357,6 +1358,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         if COMPONENT_METRICS_LOGGER in state:
             self.metrics.set_state(state[COMPONENT_METRICS_LOGGER])
         self.driver.set_replay_state(state)
+        if "training_iteration" in state:
+            self.stored_checkpoints.restored(self.iteration)
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
         replay = self.driver.stored_replay

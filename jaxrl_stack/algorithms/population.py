@@ -50,7 +50,7 @@ from jaxrl_stack.runs.result import Result
 from jaxrl_stack.runs.run import Run, folder_of
 from jaxrl_stack.runs.statistics import RunStatistics
 from jaxrl_stack.runs.stop import Plateau, StopCriteria, StopReason, Until
-from jaxrl_stack.runs.stored_checkpoints import StoredCheckpoints
+from jaxrl_stack.runs.stored_checkpoints import StoredCheckpoints, mark_of
 from jaxrl_stack.runs.sweep import Sweep
 from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.fingerprints import FINGERPRINT
@@ -162,6 +162,7 @@ class Population(Checkpointable):
             frequency=self.config.checkpoint_frequency,
             num_to_keep=self.config.num_to_keep,
             max_bytes=as_bytes(self.config.checkpoint_max_bytes),
+            mark=lambda iteration: mark_of(self.history, self.iteration - iteration),
         )
 
     def restart(self, members: Sequence[Member | Mapping[str, Any]]) -> None:
@@ -214,6 +215,7 @@ class Population(Checkpointable):
         self.driver.continue_from(template.driver)
         seconds = template.get_state("time_total_s")["time_total_s"]
         self._iterations.go_on(template.iteration, seconds, self.driver)
+        self.stored_checkpoints.restored(self.iteration)
         parent = parent_of(os.path.abspath(stored))
         if parent is not None:
             self._origin = {**self._origin, PARENT: parent}
@@ -781,6 +783,7 @@ class Population(Checkpointable):
             self.reached = {int(i): Ended(*ended) for i, ended in state["reached"].items()}
             self.diverged = {int(i): Ended(*ended) for i, ended in state["diverged"].items()}
             self.stopped = {int(i): Ended(*ended) for i, ended in state.get("stopped", {}).items()}
+            self.stored_checkpoints.restored(self.iteration)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Config, members, and the treatment of diverged members."""

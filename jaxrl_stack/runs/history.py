@@ -128,6 +128,15 @@ class History:
             get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near
         return np.array(self._cells[name])
 
+    def cell(self, name: str, row: int) -> float:
+        """Number in one iteration; NaN if it was not reported.
+
+        Args:
+            name: Name of the column.
+            row: Row of the iteration, from 0.
+        """
+        return self._cells[name][row] if name in self._cells else math.nan
+
     @property
     def last(self) -> dict[str, float]:
         """Numbers of the last iteration; empty before the first."""

@@ -135,7 +135,7 @@ def _last_checkpoint(algo: Algorithm, reason: str, at_end: bool | None) -> Path 
     if is_wanted:
         return stored.save_last(directory, algo.iteration)
     stored.close()
-    return stored.paths.get(algo.iteration)
+    return stored.find(algo.iteration)
 
 
 def _reason_to_stop(reached: str | None, result: Result, interruption: Interruption) -> str:

@@ -112,6 +112,17 @@ class MemberHistory:
             get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near
         return self._column(name)
 
+    def cell(self, name: str, row: int) -> np.ndarray:
+        """A number of all members in one iteration, ``float64[M]``; NaN for members that ended before it, and if it was
+        not reported.
+
+        Args:
+            name: Name of the number.
+            row: Row of the iteration, from 0.
+        """
+        value = self._cells[name][row] if name in self._cells else math.nan
+        return np.where(row < self.num_iterations, np.asarray(value, np.float64), math.nan)
+
     def in_last_iteration(self, name: str) -> np.ndarray:
         """A number of all members in the last iteration, ``float64[M]``; NaN for members that ended before it.
 

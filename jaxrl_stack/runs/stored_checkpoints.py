@@ -7,14 +7,21 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
 
 from jaxrl_stack.checkpoints.folder_replacement import remove
 from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.checkpoints.saves import saves
 from jaxrl_stack.utils.devices import of_first_process
+from jaxrl_stack.utils.fingerprints import FINGERPRINT
 from jaxrl_stack.utils.memory import format_bytes
 from jaxrl_stack.utils.notices import notice_once
+
+if TYPE_CHECKING:
+    from jaxrl_stack.runs.history import History
+    from jaxrl_stack.runs.member_history import MemberHistory
 
 WITHOUT_FOLDER = {
     "results_dir": None,
@@ -36,11 +43,13 @@ class _Kept(NamedTuple):
         path: Folder of the checkpoint.
         number: Number of this save among all saves of the run, from 1.
         num_bytes: Size of its files.
+        mark: Mark of its iteration in the history of the run.
     """
 
     path: Path
     number: int
     num_bytes: int
+    mark: object
 
 
 class _Pending(NamedTuple):
@@ -50,11 +59,15 @@ class _Pending(NamedTuple):
         path: Folder of the checkpoint.
         iteration: Iteration of the checkpoint.
         seconds: Time that the run has waited for it.
+        mark: Mark of its iteration in the history of the run.
+        course: Number of restores before it.
     """
 
     path: Path
     iteration: int
     seconds: float
+    mark: object
+    course: int
 
 
 class StoredCheckpoints:
@@ -73,6 +86,8 @@ class StoredCheckpoints:
         num_to_keep: Number of the newest checkpoints to keep; "sparse" also keeps older ones at distances that double;
             None keeps all.
         max_bytes: Maximum size of all checkpoints together, of which the newest is always kept; None is no limit.
+        mark: Function that returns the mark of an iteration in the run's present history. After a restore, checkpoints
+            with another mark belong to another history.
     """
 
     def __init__(
@@ -82,20 +97,28 @@ class StoredCheckpoints:
         frequency: int | None = None,
         num_to_keep: int | Literal["sparse"] | None = None,
         max_bytes: int | None = None,
+        mark: Callable[[int], object] = lambda iteration: None,
     ):
         self.frequency, self._num_to_keep, self._max_bytes = frequency, num_to_keep, max_bytes
-        self._save = save
+        self._save, self._mark = save, mark
         self._kept: dict[int, _Kept] = {}
         self._pending: _Pending | None = None
         self._num_saves, self._next_at = 0, 0.0
-        # Iterations: the last one seen, the last one saved, and those of a course that a restore has given up.
-        self._seen = self._saved = 0
+        # Iterations: the last one saved or restored, and those of a history that a restore
+        # has given up.
+        self._due_after = 0
         self._given_up: set[int] = set()
+        # Number of restores so far.
+        self._course = 0
 
     @property
     def paths(self) -> dict[int, Path]:
         """Folders of the complete checkpoints by iteration, the oldest first."""
         return {iteration: kept.path for iteration, kept in sorted(self._kept.items())}
+
+    def find(self, iteration: int) -> Path | None:
+        """Folder of the complete checkpoint of an iteration in the run's present history; None without one."""
+        return None if iteration in self._given_up else self.paths.get(iteration)
 
     def after_iteration(self, folder: Path | None, iteration: int) -> None:
         """Saves a checkpoint if one is due.
@@ -104,8 +127,7 @@ class StoredCheckpoints:
             folder: Folder of the run; None in joined processes that do not write.
             iteration: Number of the iteration that has ended.
         """
-        self._follow(iteration)
-        if self.frequency is None or iteration // self.frequency <= self._saved // self.frequency:
+        if self.frequency is None or iteration // self.frequency <= self._due_after // self.frequency:
             return
         if self._num_to_keep != "sparse" or of_first_process(lambda: "yes" * self._may_save_again()) == "yes":
             self._start(folder, iteration)
@@ -119,9 +141,10 @@ class StoredCheckpoints:
         Returns:
             Folder of the checkpoint.
         """
-        if self._saved != iteration:
+        self.close()
+        if of_first_process(lambda: "yes" * (self.find(iteration) is not None)) != "yes":
             self._start(folder, iteration)
-        self._complete()
+            self.close()
         return Path(of_first_process(lambda: str(_place(folder, iteration))))
 
     def close(self) -> None:
@@ -132,17 +155,22 @@ class StoredCheckpoints:
         """
         self._complete()
 
+    def restored(self, iteration: int) -> None:
+        """Notes that the run continues from a restored state.
+
+        Checkpoints of later iterations, and of another history, are removed when the next one is complete.
+
+        Args:
+            iteration: Iteration of the restored state.
+        """
+        marks = {own: kept.mark for own, kept in self._kept.items()}
+        if self._pending is not None:
+            marks[self._pending.iteration] = self._pending.mark
+        self._given_up = {own for own, mark in marks.items() if own > iteration or mark != self._mark(own)}
+        self._due_after = iteration
+        self._course += 1
+
     # ----------------------------------------------------------------------------------------------------- saving
-
-    def _follow(self, iteration: int) -> None:
-        """Notes an iteration. If it does not follow the last one, the run has continued from another checkpoint."""
-        if iteration != self._seen + 1:
-            self._saved = iteration - 1
-            self._given_up = {own for own in self._iterations() if own >= iteration}
-        self._seen = iteration
-
-    def _iterations(self) -> set[int]:
-        return {*self._kept, *([] if self._pending is None else [self._pending.iteration])}
 
     def _may_save_again(self) -> bool:
         """Whether the share of time for saving permits another checkpoint now."""
@@ -151,15 +179,15 @@ class StoredCheckpoints:
         return self._pending is None and time.perf_counter() >= self._next_at
 
     def _start(self, folder: Path | None, iteration: int) -> None:
-        self._complete()
+        self.close()
         path = of_first_process(lambda: str(_place(folder, iteration)))
         started = time.perf_counter()
         self._save(path)
-        self._saved = iteration
+        self._due_after = iteration
         self._num_saves += 1
-        self._given_up.discard(iteration)
         if folder is not None:
-            self._pending = _Pending(Path(path), iteration, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._pending = _Pending(Path(path), iteration, seconds, self._mark(iteration), self._course)
 
     def _complete(self) -> None:
         """Waits for the checkpoint that is being written, then removes those that are not kept."""
@@ -170,15 +198,16 @@ class StoredCheckpoints:
         saves.wait(key)
         seconds = pending.seconds + (saves.seconds(key) or 0.0)
         self._next_at = time.perf_counter() + seconds / LARGEST_SHARE
-        self._kept[pending.iteration] = _Kept(pending.path, self._num_saves, _num_bytes(pending.path))
+        self._kept[pending.iteration] = _Kept(pending.path, self._num_saves, _num_bytes(pending.path), pending.mark)
+        if pending.course == self._course:
+            self._remove(self._given_up - {pending.iteration})
+            self._given_up = set()
         self._remove_others()
 
     # --------------------------------------------------------------------------------------------------- removing
 
     def _remove_others(self) -> None:
         """Removes all checkpoints that the settings do not keep."""
-        self._remove(self._given_up)
-        self._given_up = set()
         if self._num_to_keep == "sparse":
             self._remove(self._kept.keys() - sparse({own.number: i for i, own in self._kept.items()}))
         elif isinstance(self._num_to_keep, int):
@@ -237,6 +266,25 @@ def least_needed(iterations: Collection[int]) -> int:
         for before, own, after in zip(ordered, ordered[1:], ordered[2:], strict=False)
     }
     return min(gaps, key=lambda own: gaps[own])
+
+
+def mark_of(history: History | MemberHistory, num_before_last: int) -> bytes | None:
+    """Mark of an iteration in a history: the fingerprint, or without fingerprints the time since the beginning.
+
+    Args:
+        history: Table of the run.
+        num_before_last: Distance of the iteration from the last one.
+
+    Returns:
+        The mark; None if the history does not have the iteration.
+    """
+    row = len(history) - 1 - num_before_last
+    if not 0 <= row < len(history):
+        return None
+    mark = np.array([history.cell(f"{FINGERPRINT}/{part}", row) for part in ("low", "high")])
+    if np.isnan(mark).all():
+        mark = np.array(history.cell("time_total_s", row))
+    return np.nan_to_num(mark, nan=-1.0).tobytes()
 
 
 def _place(folder: Path | None, iteration: int) -> Path:

@@ -21,7 +21,11 @@ from tests import programs
 
 
 def stored_in(folder, *, num_bytes=10, seconds=0.0, **limits):
-    """A run's checkpoints, each a file of `num_bytes` that takes `seconds` to write, and a function of iterations."""
+    """A run's checkpoints, each a file of `num_bytes` that takes `seconds` to write, and a function of iterations.
+
+    An iteration that does not follow the last one follows a restore.
+    """
+    done = [0]
 
     def save(path):
         def write():
@@ -36,7 +40,10 @@ def stored_in(folder, *, num_bytes=10, seconds=0.0, **limits):
 
     def run(*iterations):
         for iteration in iterations:
+            if iteration != done[0] + 1:
+                stored.restored(iteration - 1)
             stored.after_iteration(folder, iteration)
+            done[0] = iteration
         stored.close()
         assert stored.paths == checkpoints_in(folder)
         return list(stored.paths)
@@ -117,6 +124,19 @@ def test_a_run_that_goes_back_replaces_what_it_had_stored_of_later_iterations(tm
     assert run(*range(1, 9)) == [2, 4, 6, 8]
     # Until there is a newer one, the last state of the earlier course is the newest.
     assert run(5) == [2, 4, 6, 8] and run(6) == [2, 4, 6]
+    # Also if a thread writes a checkpoint of the earlier course at that time, and with limits.
+    for name, limits in {"sparse": {"num_to_keep": "sparse"}, "bytes": {"max_bytes": 10}}.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        stored, run = stored_in(folder, frequency=5, seconds=0.1, **limits)
+        for iteration in range(1, 7):
+            stored.after_iteration(folder, iteration)
+        stored.restored(2)
+        for iteration in (3, 4):
+            stored.after_iteration(folder, iteration)
+        stored.close()
+        assert list(stored.paths) == [5] and stored.find(5) is None  # which is the only one
+        assert stored.save_last(folder, 4) == folder / "checkpoint_000004" and list(stored.paths) == [4]
     # A run that was restored at iteration 21.
     _, run = stored_in(tmp_path / "other", frequency=10)
     (tmp_path / "other").mkdir()
@@ -131,6 +151,16 @@ def test_a_removal_that_is_killed_leaves_no_part_of_a_checkpoint(tmp_path, monke
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("checkpoint")] == ["checkpoint_000002"]
     # The next removal also removes its files.
     assert run(3) == [3] and [path.name for path in tmp_path.iterdir()] == ["checkpoint_000003"]
+
+
+def test_a_run_that_restores_another_run_replaces_what_it_had_stored(tmp_path):
+    history = {iteration: "own" for iteration in range(100)}
+    stored, run = stored_in(tmp_path, frequency=2, mark=history.get)
+    assert run(*range(1, 7)) == [2, 4, 6]
+    history.update(dict.fromkeys(range(4, 7), "other"))  # another run, which began from iteration 3 of this one
+    stored.restored(6)
+    assert stored.find(2) is not None and stored.find(6) is None
+    assert run(7) == [2, 4, 6] and run(8) == [2, 8]
 
 
 def test_a_failed_save_is_an_error(tmp_path):
@@ -165,6 +195,13 @@ def test_learn_stores_checkpoints_and_the_last_state(tmp_path, capsys):
     assert f"Checkpoint: {folder}/checkpoint_000003" in capsys.readouterr().out.splitlines()
     assert newest_checkpoint(str(folder)) == f"{folder}/checkpoint_000003"
     expected = [algo.train() for _ in range(2)]
+    # Back to its own checkpoint, and to an iteration of another run.
+    algo.restore_from_path(folder / "checkpoint_000003")
+    assert [algo.stored_checkpoints.find(iteration) is not None for iteration in (2, 3, 4)] == [True, True, False]
+    columns = algo.history.columns
+    cells = np.stack([algo.history[name] + (name == "fingerprint/low") for name in columns], axis=1)
+    algo.set_state({**algo.get_state(), "history": {"columns": columns, "cells": cells}})
+    assert algo.stored_checkpoints.find(2) is None and algo.stored_checkpoints.find(3) is None
     algo.stop()
     # What another run goes on from, in another folder, with the same bits and numbers.
     again = PPO.from_checkpoint(folder / "checkpoint_000003", results_dir=folder, checkpoint_frequency=5)
