@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import pickle
 import sys
@@ -20,7 +21,9 @@ from envs.counter import CounterEnv
 from jaxrl_stack.algorithms.dqn import DQNConfig
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.checkpoints.saves import saves
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.runs.stored_checkpoints import StoredCheckpoints
 from jaxrl_stack.utils.devices import of_first_process
 from tests.execution import test_sources
 
@@ -103,8 +106,17 @@ def refused(process: int, learner: Any) -> dict[str, str]:
     ppo = config_of("ppo", 1)
     rows = {"obs": np.zeros((8, 1), np.float32)}
 
-    def fail() -> str:
+    def fail() -> Any:
         raise OSError("no space left")
+
+    def store() -> None:
+        def save(path: str) -> None:
+            if process == 0:
+                saves.run(os.path.realpath(path), fail, blocking=False)
+
+        stored = StoredCheckpoints(save, frequency=1)
+        stored.after_iteration(None if process else pathlib.Path("missing"), 1)
+        stored.close()
 
     return {
         "twice": raised(jaxrl_stack.distributed.initialize),
@@ -116,6 +128,7 @@ def refused(process: int, learner: Any) -> dict[str, str]:
         "learners": raised(ppo.copy().learners(num_learners=2).build_algo),
         "rows": raised(lambda: learner.update(batch=rows)),
         "first": raised(lambda: of_first_process(fail)),
+        "stored": raised(store),
     }
 
 

@@ -110,6 +110,8 @@ class StoredCheckpoints:
         self._given_up: set[int] = set()
         # Number of restores so far.
         self._course = 0
+        # Whether a save has begun since the last wait; joined processes agree on it.
+        self._may_be_writing = False
 
     @property
     def paths(self) -> dict[int, Path]:
@@ -152,8 +154,11 @@ class StoredCheckpoints:
 
         Raises:
             OSError: If it cannot be written.
+            RuntimeError: In other joined processes than the first, if it cannot be written.
         """
-        self._complete()
+        if self._may_be_writing:
+            self._may_be_writing = False
+            of_first_process(lambda: self._complete() or "")
 
     def restored(self, iteration: int) -> None:
         """Notes that the run continues from a restored state.
@@ -182,6 +187,7 @@ class StoredCheckpoints:
         self.close()
         path = of_first_process(lambda: str(_place(folder, iteration)))
         started = time.perf_counter()
+        self._may_be_writing = True
         self._save(path)
         self._due_after = iteration
         self._num_saves += 1
