@@ -586,6 +586,26 @@ def test_wrong_input_is_one_line_and_exit_code_2(argv, message, capsys, tmp_path
     assert captured.out == "" and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--checkpoint-freq", "2", "--set", 'checkpoint_max_bytes="20 GB"', "--set", "num_to_keep=2"],
+        ["--set", "checkpoint_frequency=2"],
+        ["--config", '{"checkpoint_frequency": 2}'],
+        ["--seeds", "2", "--set", "keep_best=True"],
+    ],
+)
+def test_settings_of_checkpoints_are_in_all_options(options, tmp_path, monkeypatch, capsys):
+    def begin(config, *args, **kwargs):
+        assert config.results_dir == str(tmp_path) and (config.keep_best or config.checkpoint_frequency == 2)
+        raise ValueError("begins")
+
+    monkeypatch.setattr(PPOConfig, "build_algo", begin)
+    monkeypatch.setattr("jaxrl_stack.runs.seeds.run_seeds", begin)
+    assert train(*TRAIN[1:], *options, "--num-iterations", "1", "--results-dir", str(tmp_path)) == 2
+    assert "begins" in capsys.readouterr().err
+
+
 def test_debug_shows_the_traceback(capsys):
     assert cli.main([*TRAIN, "--config", '{"lrr": 0.1}', "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import re
 import runpy
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, json_object, wrong_input
@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 _FILE_KEYS = {"algo": str, "env": str, "config": dict, "stop": dict}
 
 
-def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCriteria, str]:
+def experiment(
+    arguments: argparse.Namespace, set_output: Callable[[AlgorithmConfig], object] = lambda config: None
+) -> tuple[AlgorithmConfig, StopCriteria, str]:
     """Creates the experiment that the options describe.
+
+    Args:
+        arguments: The options.
+        set_output: Function that sets the results directory and checkpoints of the config, before it is validated.
 
     Returns:
         The validated config, the stop criteria, and a sentence about where the settings come from.
@@ -59,6 +65,7 @@ def experiment(arguments: argparse.Namespace) -> tuple[AlgorithmConfig, StopCrit
         config.evaluation(evaluation_interval=arguments.evaluation_interval)
     if config.env is None:
         raise CliError("--env is missing. Name an environment: --env gymnax/CartPole-v1 (`jaxrl list envs`).")
+    set_output(config)
     with wrong_input():
         config.validate()
         criteria = StopCriteria(stop or {}, criteria_from, plateau=plateau)

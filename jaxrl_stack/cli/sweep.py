@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, wrong_input
@@ -33,7 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     space, arguments.assignments = swept(arguments.assignments or [])
     if not space:
         raise CliError("--set with several values is missing. List those to try: --set lr=1e-4,3e-4,1e-3.")
-    config, criteria, origin = experiment(arguments)
+    config, criteria, origin = experiment(
+        arguments, lambda config: config.reporting(results_dir=str(results_directory(arguments, config, "sweep_")))
+    )
+    directory = Path(str(config.results_dir))
     if arguments.scheduler == "asha" and not criteria.targets:
         criteria.add(ITERATIONS, _MAX_T)
     if not criteria.targets:
@@ -49,8 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     with wrong_input("--out"):
         if arguments.out is not None:
             checked_figure_path(arguments.out)
-    directory = results_directory(arguments, config, "sweep_")
-    config.reporting(results_dir=str(directory))
     print(f"{algo_name(config)} in {env_name(config.env)}: {origin}")
     print(f"Each until {criteria}. Results in {directory}.", flush=True)
     with wrong_input():

@@ -38,13 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
     """
     if arguments.seeds is not None:
         return _run_seeds(arguments)
-    config, criteria, origin = experiment(arguments)
-    _set_checkpoints(config, arguments)
-    directory = results_directory(arguments, config)
+    config, criteria, origin = experiment(arguments, lambda config: _set_output(config, arguments))
+    directory = pathlib.Path(str(config.results_dir))
     display = make_display(criteria, is_quiet=arguments.quiet, is_plain=arguments.no_progress)
     display.header(f"{algo_name(config)} in {env_name(config.env)}: {origin}")
     display.header(f"Until {criteria}. Results in {directory}.")
-    config.reporting(results_dir=str(directory), keep_best=arguments.keep_best or config.keep_best)
     with _made(directory, arguments.words, algo_name(config)), display:
         with wrong_input():
             algo = config.build_algo()
@@ -59,7 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     return 130 if is_interrupted else 0
 
 
-def _set_checkpoints(config: AlgorithmConfig, arguments: argparse.Namespace) -> None:
+def _set_output(config: AlgorithmConfig, arguments: argparse.Namespace) -> None:
+    """Sets the results directory and the checkpoints that the options ask for.
+
+    Raises:
+        CliError: If the directory is not empty, or ``--num-to-keep`` lacks checkpoints.
+    """
+    directory = results_directory(arguments, config)
+    config.reporting(results_dir=str(directory), keep_best=arguments.keep_best or config.keep_best)
     if arguments.checkpoint_freq is not None:
         config.reporting(checkpoint_frequency=arguments.checkpoint_freq)
     if arguments.num_to_keep is not None:
@@ -159,11 +164,10 @@ def _run_seeds(arguments: argparse.Namespace) -> int:
         given = getattr(arguments, name)
         if given is not None and given is not False:
             raise CliError(f"--{name.replace('_', '-')}: {why}. Leave it out, or train one run, without --seeds.")
-    config, criteria, origin = experiment(arguments)
+    config, criteria, origin = experiment(arguments, lambda config: _set_output(config, arguments))
+    directory = pathlib.Path(str(config.results_dir))
     if not criteria.targets:
         raise CliError("--stop is missing. Say when each seed ends: --stop '{\"training_iteration\": 100}'.")
-    directory = results_directory(arguments, config)
-    config.reporting(results_dir=str(directory), keep_best=arguments.keep_best or config.keep_best)
     if not arguments.quiet:
         print(f"{algo_name(config)} in {env_name(config.env)}, {arguments.seeds} seeds: {origin}")
         print(f"Each until {criteria}. Results in {directory}.", flush=True)
