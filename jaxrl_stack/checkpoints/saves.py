@@ -7,8 +7,23 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 _MAX_WAITING = 4
+
+
+class Finished(NamedTuple):
+    """A save that has ended, with or without an error.
+
+    Attributes:
+        seconds: Duration.
+        at: Time of its end, of `time.perf_counter`.
+        has_failed: Whether it ended with an error.
+    """
+
+    seconds: float
+    at: float
+    has_failed: bool
 
 
 class Saves:
@@ -18,7 +33,7 @@ class Saves:
         self._lock = threading.Lock()
         self._pool = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: list[tuple[str, concurrent.futures.Future[None]]] = []
-        self._seconds: dict[str, float] = {}
+        self._finished: dict[str, Finished] = {}
         # Before the pools of this process close, at its end, which other file systems need; `atexit` is later.
         threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -30,13 +45,15 @@ class Saves:
             return
 
         def timed() -> None:
-            started = time.perf_counter()
+            started, has_failed = time.perf_counter(), True
             try:
                 task()
+                has_failed = False
             finally:
-                self._seconds[path] = time.perf_counter() - started
+                ended = time.perf_counter()
+                self._finished[path] = Finished(ended - started, ended, has_failed)
 
-        self._seconds.pop(path, None)
+        self._finished.pop(path, None)
         with self._lock:
             waiting = [future for _, future in self._running if not future.done()]
             self._running.append((path, self._pool.submit(timed)))
@@ -47,11 +64,9 @@ class Saves:
         """Waits for the saves to a path, to a folder that contains it, or for all; raises their errors."""
         self._collect(lambda key, future: path is None or f"{path}{os.sep}".startswith(f"{key}{os.sep}"))
 
-    def seconds(self, path: str) -> float | None:
-        """Duration of the last save to a path in the other thread, whether it succeeded or not; None while it waits or
-        runs, and without one.
-        """
-        return self._seconds.get(path)
+    def finished(self, path: str) -> Finished | None:
+        """The last save to a path in the other thread; None while it waits or runs, and without one."""
+        return self._finished.get(path)
 
     def raise_failed(self) -> None:
         """Raises the errors of finished saves."""

@@ -179,7 +179,7 @@ class StoredCheckpoints:
 
     def _may_save_again(self) -> bool:
         """Whether the share of time for saving permits another checkpoint now."""
-        if self._pending is not None and saves.seconds(os.path.realpath(self._pending.path)) is not None:
+        if self._pending is not None and saves.finished(os.path.realpath(self._pending.path)) is not None:
             self._complete()
         return self._pending is None and time.perf_counter() >= self._next_at
 
@@ -202,8 +202,11 @@ class StoredCheckpoints:
         pending, self._pending = self._pending, None
         key = os.path.realpath(pending.path)
         saves.wait(key)
-        seconds = pending.seconds + (saves.seconds(key) or 0.0)
-        self._next_at = time.perf_counter() + seconds / LARGEST_SHARE
+        finished = saves.finished(key)
+        if finished is not None:
+            self._next_at = finished.at + (pending.seconds + finished.seconds) / LARGEST_SHARE
+            if finished.has_failed:  # which another call has raised
+                return
         self._kept[pending.iteration] = _Kept(pending.path, self._num_saves, _num_bytes(pending.path), pending.mark)
         if pending.course == self._course:
             self._remove(self._given_up - {pending.iteration})

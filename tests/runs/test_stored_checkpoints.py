@@ -7,6 +7,7 @@ import json
 import logging
 import pathlib
 import time
+import types
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from jaxrl_stack.algorithms.ppo import PPO
 from jaxrl_stack.checkpoints import folder_replacement
 from jaxrl_stack.checkpoints.newest import checkpoints_in, newest_checkpoint
 from jaxrl_stack.checkpoints.saves import saves
+from jaxrl_stack.runs import stored_checkpoints
 from jaxrl_stack.runs.stored_checkpoints import StoredCheckpoints, least_needed, sparse
 from jaxrl_stack.utils.memory import parse_bytes
 from tests import programs
@@ -95,6 +97,19 @@ def test_sparse_saves_wait_for_their_share_of_time(tmp_path):
     assert [*stored.paths] == [1, iteration, last][-len(stored.paths) :] and last in stored.paths
 
 
+def test_sparse_saves_wait_from_the_end_of_the_last_one(tmp_path, monkeypatch):
+    now = time.perf_counter()
+    monkeypatch.setattr(stored_checkpoints, "time", types.SimpleNamespace(perf_counter=lambda: now))
+    stored, run = stored_in(tmp_path, frequency=1, num_to_keep="sparse", seconds=0.01)
+    stored.after_iteration(tmp_path, 1)
+    saves.wait()
+    finished = saves.finished(str(tmp_path.resolve() / "checkpoint_000001"))
+    assert finished is not None
+    # This object notices the end of the save later.
+    now = finished.at + 51 * finished.seconds
+    assert run(2) == [1, 2]
+
+
 def test_sizes_are_limited(tmp_path, caplog):
     _, run = stored_in(tmp_path, frequency=10, num_bytes=100, max_bytes=350)
     with caplog.at_level(logging.WARNING, "jaxrl_stack"):
@@ -161,6 +176,14 @@ def test_a_run_that_restores_another_run_replaces_what_it_had_stored(tmp_path):
     stored.restored(6)
     assert stored.find(2) is not None and stored.find(6) is None
     assert run(7) == [2, 4, 6] and run(8) == [2, 8]
+
+
+def test_a_checkpoint_whose_error_another_call_has_raised_is_not_among_the_paths(tmp_path):
+    stored, run = stored_in(tmp_path / "missing" / "folder", frequency=1)
+    stored.after_iteration(tmp_path / "missing" / "folder", 1)
+    with pytest.raises(FileNotFoundError):
+        saves.wait()
+    assert run() == []
 
 
 def test_a_failed_save_is_an_error(tmp_path):
