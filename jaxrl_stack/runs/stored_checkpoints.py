@@ -104,9 +104,9 @@ class StoredCheckpoints:
         self._kept: dict[int, _Kept] = {}
         self._pending: _Pending | None = None
         self._num_saves, self._next_at = 0, 0.0
-        # Iterations: the last one saved or restored, and those of a history that a restore
+        # Iterations: the last one saved or restored, the one before the first, and those of a history that a restore
         # has given up.
-        self._due_after = 0
+        self._due_after = self._base = 0
         self._given_up: set[int] = set()
         # Number of restores so far.
         self._course = 0
@@ -172,6 +172,8 @@ class StoredCheckpoints:
         if self._pending is not None:
             marks[self._pending.iteration] = self._pending.mark
         self._given_up = {own for own, mark in marks.items() if own > iteration or mark != self._mark(own)}
+        if marks.keys() == self._given_up:
+            self._base = iteration
         self._due_after = iteration
         self._course += 1
 
@@ -228,14 +230,17 @@ class StoredCheckpoints:
         """Removes checkpoints until the others take at most `max_bytes`, but not the newest."""
         number = len(self._kept)
         while len(self._kept) > 1 and sum(own.num_bytes for own in self._kept.values()) > max_bytes:
-            self._remove([least_needed(self._kept) if self._num_to_keep == "sparse" else min(self._kept)])
+            self._remove([self._least_needed()])
         size = self._kept[max(self._kept)].num_bytes
         if len(self._kept) < number or size > max_bytes:
             self._notice_how_few(max_bytes, size)
 
+    def _least_needed(self) -> int:
+        return least_needed(self._kept, self._base) if self._num_to_keep == "sparse" else min(self._kept)
+
     def _notice_how_few(self, max_bytes: int, size: int) -> None:
         newest, number, limit = max(self._kept), len(self._kept), format_bytes(max_bytes)
-        distance = max(after - before for before, after in itertools.pairwise([0, *sorted(self._kept)]))
+        distance = max(after - before for before, after in itertools.pairwise([self._base, *sorted(self._kept)]))
         kept = f"{number} checkpoint{'s' * (number > 1)} of {format_bytes(size)}"
         more = format_bytes(4 * max(max_bytes, size))
         notice_once(
@@ -263,13 +268,14 @@ def sparse(iterations: Mapping[int, int]) -> set[int]:
     return {own for number, own in iterations.items() if newest - number < 2 * (number & -number)}
 
 
-def least_needed(iterations: Collection[int]) -> int:
+def least_needed(iterations: Collection[int], base: int = 0) -> int:
     """The iteration, except the newest, whose removal leaves the smallest gap in relation to its age.
 
     Args:
         iterations: At least two.
+        base: Iteration before the first one of the run.
     """
-    ordered = [0, *sorted(iterations)]
+    ordered = [base, *sorted(iterations)]
     gaps = {
         own: (after - before) / (ordered[-1] - own)
         for before, own, after in zip(ordered, ordered[1:], ordered[2:], strict=False)

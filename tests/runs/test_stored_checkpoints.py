@@ -131,6 +131,7 @@ def test_sizes_of_sparse_checkpoints_are_limited_where_they_are_dense():
     # Gaps without it, by its age: 20 / 20 without 10; of 70 / 60, 40 / 30 and 30 / 20 the first; 2 / 8, 2 / 1.
     assert least_needed([10, 20, 30]) == 10
     assert least_needed([40, 70, 80, 100]) == 40
+    assert least_needed([1010, 1020, 1030], base=1000) == 1010
     assert least_needed([1, 2, 8, 9]) == 1 and least_needed([64, 65, 66, 96]) == 65
 
 
