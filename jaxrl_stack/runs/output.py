@@ -83,7 +83,8 @@ class RunOutput:
                 tracker.log(values, step)
 
     def _open(self, asked_for: Path) -> None:
-        directory = free_directory(asked_for)
+        # The program may change its working directory later.
+        directory = Path(os.path.abspath(free_directory(asked_for)))
         self._writer, self.directory = ResultWriter(directory, self._config), directory
         if not (directory / ORIGIN_FILE).exists():
             write_origin(directory, algorithm=self._algorithm)
@@ -137,8 +138,8 @@ def free_directory(asked_for: Path) -> Path:
 
 
 def new_directory(asked_for: Path) -> Path:
-    """A created folder: `asked_for`, or ``<directory>_2`` and so on if it exists."""
-    directory, number = asked_for, 1
+    """Absolute path of a created folder: `asked_for`, or ``<directory>_2`` and so on if it exists."""
+    directory, number = Path(os.path.abspath(asked_for)), 1
     while True:
         try:
             directory.mkdir(parents=True)
