@@ -120,11 +120,13 @@ _LUNAR_LANDER: dict[str, Any] = {
 _MOUNTAIN_CAR = _LUNAR_LANDER | {
     "lr": 4e-3,
     "train_batch_size_per_learner": 128,
-    # An update every 2 steps.
+    # 8 updates after 16 steps. All rewards are -1, so that all Q-values are nearly equal until the first success: the
+    # greedy action is arbitrary, but the same one for 16 steps, and so explores further than one of each single step.
+    "rollout_fragment_length": 16,
     "training_intensity": 64,
     "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 10_000},
     "gamma": 0.98,
-    "target_network_update_freq": 5_000,
+    "target_network_update_freq": 600,
     "epsilon": [(0, 1.0), (24_000, 0.07)],
 }
 _ATARI: dict[str, Any] = {
