@@ -157,7 +157,7 @@ class MinibatchNumbers:
         )
         head = (
             f"Minibatch {self.minibatch} (update {self.update}, epoch {self.epoch}): gradient norm "
-            f"{number_text(self.gradient_norm)}, {number_text(self.applied_gradient_norm)} after clipping"
+            f"{_cell(self.gradient_norm)}, {_cell(self.applied_gradient_norm)} after clipping"
         )
         tables = [metrics.formatted(max_lines=None), self.layers.formatted(max_lines=None), repr(_short(self.rows))]
         return "\n\n".join([head, *tables])
@@ -230,7 +230,7 @@ class Inspection:
     def rows(self, n: int | None = None) -> Table:
         """Returns the rows with the largest losses in the iteration, each row once, with its largest loss.
 
-        The mean of the losses of a minibatch's rows is its loss.
+        The mean of the losses of a minibatch's rows is its loss. Rows whose loss is NaN come first.
 
         Args:
             n: Number of rows; None for the number that each minibatch has recorded.
@@ -515,6 +515,8 @@ def _notes(learner: Learner, recorded: IterationRecord, numbers: Sequence[Miniba
             f"The losses of rows leave {share:.2g} of the loss out. Compute all means of {name}'s loss with "
             f"self.masked_means(), or set loss_is_linear_in_means = False."
         )
+    if (first := next((own.minibatch for own in numbers if _has_nan_loss(own)), None)) is not None:
+        yield f"Losses are NaN, first in minibatch {first}."
     if not recorded.is_exact:
         yield (
             "The recording program rounds differently from the program of training: its numbers may differ in the last "
@@ -525,6 +527,13 @@ def _notes(learner: Learner, recorded: IterationRecord, numbers: Sequence[Miniba
             f"{recorded.num_other_episodes} more episodes ended. Set reporting(metrics_num_episodes_for_smoothing=...) "
             f"to the number of episodes of an iteration to see all."
         )
+
+
+def _has_nan_loss(numbers: MinibatchNumbers) -> bool:
+    losses = [row["loss"] for row in numbers.rows]
+    # A metric may be NaN where it has no value.
+    losses = losses or [own["total_loss"] for own in numbers.metrics.values() if "total_loss" in own]
+    return any(map(math.isnan, losses))
 
 
 def _unexplained(recorded: IterationRecord) -> float:

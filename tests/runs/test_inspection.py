@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -45,6 +46,17 @@ class PlainMean(ValuesOnly):
     def compute_loss_for_module(self, *, batch, **kwargs):
         loss = super().compute_loss_for_module(batch=batch, **kwargs)
         return loss + jnp.mean(jnp.square(batch[Columns.VALUE_TARGETS]))
+
+
+class NegativeNaN(ValuesOnly):
+    """A loss of ``inf - inf`` in rows with a positive cart position: NaN with a sign bit on x86."""
+
+    loss_is_linear_in_means = True
+
+    def compute_loss_for_module(self, *, batch, **kwargs):
+        loss = super().compute_loss_for_module(batch=batch, **kwargs)
+        size = jnp.where(batch[Columns.OBS][:, 0] > 0, jnp.inf, 1.0)
+        return loss + self.masked_mean(size - size, batch)
 
 
 def two_agents():
@@ -132,6 +144,15 @@ def test_a_loss_without_shares_of_rows_is_named(learner, words):
     assert (len(inspection.rows()) == 0) == (learner is Nonlinear) and len(inspection.minibatches) == 4
 
 
+def test_rows_whose_loss_is_not_a_number_are_found():
+    algo = programs.ppo().learners(learner_class=NegativeNaN).build_algo()
+    inspection = inspect(algo, num_rows=3)
+    first = inspection.minibatch(0)
+    assert len(first.rows) == 3 and all(math.isnan(row["loss"]) and row["obs"][0] > 0 for row in first.rows)
+    (note,) = inspection.notes
+    assert "NaN, first in minibatch 0" in note
+
+
 def test_an_iteration_without_updates_says_so():
     algo = programs.dqn("CartPole-v1").training(num_steps_sampled_before_learning_starts=10_000).build_algo()
     inspection = inspect(algo)
@@ -185,6 +206,7 @@ def test_each_row_is_listed_once_with_its_largest_loss():
 def test_a_loss_that_is_not_a_number_comes_first():
     inspection = Inspection(1, "PPO", [numbers(0, 3.0, math.nan)], [], 2, [])
     assert inspection.rows(1)[0]["env"] == 1 and json.loads(inspection.to_json())["rows"][0]["loss"] is None
+    assert "gradient norm nan, 1 after" in str(dataclasses.replace(numbers(0), gradient_norm=math.nan))
 
 
 def test_what_cannot_be_recorded_is_refused_by_name(fake_ray):

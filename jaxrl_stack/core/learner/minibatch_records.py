@@ -134,7 +134,9 @@ class MinibatchRecords:
             is_valid = masks[mid].reshape(-1) if mid in masks else jnp.ones(own.shape, bool)
             share = jnp.sum(jnp.where(is_valid, own, 0.0)) / counts[mid]
             record[ROW_MEAN, mid] = share if axis_name is None else jax.lax.pmean(share, axis_name)
-            _, rows = jax.lax.top_k(jnp.where(is_valid, own, -jnp.inf), min(self._recorder.num_rows, own.size))
+            # top_k orders NaN by its sign, which depends on the operation that made it.
+            score = jnp.where(is_valid, jnp.where(jnp.isnan(own), jnp.inf, own), -jnp.inf)
+            _, rows = jax.lax.top_k(score, min(self._recorder.num_rows, own.size))
             record |= {(ROW, mid, "loss"): own[rows], (ROW, mid, "is_valid"): is_valid[rows]}
             record |= {(ROW, mid, *path): x for path, x in self._shown(mid, rows, index[mid]).items()}
         return record
