@@ -15,6 +15,7 @@ from jaxrl_stack import cli
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.learner.minibatch_records import STEP, _norms
 from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.rewind.inspection import Inspection, MinibatchNumbers, Table, inspect
 from jaxrl_stack.runs.history import History
@@ -191,6 +192,15 @@ def numbers(minibatch, *losses, step=0):
         {"module": "m", "minibatch": minibatch, "loss": loss, "env": i, "step": step} for i, loss in enumerate(losses)
     ]
     return MinibatchNumbers(minibatch, 0, minibatch, {"m": {"total_loss": 1.0}}, 2.0, 1.0, Table([]), Table(rows))
+
+
+@pytest.mark.parametrize("size", [1e30, 1.0, 1e-30])
+def test_norms_of_large_and_small_numbers_are_finite(size):
+    norms = _norms(STEP, {"w": jnp.float32(size) * jnp.array([3.0, -4.0]), "empty": jnp.zeros(0)})
+    np.testing.assert_allclose(norms[STEP, "w"], 5 * size, rtol=1e-6)
+    assert norms[STEP, "empty"] == 0
+    infinite = _norms(STEP, {"inf": jnp.array([jnp.inf, 1.0]), "nan": jnp.array([jnp.nan, 1.0])})
+    assert math.isinf(infinite[STEP, "inf"]) and math.isnan(infinite[STEP, "nan"])
 
 
 def test_each_row_is_listed_once_with_its_largest_loss():

@@ -200,7 +200,14 @@ class MinibatchRecords:
 
 
 def _norms(name: str, leaves: ParamDict) -> Record:
-    return {(name, ref): jnp.sqrt(jnp.sum(jnp.square(leaf))) for ref, leaf in leaves.items()}
+    return {(name, ref): _norm(leaf) for ref, leaf in leaves.items()}
+
+
+def _norm(x: jax.Array) -> jax.Array:
+    """Returns the Euclidean norm, also if the squares of the numbers are no float32 numbers."""
+    largest = jnp.max(jnp.abs(x), initial=0.0)
+    scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
+    return scale * jnp.sqrt(jnp.sum(jnp.square(x / scale)))
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
