@@ -423,7 +423,7 @@ class DeviceDriver(LocalDriver):
                 mapped = self.mapped(program, donates=False)
             learner, *_, record = mapped(*arguments)
             # Fetched before the next program, which may need the memory.
-            recorded.add_call(devices.own_shards(record))
+            recorded.add_call(devices.own_shards(record), program.num_training_steps)
             results = training(*arguments)
             recorded.is_exact &= has_equal_bits(*map(devices.host_view, (learner.params, results[0].params)))
             return results

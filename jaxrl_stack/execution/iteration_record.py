@@ -145,9 +145,25 @@ class IterationRecord:
             record = {path: leaf[:, : int(number.flat[0])] for path, leaf in record.items()}
         self.updates.append(record)
 
-    def add_call(self, call: Any) -> None:
-        """Adds the `CallRecord` of a call of the device program, leaves ``[D, ...]``."""
-        for i in range(int(call.num_updates[0])):
+    def add_call(self, call: Any, num_training_steps: int = 1) -> None:
+        """Adds the `CallRecord` of a call of the device program, leaves ``[D, ...]``.
+
+        Args:
+            call: The record.
+            num_training_steps: Number of training steps of the call.
+
+        Raises:
+            ValueError: If the training steps made more updates than planned, which have no room in the record.
+        """
+        number = int(call.num_updates[0])
+        planned = next(iter(call.updates.values())).shape[1] // num_training_steps if number else 0
+        if number > planned * num_training_steps:
+            made = -(-number // num_training_steps)
+            raise ValueError(
+                f"inspect() has room for plan.num_updates={planned} updates, and the training step made {made}. "
+                f"Set self.num_updates = {made} in plan()."
+            )
+        for i in range(number):
             self.add_update({path: leaf[:, i] for path, leaf in call.updates.items()})
         if isinstance(call.ended, tuple):  # no environments
             return

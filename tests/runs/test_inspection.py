@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from jaxrl_stack import cli
+from jaxrl_stack.algorithms.ppo import PPO
 from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.minibatch_records import STEP, _norms
 from jaxrl_stack.examples.envs import multi_agent
+from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.rewind.inspection import Inspection, MinibatchNumbers, Table, inspect
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.run import Run
@@ -58,6 +60,18 @@ class NegativeNaN(ValuesOnly):
         loss = super().compute_loss_for_module(batch=batch, **kwargs)
         size = jnp.where(batch[Columns.OBS][:, 0] > 0, jnp.inf, 1.0)
         return loss + self.masked_mean(size - size, batch)
+
+
+class UpdateTwice(OnPolicyStep):
+    def __call__(self, state, place):
+        state, experience = place.sample(state, self._samples)
+        state, _ = place.update(state, experience, self._plan)
+        state, learned = place.update(state, experience, self._plan)
+        return place.publish(state), learned
+
+
+class TwicePPO(PPO):
+    training_step_class = UpdateTwice
 
 
 def two_agents():
@@ -217,6 +231,13 @@ def test_a_loss_that_is_not_a_number_comes_first():
     inspection = Inspection(1, "PPO", [numbers(0, 3.0, math.nan)], [], 2, [])
     assert inspection.rows(1)[0]["env"] == 1 and json.loads(inspection.to_json())["rows"][0]["loss"] is None
     assert "gradient norm nan, 1 after" in str(dataclasses.replace(numbers(0), gradient_norm=math.nan))
+
+
+def test_more_updates_than_planned_are_refused_by_name():
+    config = programs.ppo()
+    config.algo_class = TwicePPO
+    with pytest.raises(ValueError, match=r"num_updates=1 .* made 2\. Set self\.num_updates = 2 in plan\(\)"):
+        inspect(config.build_algo())
 
 
 def test_what_cannot_be_recorded_is_refused_by_name(fake_ray):
