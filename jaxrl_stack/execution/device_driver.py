@@ -56,7 +56,7 @@ from jaxrl_stack.utils.results import merge_nested
 from jaxrl_stack.utils.snapshots import Snapshots, is_lost, reraise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from jaxrl_stack.acting.device_rollout import StepRecord
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -149,6 +149,7 @@ class DeviceDriver(LocalDriver):
         self._on_stop.callback(self.env_runner_group.stop)
         self._start()
         self._call = self.mapped(self.program, donates=True)
+        self._recording_call: Callable[..., Any] | None = None
 
     # -------------------------------------------------------------------------------------------------- building
 
@@ -406,7 +407,7 @@ class DeviceDriver(LocalDriver):
             The record, which grows with each call.
         """
         mapped: Any = None
-        shapes, training = UpdateRecorder(recorder, self._num_watched()), self._call
+        shapes = UpdateRecorder(recorder, self._num_watched())
         recorded, rollout = IterationRecord(self._order_of_columns()), self.program.rollout
         if rollout is not None:
             recorded.agents = rollout.agents
@@ -424,15 +425,16 @@ class DeviceDriver(LocalDriver):
             learner, *_, record = mapped(*arguments)
             # Fetched before the next program, which may need the memory.
             recorded.add_call(devices.own_shards(record), program.num_training_steps)
-            results = training(*arguments)
+            results = self._call(*arguments)
             recorded.is_exact &= has_equal_bits(*map(devices.host_view, (learner.params, results[0].params)))
             return results
 
-        self._call = call
+        # Not in place of the program: `sampled_again` repeats earlier calls, which are not to be recorded.
+        self._recording_call = call
         try:
             yield recorded
         finally:
-            self._call = training
+            self._recording_call = None
 
     def _num_watched(self) -> int:
         """Number of environments of each device whose states recordings contain, for frames of episodes."""
@@ -496,7 +498,8 @@ class DeviceDriver(LocalDriver):
                 before = learner.state, self.shards.state
             # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
             # algorithm stays usable.
-            learner.state, self.shards.state, self.step.kept.value, self.timesteps, learned, window, block = self._call(
+            call = self._recording_call or self._call
+            learner.state, self.shards.state, self.step.kept.value, self.timesteps, learned, window, block = call(
                 *self._donated_state(), settings, num_warm_up
             )
             if self._watches_episodes:
