@@ -29,6 +29,10 @@ _IN_WORDS = {
 }
 
 
+class NotFiniteError(ValueError):
+    """A reward or an observation is not finite."""
+
+
 class FiniteCheck:
     """Checks the outputs of a program call of a `DeviceDriver`, and searches for the cause of NaN.
 
@@ -58,7 +62,7 @@ class FiniteCheck:
             before: ``(learner, runner)`` state before the call, if it still exists; see `DeviceDriver.sampled_again`.
 
         Raises:
-            ValueError: If an environment returned a non-finite number, unless ``check_nans=False``.
+            NotFiniteError: If an environment returned a non-finite number, unless ``check_nans=False``.
         """
         if any(value > 0 for path, value in learned.items() if path[-1] == NO_VALID_ACTION_SHARE):
             note_mask_that_allows_nothing()
@@ -77,7 +81,7 @@ class FiniteCheck:
             return
         message = self._described(found, iteration)
         if self._stops:
-            raise ValueError(
+            raise NotFiniteError(
                 f"{message} Repair the environment (check_jax_env looks for such values), or continue with "
                 f"debugging(check_nans=False), which only warns."
             )

@@ -37,6 +37,7 @@ from jaxrl_stack.core.learner.minibatch_records import (
     STEP,
     Recorder,
 )
+from jaxrl_stack.execution.finite_check import NotFiniteError
 from jaxrl_stack.rewind.replay import before_iteration
 from jaxrl_stack.runs.html_pages import html_page, html_section
 from jaxrl_stack.runs.tables import formatted_table
@@ -391,6 +392,10 @@ def inspect(algorithm: Algorithm, num_training_steps: int | None = None, *, num_
     where `Algorithm.train` would have led. The iteration takes at least twice the time, and the memory of a second
     training state with its replay buffer.
 
+    If a number that is not finite stops the iteration, as with ``debugging(check_nans=True)``, the inspection contains
+    the minibatches up to the stop, and the error's message as a note. Such an iteration n of a run has no row in the
+    history: ``inspect(run.at(n - 1))`` inspects it.
+
     Args:
         algorithm: The algorithm before the iteration. Its learner and its environments must be in this process.
         num_training_steps: Number of training steps of a recorded iteration that is repeated,
@@ -400,17 +405,27 @@ def inspect(algorithm: Algorithm, num_training_steps: int | None = None, *, num_
     Raises:
         ValueError: If learners or environments are in actors or joined processes, or ``disable_jit`` is set.
         TypeError: If `algorithm` is a population.
+        FloatingPointError: If the iteration is stopped before its first recorded minibatch.
     """
     if num_rows < 1:
         raise ValueError(f"num_rows={num_rows} must be at least 1.")
     _check(algorithm)
     driver: Any = algorithm.driver
+    iteration, stop = algorithm.iteration + 1, None
     with driver.recording(Recorder(num_rows)) as recorded:
-        if num_training_steps is None:
-            algorithm.train()
-        else:
-            algorithm._repeat_iteration(num_training_steps)
-    return _inspection(algorithm, recorded, num_rows)
+        try:
+            if num_training_steps is None:
+                algorithm.train()
+            else:
+                algorithm._repeat_iteration(num_training_steps)
+        except (FloatingPointError, NotFiniteError) as error:
+            if not recorded.updates:
+                raise
+            stop = error
+    inspection = _inspection(algorithm, iteration, recorded, num_rows)
+    if stop is not None:
+        inspection.notes.insert(0, f"The iteration stopped: {stop}")
+    return inspection
 
 
 def inspect_run(
@@ -431,7 +446,8 @@ def inspect_run(
     try:
         inspection = inspect(algorithm, num_training_steps, num_rows=num_rows)
         learner = algorithm.learner_group.local_learner
-        if learner is not None and _differs(run.history, iteration, fingerprint_of(learner.state.params)):
+        is_whole = algorithm.iteration == iteration
+        if is_whole and learner is not None and _differs(run.history, iteration, fingerprint_of(learner.state.params)):
             inspection.notes.append(
                 f"The recomputed iteration {iteration} differs from the recorded one. See jaxrl verify {run.folder}."
             )
@@ -476,7 +492,7 @@ def _check(algorithm: Algorithm) -> None:
         )
 
 
-def _inspection(algorithm: Algorithm, recorded: IterationRecord, num_rows: int) -> Inspection:
+def _inspection(algorithm: Algorithm, iteration: int, recorded: IterationRecord, num_rows: int) -> Inspection:
     learner = algorithm.learner_group.local_learner
     assert learner is not None, "Learners in actors are refused before."
     numbers = list(_numbers(algorithm, recorded, num_rows))
@@ -488,7 +504,7 @@ def _inspection(algorithm: Algorithm, recorded: IterationRecord, num_rows: int) 
     notes = list(_notes(learner, recorded, numbers))
     title, env, drawings = type(algorithm).__name__, algorithm.config.env, recorded.drawings
     title = f"{title} on {env}" if isinstance(env, str) else title
-    arguments = (algorithm.iteration, title, numbers, episodes, num_rows, notes)
+    arguments = (iteration, title, numbers, episodes, num_rows, notes)
     if drawings is None:
         return Inspection(*arguments)
     num_envs = int(algorithm.config.num_envs_per_env_runner) // learner.num_devices

@@ -23,6 +23,7 @@ from jaxrl_stack.rewind.inspection import Inspection, MinibatchNumbers, Table, i
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.run import Run
 from tests import programs
+from tests.execution import test_finite_check
 
 HALF = programs.BATCH // 2
 
@@ -52,13 +53,13 @@ class PlainMean(ValuesOnly):
 
 
 class NegativeNaN(ValuesOnly):
-    """A loss of ``inf - inf`` in rows with a positive cart position: NaN with a sign bit on x86."""
+    """A loss of ``inf - inf`` in rows whose cart is not in the center: NaN with a sign bit on x86."""
 
     loss_is_linear_in_means = True
 
     def compute_loss_for_module(self, *, batch, **kwargs):
         loss = super().compute_loss_for_module(batch=batch, **kwargs)
-        size = jnp.where(batch[Columns.OBS][:, 0] > 0, jnp.inf, 1.0)
+        size = jnp.where(jnp.abs(batch[Columns.OBS][:, 0]) > 0.02, jnp.inf, 1.0)
         return loss + self.masked_mean(size - size, batch)
 
 
@@ -163,9 +164,27 @@ def test_rows_whose_loss_is_not_a_number_are_found():
     algo = programs.ppo().learners(learner_class=NegativeNaN).build_algo()
     inspection = inspect(algo, num_rows=3)
     first = inspection.minibatch(0)
-    assert len(first.rows) == 3 and all(math.isnan(row["loss"]) and row["obs"][0] > 0 for row in first.rows)
+    assert len(first.rows) == 3 and all(math.isnan(row["loss"]) and abs(row["obs"][0]) > 0.02 for row in first.rows)
     (note,) = inspection.notes
     assert "NaN, first in minibatch 0" in note
+
+
+@pytest.mark.parametrize("env", [programs.CARTPOLE, "CartPole-v1"])
+def test_a_diverged_iteration_that_stops_is_shown(env):
+    algo = programs.ppo(env).learners(learner_class=NegativeNaN).debugging(check_nans=True).build_algo()
+    inspection = inspect(algo, num_rows=3)
+    assert inspection.iteration == 1 and len(inspection.minibatches) == 4 and math.isnan(inspection.rows()[0]["loss"])
+    assert inspection.notes[0].startswith("The iteration stopped: Non-finite loss in module 'default_policy'")
+
+
+def test_an_iteration_that_a_reward_stops_contains_only_its_own_minibatches():
+    # The message repeats the calls since the last snapshot, which belong to earlier iterations.
+    algo = test_finite_check.ppo("reward", 20).build_algo()
+    for _ in range(2):
+        algo.train()
+    inspection = inspect(algo)
+    assert inspection.iteration == 3 and len(inspection.minibatches) == 1
+    assert inspection.notes[0].startswith("The iteration stopped: Environment 0 of 2 (Counts) returned a reward")
 
 
 def test_an_iteration_without_updates_says_so():
