@@ -67,7 +67,7 @@ class Timeline:
         commands: Commands in their order.
         iterations: The last iterations with consecutive numbers: those after the last time that the run restored
             another iteration.
-        checkpoints: Stored checkpoints of these iterations, by iteration.
+        checkpoints: Stored checkpoints of these iterations, by iteration, without those from before that time.
 
     Raises:
         NotRecomputableError: If the table lacks the numbers of training steps.
@@ -119,9 +119,16 @@ class Timeline:
                 raise ValueError(
                     f"The checkpoint at {folder} is of iteration {iteration}, not {number}: it has changed."
                 )
-            if first <= iteration <= last:
-                found[iteration] = StoredCheckpoint(iteration, folder, metadata)
+            checkpoint = StoredCheckpoint(iteration, folder, metadata)
+            if first <= iteration <= last and (checkpoint.num_commands or 0) >= self._began_at:
+                found[iteration] = checkpoint
         return found
+
+    @property
+    def _began_at(self) -> int:
+        """Number of the command that set the iteration before the first one; 0 if the run began with it."""
+        before = self.commands[: self.iterations[0].num_commands] if self.iterations else []
+        return max((own.number for own in before if own.iteration != own.iteration_after), default=0)
 
     @property
     def first(self) -> int:

@@ -26,10 +26,11 @@ from jaxrl_stack.rewind.replay import rewind
 from jaxrl_stack.rewind.verification import diff, verify
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog, read_commands
 from jaxrl_stack.runs.forks import curve_from_parent
+from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.origin import ORIGIN_FILE
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.state_comparison import compared_leaves, differences
-from jaxrl_stack.runs.timeline import NotRecomputableError
+from jaxrl_stack.runs.timeline import CALLS, NotRecomputableError, Timeline
 from tests import programs
 
 LAST = 9
@@ -167,6 +168,40 @@ def test_a_call_within_a_call_is_one_command(tmp_path):
     assert (first.call, first.iteration, first.iteration_after, first.reason) == ("set_state", 3, 5, None)
     np.testing.assert_array_equal(first.check_arrays()["state/x"], np.arange(3.0))
     assert second.reason is not None and "a lambda" in second.reason
+
+
+def timeline_of(
+    folder: Path, rows: list[int], commands: list[tuple[int, str, int]], stored: dict[int, int]
+) -> Timeline:
+    """Timeline of a folder.
+
+    Args:
+        folder: An empty folder.
+        rows: Iterations in the table.
+        commands: ``(iteration, call, iteration after it)``.
+        stored: ``{iteration of a checkpoint: commands before it}``.
+    """
+    history = History()
+    for row in rows:
+        history.append({"training_iteration": row, CALLS: 1})
+    log, algo = CommandLog(is_kept=True), types.SimpleNamespace()
+    for before, call, after in commands:
+        algo.iteration = before
+        with log.around(algo, call, {}):
+            algo.iteration = after
+    log.write_to(folder)
+    for iteration, num_commands in stored.items():
+        (folder / f"checkpoint_{iteration:06d}").mkdir()
+        metadata = {"training_iteration": iteration, "num_commands": num_commands}
+        (folder / f"checkpoint_{iteration:06d}" / ALGORITHM_METADATA_FILE).write_text(json.dumps(metadata))
+    return Timeline(folder, history)
+
+
+def test_checkpoints_from_before_a_restore_are_not_taken_for_later_iterations(tmp_path):
+    commands = [(6, "restore_from_path", 4), (4, "change_settings", 4)]
+    timeline = timeline_of(tmp_path, [1, 2, 3, 4, 5, 6, 5, 6, 7], commands, {6: 0, 7: 2})
+    assert [own.iteration for own in timeline.iterations] == [5, 6, 7]
+    assert list(timeline.checkpoints) == [7]
 
 
 # ------------------------------------------------------------------------------------------------------ verification
