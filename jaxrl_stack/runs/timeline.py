@@ -70,7 +70,7 @@ class Timeline:
         checkpoints: Stored checkpoints of these iterations, by iteration, without those from before that time.
 
     Raises:
-        NotRecomputableError: If the table lacks the numbers of training steps.
+        NotRecomputableError: If the table lacks the numbers of training steps, or a command fits no iteration of it.
         ValueError: If ``commands.jsonl`` or a checkpoint's metadata is damaged.
     """
 
@@ -88,13 +88,18 @@ class Timeline:
 
     def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
         """The iterations, each with the number of commands before it."""
-        done, called, found = 0, 0, []
+        done, waiting, found = 0, list(self.commands), []
         for row, (iteration, calls) in enumerate(rows):
-            while called < len(self.commands) and self.commands[called].iteration == done:
-                done = self.commands[called].iteration_after
-                called += 1
-            found.append(RecordedIteration(iteration, calls, row, called))
+            # Iterations that raised an error have commands after them, but no row.
+            while waiting and (waiting[0].iteration == done or done < waiting[0].iteration < iteration):
+                done = waiting.pop(0).iteration_after
+            found.append(RecordedIteration(iteration, calls, row, len(self.commands) - len(waiting)))
             done = iteration
+            if waiting and waiting[0].iteration < done:
+                raise NotRecomputableError(
+                    f"{waiting[0].path}: {waiting[0].call}() at iteration {waiting[0].iteration} fits no iteration of "
+                    "the table. Restore the files of the run from a copy."
+                )
         return found
 
     def _last_segment(self) -> list[RecordedIteration]:

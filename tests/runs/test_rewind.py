@@ -204,6 +204,19 @@ def test_checkpoints_from_before_a_restore_are_not_taken_for_later_iterations(tm
     assert list(timeline.checkpoints) == [7]
 
 
+def test_commands_after_an_iteration_without_a_row_are_kept(tmp_path):
+    """Iteration 3 raised an error, so that the table lacks it."""
+    commands = [(3, "change_settings", 3), (5, "change_settings", 5)]
+    timeline = timeline_of(tmp_path, [1, 2, 4, 5, 6], commands, {})
+    assert [(own.iteration, own.num_commands) for own in timeline.iterations] == [(4, 1), (5, 1), (6, 2)]
+
+
+def test_a_command_that_fits_no_iteration_is_refused(tmp_path):
+    commands = [(2, "change_settings", 2), (1, "set_weights", 1)]
+    with pytest.raises(NotRecomputableError, match=r"line 2: set_weights\(\) at iteration 1 fits no iteration"):
+        timeline_of(tmp_path, [1, 2, 3], commands, {})
+
+
 # ------------------------------------------------------------------------------------------------------ verification
 
 
