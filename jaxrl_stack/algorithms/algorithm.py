@@ -419,7 +419,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             raise train_takes_nothing(self, unknown, more_unknown)
         self._check_is_running()
         self._wait_for_evaluations()
-        with self._commands.repeated():
+        with self._commands.around_iteration(self):
             return self._run_iteration()
 
     def _run_iteration(self) -> Result:

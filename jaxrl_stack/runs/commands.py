@@ -4,7 +4,8 @@ A line is a JSON object: ``iteration`` (finished iterations at the call), ``call
 ``reason`` (why the call cannot be repeated, or null) and ``crc32``, which covers the line and all lines before it.
 Arrays of the arguments are in ``commands/000001.safetensors`` for the first line, each with a checksum in its line.
 
-Calls of callbacks inside of `train` are no commands: a repeated iteration calls the callbacks again.
+Calls of callbacks inside of `train` are no commands: a repeated iteration calls the callbacks again. An iteration that
+raised an error is a command ``train`` with a reason.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ COMMANDS_FILE, COMMANDS_FOLDER = "commands.jsonl", "commands"
 
 CHANGE_SETTINGS, SET_WEIGHTS, SET_STATE = "change_settings", "set_weights", "set_state"
 ADD_MODULE, REMOVE_MODULE = "add_module", "remove_module"
+TRAIN = "train"
+"""Call of an iteration that raised an error; other iterations are rows of the table."""
 RESTORE, FROM_CHECKPOINT = "restore_from_path", "from_checkpoint"
 COPY, KEEP, CONTINUE_FROM = "copy", "keep", "continue_from"
 """Commands of populations, which also have `CHANGE_SETTINGS` and `SET_STATE`."""
@@ -83,18 +86,44 @@ class CommandLog:
             reason = f"its argument {where} is {what}"
         with self.repeated():
             yield
-        self._add(
-            {
-                "iteration": iteration,
-                "call": call,
-                "arguments": encoded,
-                "iteration_after": algorithm.iteration,
-                "reason": reason,
-            },
-            arrays,
-        )
+        self._add(algorithm, iteration, call, encoded, reason, arrays)
 
-    def _add(self, line: Mapping[str, Any], arrays: dict[str, np.ndarray]) -> None:
+    @contextlib.contextmanager
+    def around_iteration(self, algorithm: Any) -> Iterator[None]:
+        """Context of an iteration: calls in it are not recorded.
+
+        An iteration that raises an error before its row is in the table is recorded, because it may have changed the
+        training state. It cannot be repeated.
+
+        Args:
+            algorithm: The algorithm, with ``iteration`` and ``history``.
+        """
+        iteration, num_rows = algorithm.iteration, len(algorithm.history)
+        try:
+            with self.repeated():
+                yield
+        except BaseException as error:
+            if self._is_kept and len(algorithm.history) == num_rows:
+                reason = f"iteration {iteration + 1} raised {type(error).__name__}"
+                self._add(algorithm, iteration, TRAIN, {}, reason, {})
+            raise
+
+    def _add(
+        self,
+        algorithm: Any,
+        iteration: int,
+        call: str,
+        arguments: Mapping[str, Any],
+        reason: str | None,
+        arrays: dict[str, np.ndarray],
+    ) -> None:
+        line = {
+            "iteration": iteration,
+            "call": call,
+            "arguments": arguments,
+            "iteration_after": algorithm.iteration,
+            "reason": reason,
+        }
         self.count += 1
         self._crc32 = line_checksum(line, self._crc32)
         self._waiting.append((json.dumps({**line, "crc32": self._crc32}, sort_keys=True), arrays))

@@ -7,7 +7,7 @@ import json
 import shutil
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -147,6 +147,32 @@ def test_a_callback_with_attributes_is_repeated_from_the_beginning(tmp_path):
     assert again.config.lr == 1e-2 and not (tmp_path / "run" / COMMANDS_FILE).exists()
     algo.stop()
     again.stop()
+
+
+class FailsOnce(RLlibCallback):
+    """Raises an error while iteration 2 samples, at the first time."""
+
+    def on_sample_end(self, **kwargs):
+        if self.failures:
+            raise self.failures.pop()
+
+    failures: ClassVar[list[Exception]] = []
+
+
+def test_an_iteration_after_a_failed_one_is_refused(tmp_path):
+    """The failed one has changed environments and streams, and is not in the table."""
+    algo = programs.ppo().reporting(results_dir=tmp_path / "run").callbacks(FailsOnce).build_algo()
+    algo.train()
+    algo.save_to_path(tmp_path / "run" / "checkpoint_000001")
+    FailsOnce.failures.append(RuntimeError())
+    with pytest.raises(RuntimeError):
+        algo.train()
+    algo.train()
+    algo.stop()
+    with pytest.raises(
+        NotRecomputableError, match=r"train\(\) at iteration 1 .* because iteration 2 raised RuntimeError"
+    ):
+        Run.read(tmp_path / "run").at(2, allow=[FailsOnce])
 
 
 # ---------------------------------------------------------------------------------------------------------- commands
