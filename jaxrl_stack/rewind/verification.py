@@ -120,7 +120,8 @@ def verify(
         progress: Called with each compared iteration.
 
     Raises:
-        NotRecomputableError: If an iteration never happened, or the run cannot be repeated.
+        NotRecomputableError: If an iteration never happened, the run cannot be repeated, or the last iteration has
+            neither a fingerprint nor a checkpoint.
     """
     if run.folder is None:
         raise NotRecomputableError(f"Run {run.name!r} has no folder. Read one: Run.read(path).")
@@ -136,6 +137,7 @@ def verify(
         timeline.recorded(iteration)
     if first > last:
         raise NotRecomputableError(f"Iterations {first} to {last}: the first must not be after the last.")
+    _check_is_comparable(timeline, run.history, first, last)
     found = Verification(run.name, first, last, machine=tuple(machine_differences(run.origin)))
     changed = [
         *changed_commands(timeline.commands),
@@ -152,6 +154,17 @@ def verify(
         if machine:
             return dataclasses.replace(found, machine=tuple(machine))
         return _compared(replay, run.history, found, progress)
+
+
+def _check_is_comparable(timeline: Timeline, history: History, first: int, last: int) -> None:
+    """Refuses a range whose last iteration has nothing to compare with."""
+    if last in timeline.checkpoints or recorded_fingerprint(history, timeline.recorded(last).row) is not None:
+        return
+    stored = [number for number in timeline.checkpoints if first <= number <= last]
+    fix = f"End with a stored checkpoint: --to {max(stored)}." if stored else "Choose iterations with a checkpoint."
+    raise NotRecomputableError(
+        f"{timeline.directory}: has no fingerprints, and no checkpoint of iteration {last} to compare with. {fix}"
+    )
 
 
 def _compared(replay: Replay, history: History, found: Verification, progress: Callable[[int], object]) -> Verification:

@@ -26,7 +26,7 @@ from jaxrl_stack.rewind.replay import rewind
 from jaxrl_stack.rewind.verification import diff, verify
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog, read_commands
 from jaxrl_stack.runs.forks import curve_from_parent
-from jaxrl_stack.runs.history import History
+from jaxrl_stack.runs.history import TABLE_FILE, History
 from jaxrl_stack.runs.origin import ORIGIN_FILE
 from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.state_comparison import compared_leaves, differences
@@ -310,6 +310,15 @@ def test_verify_names_the_iteration_and_leaf_that_differ(run):
     found = verify(Run.read(run.folder))
     assert (found.exit_code, found.iteration, found.checkpoint) == (1, 5, 8)
     assert found.difference is not None and "rl_module/default_policy" in found.difference.leaf
+
+
+def test_verify_compares_something_or_refuses(run):
+    table = (run.folder / TABLE_FILE).read_text()
+    (run.folder / TABLE_FILE).write_text(table.replace("fingerprint/", "other/", 2))
+    without = Run.read(run.folder)
+    with pytest.raises(NotRecomputableError, match=r"has no fingerprints, and no checkpoint of iteration 9 .* --to 8"):
+        verify(without, 8)
+    assert verify(without, 8, 8).exit_code == 0
 
 
 def test_verify_does_not_judge_a_run_of_other_versions(run):
