@@ -227,6 +227,8 @@ class Command:
 def read_commands(directory: Path) -> list[Command]:
     """Commands of a run, in the order of the calls; empty without ``commands.jsonl``.
 
+    A last line without its end is left out: the run was killed while it wrote it.
+
     Args:
         directory: Folder of the run.
 
@@ -237,7 +239,8 @@ def read_commands(directory: Path) -> list[Command]:
     if not file.is_file():
         return []
     commands, crc32 = [], 0
-    for number, text in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    complete = file.read_text(encoding="utf-8").rpartition("\n")[0]
+    for number, text in enumerate(complete.splitlines(), start=1):
         where = f"{file}, line {number}"
         try:
             line = json.loads(text)

@@ -237,6 +237,13 @@ def test_commands_after_an_iteration_without_a_row_are_kept(tmp_path):
     assert [(own.iteration, own.num_commands) for own in timeline.iterations] == [(4, 1), (5, 1), (6, 2)]
 
 
+def test_a_line_that_a_killed_run_has_not_finished_is_left_out(tmp_path):
+    timeline_of(tmp_path, [1], [(1, "change_settings", 1), (1, "set_weights", 1)], {})
+    file = tmp_path / COMMANDS_FILE
+    file.write_bytes(file.read_bytes()[:-20])
+    assert [own.call for own in read_commands(tmp_path)] == ["change_settings"]
+
+
 def test_a_command_that_fits_no_iteration_is_refused(tmp_path):
     commands = [(2, "change_settings", 2), (1, "set_weights", 1)]
     with pytest.raises(NotRecomputableError, match=r"line 2: set_weights\(\) at iteration 1 fits no iteration"):
