@@ -110,9 +110,11 @@ class Replay:
         else:
             first = timeline.first + 1
             reason = why_not or f"no stored checkpoint is at or before iteration {iteration}"
+            later = [] if why_not else [number for number in timeline.checkpoints if number > iteration]
+            fix = f"Begin later: --from {min(later) + 1}" if later else "Store more: reporting(checkpoint_frequency=10)"
             raise NotRecomputableError(
                 f"{self.directory}: iteration {iteration} cannot be recomputed, because {reason} and the run began at "
-                f"iteration {first} with an unrecorded state. Store more: reporting(checkpoint_frequency=10)."
+                f"iteration {first} with an unrecorded state. {fix}."
             )
         self.started_at = self.algorithm.iteration
 

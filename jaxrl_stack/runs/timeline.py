@@ -7,9 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.newest import checkpoints_in
-from jaxrl_stack.runs.commands import FROM_CHECKPOINT, RESTORE, Command, read_commands
+from jaxrl_stack.runs.commands import FROM_CHECKPOINT, RESTORE, SET_STATE, Command, read_commands
 from jaxrl_stack.runs.history import History
 
 CALLS = "num_training_step_calls_per_iteration"
@@ -67,7 +68,8 @@ class Timeline:
         commands: Commands in their order.
         iterations: The last iterations with consecutive numbers: those after the last time that the run restored
             another iteration.
-        checkpoints: Stored checkpoints of these iterations, by iteration, without those from before that time.
+        checkpoints: Stored checkpoints of these iterations and of the one before them, by iteration, without those from
+            before that time. The checkpoint that the run restored is one of them.
 
     Raises:
         NotRecomputableError: If the table lacks the numbers of training steps, or a command fits no iteration of it.
@@ -111,8 +113,6 @@ class Timeline:
 
     def _stored(self) -> dict[int, StoredCheckpoint]:
         found = {}
-        first = self.iterations[0].iteration if self.iterations else 0
-        last = self.iterations[-1].iteration if self.iterations else 0
         for number, folder in checkpoints_in(self.directory).items():
             file = folder / ALGORITHM_METADATA_FILE
             try:
@@ -125,9 +125,19 @@ class Timeline:
                     f"The checkpoint at {folder} is of iteration {iteration}, not {number}: it has changed."
                 )
             checkpoint = StoredCheckpoint(iteration, folder, metadata)
-            if first <= iteration <= last and (checkpoint.num_commands or 0) >= self._began_at:
+            is_later = (checkpoint.num_commands or 0) >= self._began_at
+            if self.first <= iteration <= self.last and (is_later or self._has_restored(checkpoint)):
                 found[iteration] = checkpoint
         return found
+
+    def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
+        """Whether the iterations began with all that a checkpoint contains."""
+        origin = self.origin
+        if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
+            return False
+        arguments = origin.encoded
+        is_whole = origin.call in (RESTORE, FROM_CHECKPOINT) and arguments.get("component") is None
+        return is_whole and arguments.get("checksum") == checkpoint_checksum(checkpoint.path)
 
     @property
     def _began_at(self) -> int:
@@ -154,7 +164,8 @@ class Timeline:
     def origin(self) -> Command | None:
         """The command that restored the state before the first iteration; None if the run began with new parameters."""
         before = self.commands[: self.iterations[0].num_commands] if self.iterations else []
-        restores = [c for c in before if c.call in (RESTORE, FROM_CHECKPOINT) and c.iteration_after == self.first]
+        calls = (RESTORE, FROM_CHECKPOINT, SET_STATE)
+        restores = [own for own in before if own.call in calls and own.iteration_after == self.first]
         return restores[-1] if self.first and restores else None
 
     def recorded(self, iteration: int) -> RecordedIteration:
@@ -175,6 +186,8 @@ class Timeline:
 
     def commands_at(self, checkpoint: StoredCheckpoint) -> int:
         """Number of commands that a checkpoint contains."""
+        if checkpoint.iteration == self.first:
+            return max(checkpoint.num_commands or 0, self._began_at)
         if checkpoint.num_commands is not None:
             return checkpoint.num_commands
         return self.recorded(checkpoint.iteration).num_commands

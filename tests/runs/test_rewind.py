@@ -319,6 +319,26 @@ def test_verify_names_the_iteration_and_leaf_that_differ(run):
     assert found.difference is not None and "rl_module/default_policy" in found.difference.leaf
 
 
+def test_verify_begins_with_the_state_that_the_run_restored(tmp_path):
+    """The checkpoint of iteration 2 in the folder, and after it a state of another run."""
+    algo = programs.ppo().reporting(results_dir=tmp_path / "run", checkpoint_frequency=2).build_algo()
+    for _ in range(3):
+        algo.train()
+    algo.change_settings(lr=1e-3)
+    algo.restore_from_path(tmp_path / "run" / "checkpoint_000002")
+    algo.change_settings(lr=1e-2)
+    algo.train()
+    found = verify(Run.read(tmp_path / "run"))
+    assert (found.exit_code, found.first, found.last) == (0, 3, 3), found
+    other = programs.ppo().reporting(results_dir=tmp_path / "other", checkpoint_frequency=2).build_algo()
+    other.set_state(algo.get_state())
+    other.train()
+    algo.stop()
+    other.stop()
+    found = verify(Run.read(tmp_path / "other"))
+    assert (found.exit_code, found.first, found.last) == (0, 4, 4), found
+
+
 def test_verify_compares_something_or_refuses(run):
     table = (run.folder / TABLE_FILE).read_text()
     (run.folder / TABLE_FILE).write_text(table.replace("fingerprint/", "other/", 2))
