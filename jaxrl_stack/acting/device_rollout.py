@@ -16,7 +16,7 @@ from jaxrl_stack.acting.agent_time import HeldSteps
 from jaxrl_stack.acting.episode_forms import ACTS, OBSERVES
 from jaxrl_stack.acting.episode_window import EpisodeWindow
 from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
-from jaxrl_stack.acting.opponents import OpponentStep, opponent_map
+from jaxrl_stack.acting.opponents import OpponentStep, margin_of, opponent_map
 from jaxrl_stack.acting.running_episodes import RunningEpisodes
 from jaxrl_stack.core import frames
 from jaxrl_stack.core.block import Block
@@ -495,9 +495,9 @@ class DeviceRollout:
             takes_part = of_agents[agent][1].episode_length > 0
             returns[agent] = jnp.where(takes_part, returns[agent], jnp.nan)
         if self.opponents is not None:
-            state = dataclasses.replace(
-                state, opponents=state.opponents.with_games(record.ended, returns[self.agents[0]])
-            )
+            hero, *rivals = (returns[agent] for agent in self.agents)
+            opponents = state.opponents.with_games(record.ended, margin_of(hero, rivals))
+            state = dataclasses.replace(state, opponents=opponents)
         state = dataclasses.replace(state, episodes=episodes, agent_episodes=running)
         return state, EpisodeEnds(record.ended, after.episode_return, after.episode_length, returns, complete)
 

@@ -51,18 +51,18 @@ class OpponentsState:
     is_stale: jax.Array
     games: jax.Array
 
-    def with_games(self, ended: jax.Array, returns: jax.Array) -> OpponentsState:
+    def with_games(self, ended: jax.Array, margins: jax.Array) -> OpponentsState:
         """Counts the games that have ended in T steps, except games that began with another opponent.
 
         Args:
             ended: bool ``[T, B]``, whether a game ended with the step.
-            returns: float32 ``[T, B]``, the hero's return where a game ended. Above 0 is a win, 0 a draw. NaN is not
-                counted.
+            margins: float32 ``[T, B]``, result of `margin_of` where a game ended. Above 0 is a win, 0 a draw. NaN is
+                not counted.
         """
-        ended, returns = ended[:, -self.is_stale.size :], returns[:, -self.is_stale.size :]
+        ended, margins = ended[:, -self.is_stale.size :], margins[:, -self.is_stale.size :]
         is_first = ended & (jnp.cumsum(ended, axis=0) == 1)
         counts = ended & ~(is_first & self.is_stale)
-        outcomes = jnp.stack([returns > 0, returns == 0, returns < 0], axis=-1) & counts[..., None]
+        outcomes = jnp.stack([margins > 0, margins == 0, margins < 0], axis=-1) & counts[..., None]
         of_envs = jnp.sum(outcomes, axis=0, dtype=jnp.int32)
         of_blocks = of_envs.reshape(self.index.size, -1, 3).sum(axis=1, dtype=jnp.int32)
         return dataclasses.replace(self, games=self.games + of_blocks, is_stale=self.is_stale & ~jnp.any(ended, axis=0))
@@ -274,6 +274,19 @@ class OpponentStep(ModuleStep):
     def _with_rows(self, state: ModuleState, change: Callable[[Any], Any]) -> ModuleState:
         names = ("recurrent", "prev_actions", "prev_rewards", "reset")
         return dataclasses.replace(state, **{name: change(getattr(state, name)) for name in names})
+
+
+def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
+    """Returns the hero's return minus the mean return of its rivals, exactly 0 if all returns are equal.
+
+    Args:
+        hero: float32 ``[...]``, NaN for a hero that never acted; the margin is NaN then.
+        rivals: float32 ``[...]`` by rival. NaN is ignored; without any other rival the mean is 0.
+    """
+    differences = jnp.stack([hero - own for own in rivals])
+    is_known = ~jnp.isnan(differences)
+    mean = jnp.sum(jnp.where(is_known, differences, 0.0), axis=0) / jnp.maximum(1, is_known.sum(axis=0))
+    return jnp.where(jnp.isnan(hero), jnp.nan, jnp.where(is_known.any(axis=0), mean, hero))
 
 
 def opponent_map(

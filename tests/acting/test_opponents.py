@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_stack.acting.opponents import OpponentsState, opponent_map
+from jaxrl_stack.acting.opponents import OpponentsState, margin_of, opponent_map
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.columns import Columns
@@ -58,6 +58,14 @@ def test_a_game_counts_unless_it_began_with_another_opponent():
     assert after.is_stale.tolist() == [False, True, False, False]
     again = after.with_games(ended, jnp.full((3, 5), jnp.nan))
     assert again.games.tolist() == after.games.tolist(), "a hero that never acted neither wins nor loses"
+
+
+def test_a_game_is_won_with_a_higher_return_than_the_mean_of_the_rivals():
+    """Negative returns of both, a draw, a rival that never acted, nobody but the hero, and a hero that never acted."""
+    nan = jnp.nan
+    hero = jnp.array([-0.5, 0.1, -1.0, -2.0, nan])
+    rivals = [jnp.array([-1.5, 0.1, nan, nan, 1.0]), jnp.array([-0.5, 0.1, -4.0, nan, 1.0])]
+    np.testing.assert_array_equal(margin_of(hero, rivals), jnp.array([0.5, 0.0, 3.0, -2.0, nan]))
 
 
 @pytest.fixture(scope="module")
