@@ -240,6 +240,15 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
     )
 
 
+def without_episodes(agent: Any) -> Any:
+    """Returns the window of an agent that took no part in the episodes and has completed no steps.
+
+    Args:
+        agent: An `AgentWindow` of NumPy arrays ``[D, ...]``.
+    """
+    return AgentWindow(np.full_like(agent.returns, np.nan), np.zeros_like(agent.num_steps))
+
+
 def num_agent_steps(window: Any) -> dict[Any, int]:
     """Returns the number of steps that each agent has completed so far on all devices; {} for one agent.
 

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxrl_stack.acting.episode_window import EpisodeWindow, last_episodes, num_agent_steps, num_episodes, redistributed
+from jaxrl_stack.acting.episode_window import (
+    EpisodeWindow,
+    last_episodes,
+    num_agent_steps,
+    num_episodes,
+    redistributed,
+    without_episodes,
+)
 from jaxrl_stack.acting.recording import EndedEpisodes
 from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core import COMPONENT_ENV_TO_MODULE_CONNECTOR
@@ -161,14 +168,20 @@ class TrainingShards:
 
         Args:
             runner: The state of its EnvRunner. Statistics of connectors are kept, of modules that are here, too;
-                random numbers and the last finished episodes go on.
+                random numbers and the last finished episodes go on. Agents with other names took no part in these.
         """
         rollout, stored = self._rollout, runner[ROLLOUT_OF_OTHER_MODULES]
         assert rollout is not None
         present: RunnerState = devices.all_shards(self.state)
         kept = {"key": present.key, "window": present.window}
         named = {name: leaf for name, leaf in stored.items() if name.partition("/")[0] in kept}
-        saved: Any = from_named_leaves(kept, named, "the environments")
+        if _of_agents(named) == _of_agents(named_leaves(kept)):
+            saved: Any = from_named_leaves(kept, named, "the environments")
+        else:
+            kept["window"] = dataclasses.replace(present.window, agents={})
+            saved = from_named_leaves(kept, {n: named[n] for n in named.keys() - _of_agents(named)}, "the environments")
+            agents = {agent: without_episodes(own) for agent, own in present.window.agents.items()}
+            saved["window"] = dataclasses.replace(saved["window"], agents=agents)
         connectors = runner.get(COMPONENT_ENV_TO_MODULE_CONNECTOR) or {}
         self._pipelines.set_env_to_module({mid: own for mid, own in connectors.items() if mid in self._pipelines})
         states = self._pipelines.env_to_module_states
@@ -181,6 +194,11 @@ class TrainingShards:
 def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
     """Ids of the modules in a saved state of the environments."""
     return {name.split("/")[1] for name in stored if name.startswith("modules/")}
+
+
+def _of_agents(named: Mapping[str, Any]) -> set[str]:
+    """Names of the leaves that the window of finished episodes has by agent."""
+    return {name for name in named if name.startswith("window/agents/")}
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:

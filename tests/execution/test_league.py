@@ -141,6 +141,28 @@ def test_a_checkpoint_with_other_environments_is_refused(tmp_path):
         PPO.from_checkpoint(path, config=other)
 
 
+def test_runs_continue_with_snapshots_and_without(league_run, tmp_path):
+    """The agents have other names then: environments start new episodes, and weights and counts of steps continue."""
+    algo, *_ = league_run
+    plain = config_of(training=PPO_SIZES)
+    plain.multi_agent(opponents=None, policy_mapping_fn=lambda agent_id, episode, **kwargs: "main")
+    without = PPO.from_checkpoint(algo.save_to_path(tmp_path / "league"), config=plain)
+    assert without.league is None
+    assert_equal(weights(without), weights(algo))
+    result = without.train()
+    sampled = {agent: NUM_ENVS * NUM_STEPS for agent in ("player1", "player2")}
+    assert result["env_runners"]["num_agent_steps_sampled"] == sampled
+    again = PPO.from_checkpoint(without.save_to_path(tmp_path / "plain"), config=config_of(training=PPO_SIZES))
+    assert [own.snapshot for own in again.league.table()] == ["snapshot_0"]
+    assert_equal(again.league.weights("snapshot_0"), weights(without))
+    # No game has ended yet in which they took part.
+    assert np.isnan(
+        list(again.driver.episode_statistics().mean_returns(again.driver.module_map)["agent"].values())
+    ).all()
+    for own in (without, again):
+        own.stop()
+
+
 class Highest(MultiAgentJaxEnv):
     """Three players choose one of two numbers in each of 4 turns; all who choose 1 lose a point, the others lose three:
     every return is negative."""
