@@ -496,7 +496,9 @@ class DeviceRollout:
             returns[agent] = jnp.where(takes_part, returns[agent], jnp.nan)
         if self.opponents is not None:
             hero, *rivals = (returns[agent] for agent in self.agents)
-            opponents = state.opponents.with_games(record.ended, margin_of(hero, rivals))
+            steps = record.columns[OPPONENTS]
+            num_steps = steps[Columns.LOSS_MASK].sum(dtype=jnp.int32) if self.held else steps[Columns.REWARDS].size
+            opponents = state.opponents.with_games(record.ended, margin_of(hero, rivals), num_steps)
             state = dataclasses.replace(state, opponents=opponents)
         state = dataclasses.replace(state, episodes=episodes, agent_episodes=running)
         return state, EpisodeEnds(record.ended, after.episode_return, after.episode_length, returns, complete)

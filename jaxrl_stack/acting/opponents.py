@@ -40,6 +40,7 @@ class OpponentsState:
         is_stale: bool ``[E]`` for the ``E = B - S`` environments of all blocks, whether the running game began with
             another opponent.
         games: int32 ``[K, 3]`` by block: games that the hero has won, drawn and lost since the start of the call.
+        num_steps: int32, steps that snapshots have completed since the start of the call.
     """
 
     params: dict[str, jax.Array]
@@ -50,14 +51,20 @@ class OpponentsState:
     playing: jax.Array
     is_stale: jax.Array
     games: jax.Array
+    num_steps: jax.Array
 
-    def with_games(self, ended: jax.Array, margins: jax.Array) -> OpponentsState:
+    def at_start_of_call(self) -> OpponentsState:
+        """Returns the state with counts of 0."""
+        return dataclasses.replace(self, games=jnp.zeros_like(self.games), num_steps=jnp.zeros_like(self.num_steps))
+
+    def with_games(self, ended: jax.Array, margins: jax.Array, num_steps: Any) -> OpponentsState:
         """Counts the games that have ended in T steps, except games that began with another opponent.
 
         Args:
             ended: bool ``[T, B]``, whether a game ended with the step.
             margins: float32 ``[T, B]``, result of `margin_of` where a game ended. Above 0 is a win, 0 a draw. NaN is
                 not counted.
+            num_steps: int32, steps that snapshots have completed in the T steps.
         """
         ended, margins = ended[:, -self.is_stale.size :], margins[:, -self.is_stale.size :]
         is_first = ended & (jnp.cumsum(ended, axis=0) == 1)
@@ -65,7 +72,12 @@ class OpponentsState:
         outcomes = jnp.stack([margins > 0, margins == 0, margins < 0], axis=-1) & counts[..., None]
         of_envs = jnp.sum(outcomes, axis=0, dtype=jnp.int32)
         of_blocks = of_envs.reshape(self.index.size, -1, 3).sum(axis=1, dtype=jnp.int32)
-        return dataclasses.replace(self, games=self.games + of_blocks, is_stale=self.is_stale & ~jnp.any(ended, axis=0))
+        return dataclasses.replace(
+            self,
+            games=self.games + of_blocks,
+            num_steps=self.num_steps + num_steps,
+            is_stale=self.is_stale & ~jnp.any(ended, axis=0),
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -166,6 +178,7 @@ class OpponentStep(ModuleStep):
             playing=jnp.full((self.num_blocks,), NO_SNAPSHOT, jnp.int32),
             is_stale=jnp.zeros((num_envs,), bool),
             games=jnp.zeros((self.num_blocks, 3), jnp.int32),
+            num_steps=jnp.int32(0),
         )
 
     def own_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

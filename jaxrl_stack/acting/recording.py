@@ -53,7 +53,8 @@ class EndedEpisodes:
         """Returns mean returns of agents and modules, ``{"agent": {...}, "module": {...}}``; {} for one agent.
 
         A mean covers the episodes in which the agent, or one of the module's agents, took part; NaN without any. If
-        each episode assigns its agents to modules, ``"module"`` is missing.
+        each episode assigns its agents to modules, ``"module"`` is missing. If the map has a hero, the return of its
+        module is the return of the hero.
 
         Args:
             module_map: Mapping from agents to modules.
@@ -64,7 +65,7 @@ class EndedEpisodes:
         means = {"agent": {str(agent): _mean_of_known(returns) for agent, returns in own.items()}}
         if not module_map.slots:
             means["module"] = {
-                mid: _mean_of_known(_sum_of_known([own[agent] for agent in agents]))
+                mid: _mean_of_known(_sum_of_known([own[agent] for agent in agents if module_map.hero in (None, agent)]))
                 for mid, agents in module_map.agents_of.items()
             }
         return means

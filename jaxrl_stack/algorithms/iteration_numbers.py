@@ -28,6 +28,7 @@ class Progress(NamedTuple):
 
     In a population, `num_episodes` is int64 ``[M]``, by member; other counters are equal for all members.
     `num_agent_steps` has the completed steps of each of several agents, ``{agent id: number}``; None for one agent.
+    `num_opponent_steps` of these are steps of snapshots.
     """
 
     iteration: int = 0
@@ -37,6 +38,7 @@ class Progress(NamedTuple):
     num_updates: int = 0
     num_episodes: Any = 0
     num_agent_steps: Mapping[Any, int] | None = None
+    num_opponent_steps: int = 0
 
     def num_counted(self, unit: str) -> int:
         """Steps in the unit of ``count_steps_by``."""
@@ -67,7 +69,9 @@ def lifetime_counts(now: Progress, module_map: ModuleMap) -> dict[str, Any]:
     return {
         "num_episodes_lifetime": now.num_episodes,
         NUM_ENV_STEPS_SAMPLED_LIFETIME: now.num_env_steps,
-        **module_map.numbers("num_{}_steps_sampled_lifetime", now.agent_steps(module_map)),
+        **module_map.numbers(
+            "num_{}_steps_sampled_lifetime", now.agent_steps(module_map), of_opponents=now.num_opponent_steps
+        ),
     }
 
 
@@ -101,7 +105,9 @@ def sampling_numbers(
         **mean_returns_by_id(episodes["episode_return_mean"], means, module_map),
         "num_episodes": now.num_episodes - before.num_episodes,
         "num_env_steps_sampled": sampled,
-        **module_map.numbers("num_{}_steps_sampled", agent_steps),
+        **module_map.numbers(
+            "num_{}_steps_sampled", agent_steps, of_opponents=now.num_opponent_steps - before.num_opponent_steps
+        ),
         "num_env_steps_sampled_lifetime_throughput": {
             "throughput_since_last_reduce": sampled / seconds,
             "throughput_since_last_restore": (now.num_env_steps - restored_at.num_env_steps) / since_restore,

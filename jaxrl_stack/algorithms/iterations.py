@@ -46,6 +46,8 @@ class Counting(Protocol):
     @property
     def num_agent_steps(self) -> Mapping[Any, int] | None: ...
     @property
+    def num_opponent_steps(self) -> int: ...
+    @property
     def num_env_steps_trained(self) -> int: ...
     @property
     def num_updates(self) -> int: ...
@@ -81,7 +83,7 @@ class Iterations:
     def progress(self, driver: Counting) -> Progress:
         """Current counters of the run."""
         counts = (driver.num_env_steps, driver.num_env_steps_trained, driver.num_updates, driver.num_episodes)
-        return Progress(self.done, self.seconds, *counts, driver.num_agent_steps)
+        return Progress(self.done, self.seconds, *counts, driver.num_agent_steps, driver.num_opponent_steps)
 
     def go_on(self, done: int, seconds: float, driver: Counting) -> None:
         """Continues the counts after the driver has restored a checkpoint.

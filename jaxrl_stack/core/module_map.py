@@ -54,6 +54,8 @@ class ModuleMap:
         ranges: ``{module id: its rows in order}``, if the module of an agent depends on the environment's number. The
             rows of each agent cover all `num_envs` environments. Empty: `module_of` holds in all environments.
         num_envs: ``B``, number of environments of `ranges`; 0 without these.
+        hero: Agent whose return is the return of its module, if the module's other agents are rivals of this one; None:
+            the return of a module is the sum over its agents.
     """
 
     module_of: Mapping[Any, str]
@@ -62,6 +64,7 @@ class ModuleMap:
     assigned: Mapping[str, tuple[Hashable, ...]] = dataclasses.field(default_factory=dict)
     ranges: Mapping[str, tuple[AgentRows, ...]] = dataclasses.field(default_factory=dict)
     num_envs: int = 0
+    hero: Hashable | None = None
 
     @functools.cached_property
     def agents_of(self) -> dict[str, tuple[Hashable, ...]]:
@@ -102,7 +105,7 @@ class ModuleMap:
             raise ValueError(f"Several modules act: {list(self.agents_of)}. Read agents_of instead of module_id.")
         return next(iter(self.agents_of))
 
-    def numbers(self, key: str, of_agents: Mapping[Any, Any]) -> dict[str, dict[str, Any]]:
+    def numbers(self, key: str, of_agents: Mapping[Any, Any], of_opponents: Any = 0) -> dict[str, dict[str, Any]]:
         """Returns numbers by agent, and their sums over each module's agents.
 
         If episodes assign agents to modules, the sums are missing.
@@ -110,10 +113,13 @@ class ModuleMap:
         Args:
             key: Key in results; ``{}`` is replaced by "agent" and "module".
             of_agents: ``{agent id: number}`` for all agents.
+            of_opponents: Part of the sum that belongs to snapshots of the only module, which is left out.
         """
         if self.slots:
             return {key.format("agent"): {str(agent): number for agent, number in of_agents.items()}}
-        of_modules = {mid: sum(of_agents[agent] for agent in agents) for mid, agents in self.agents_of.items()}
+        of_modules = {
+            mid: sum(of_agents[agent] for agent in agents) - of_opponents for mid, agents in self.agents_of.items()
+        }
         named = {str(agent): number for agent, number in of_agents.items()}
         return {key.format("agent"): named, key.format("module"): of_modules}
 

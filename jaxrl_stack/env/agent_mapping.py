@@ -58,7 +58,8 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
         agents = list(env.possible_agents)
         if not config.is_multi_agent:
             raise ValueError(policies_missing(env.name, agents))
-        return ModuleMap({agent: _policy_of(config, env, agent) for agent in agents}, is_multi_agent=True)
+        hero = None if config.opponents is None else agents[0]
+        return ModuleMap({agent: _policy_of(config, env, agent) for agent in agents}, is_multi_agent=True, hero=hero)
     if env is not None and config.is_multi_agent:
         raise ValueError(
             f"multi_agent(policies={sorted(config._policy_ids())}) is for environments of several agents, and "

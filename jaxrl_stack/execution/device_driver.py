@@ -599,6 +599,10 @@ class DeviceDriver(LocalDriver):
         agents = () if self.rollout is None else self.rollout.agents
         return {**dict.fromkeys(agents, 0), **self.shards.num_agent_steps} if agents else None
 
+    @property
+    def num_opponent_steps(self) -> int:
+        return 0 if self.league is None else self.league.num_steps
+
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
         return self.shards.episode_statistics(seconds_per_step)
 

@@ -257,8 +257,7 @@ class DeviceProgram(Place):
         num_steps, block = self.steps_per_call, self._block_of(self.recorded, self.shown)
         runner = dataclasses.replace(runner, key=key)
         if self.rollout.opponents is not None:
-            games = jnp.zeros_like(runner.opponents.games)
-            runner = dataclasses.replace(runner, opponents=dataclasses.replace(runner.opponents, games=games))
+            runner = dataclasses.replace(runner, opponents=runner.opponents.at_start_of_call())
         return dataclasses.replace(
             sampler,
             runner=runner,

@@ -83,6 +83,7 @@ class Driver(abc.ABC):
         available_memory: Bytes that were free at build time; None if unknown.
         num_episodes: Lifetime finished episodes.
         num_agent_steps: Lifetime completed steps of each of several agents; None for one agent.
+        num_opponent_steps: Part of these that snapshots of the policy have completed.
         num_env_steps_trained: Lifetime env steps in updates.
         description: Place of training, in a few words.
         replay_buffer: The training step's kept data as users see it, or None.
@@ -110,6 +111,7 @@ class Driver(abc.ABC):
     available_memory: int | None
     num_episodes: int
     num_agent_steps: dict[Any, int] | None = None
+    num_opponent_steps: int = 0
     num_env_steps_trained: int
     description: str
     replay_buffer: Checkpointable | None = None

@@ -30,7 +30,12 @@ class League:
     Args:
         driver: Driver whose rollout has opponents.
         settings: The setting ``opponents``.
+
+    Attributes:
+        num_steps: Lifetime steps that snapshots have completed.
     """
+
+    num_steps: int
 
     def __init__(self, driver: DeviceDriver, settings: Snapshots):
         self._driver, self._settings = driver, settings
@@ -52,6 +57,7 @@ class League:
         self._seed = self._driver.config.root_seed
         self._num_added = self._num_draws = 0
         self._last_added = 0
+        self.num_steps = 0
         # By (number of snapshots when the games were played, number of the opponent): wins, draws, losses.
         self._games: dict[tuple[int, int], np.ndarray] = {}
         # Of the last training steps: as many as have `min_games` games together.
@@ -98,6 +104,7 @@ class League:
             key = (self._num_added, number)
             self._games[key] = self._games.get(key, np.zeros(3, np.int64)) + own
         self._finished += games.sum(axis=-1)
+        self.num_steps += int(devices.own_shards(state.num_steps).sum())
         self._recent.append(games.sum(axis=(0, 1), dtype=np.int64))
         while sum(own.sum() for own in self._recent[1:]) >= self._settings.min_games:
             self._recent.pop(0)
@@ -287,6 +294,7 @@ class League:
             "num_added": self._num_added,
             "num_draws": self._num_draws,
             "last_added": self._last_added,
+            "num_steps": self.num_steps,
             "pairs": np.array(keys, np.int64).reshape(-1, 2),
             "games": np.array([self._games[key] for key in keys], np.int64).reshape(-1, 3),
             "finished": self._finished,
@@ -308,6 +316,7 @@ class League:
             return
         self._seed, self._num_added = int(state["seed"]), int(state["num_added"])
         self._num_draws, self._last_added = int(state["num_draws"]), int(state["last_added"])
+        self.num_steps = int(state["num_steps"])
         pairs, games = np.asarray(state["pairs"]).tolist(), np.asarray(state["games"])
         self._games = {(player, other): own for (player, other), own in zip(pairs, games, strict=True)}
         self._finished = np.array(state["finished"])

@@ -81,6 +81,7 @@ class PopulationDriver:
         compile_seconds: Part of it that other processes have spent compiling, 0.
         lacks_env_runners: Whether all EnvRunners are actors that are being restarted; False, as members have no actors.
         num_agent_steps: Steps of each of several agents; None, as members have one agent.
+        num_opponent_steps: Steps of snapshots; 0, as members have none.
         metrics: ``{module_id: {name: float64[M]}}`` of the last update, NaN for stopped members; {} before the first.
         window: Finished episodes of all members, fields ``[M, ...]``; None before the first call and without
             environments.
@@ -90,6 +91,7 @@ class PopulationDriver:
     compile_seconds = 0.0
     lacks_env_runners = False
     num_agent_steps = None
+    num_opponent_steps = 0
 
     def __init__(
         self,

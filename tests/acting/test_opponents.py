@@ -49,14 +49,15 @@ def test_a_game_counts_unless_it_began_with_another_opponent():
         playing=none,
         is_stale=jnp.array([False, True, False, True]),
         games=jnp.zeros((2, 3), jnp.int32),
+        num_steps=jnp.int32(0),
     )
     ended = jnp.array([[1, 1, 0, 0, 0], [1, 0, 0, 1, 1], [1, 0, 0, 1, 1]], bool)
     returns = jnp.array([[1.0, 0.5, 9, 9, 9], [1.0, 9, 9, -1.0, 1.0], [1.0, 9, 9, 0.0, -2.0]])
-    after = state.with_games(ended, returns)
+    after = state.with_games(ended, returns, 6)
     # Block 0: a win. Block 1: a loss and a draw, and of the last environment the second game only, a loss.
     assert after.games.tolist() == [[1, 0, 0], [0, 1, 2]]
     assert after.is_stale.tolist() == [False, True, False, False]
-    again = after.with_games(ended, jnp.full((3, 5), jnp.nan))
+    again = after.with_games(ended, jnp.full((3, 5), jnp.nan), 6)
     assert again.games.tolist() == after.games.tolist(), "a hero that never acted neither wins nor loses"
 
 

@@ -15,6 +15,7 @@ def test_a_state_that_is_restored_within_an_iteration_is_where_counts_since_rest
         num_updates=10,
         num_episodes=3,
         num_agent_steps=None,
+        num_opponent_steps=0,
         num_training_steps_per_call=1,
         lacks_env_runners=False,
         device_seconds=0.0,

@@ -68,6 +68,13 @@ def test_both_seats_of_self_play_are_learned_from_and_snapshots_never(league_run
     algo, start, result = league_run
     assert result["learners"]["main"]["num_module_steps_trained"] == 2 * NUM_STEPS * (8 + 4)
     assert set(result["learners"]) == {"__all_modules__", "main"}
+    sampled = result["env_runners"]
+    assert sampled["num_agent_steps_sampled"] == {"hero": NUM_STEPS * 8, "rival": NUM_STEPS * 8}
+    assert sampled["num_module_steps_sampled"] == {"main": NUM_STEPS * (8 + 4)}
+    assert sampled["num_module_steps_sampled_lifetime"] == {"main": NUM_STEPS * (8 + 4)}
+    # The game is zero-sum: the return of the policy is the return of the hero, not of both roles.
+    returns = sampled["agent_episode_returns_mean"]
+    assert sampled["module_episode_returns_mean"] == {"main": returns["hero"]} and returns["hero"] == -returns["rival"]
     assert any((start[name] != now).any() for name, now in weights(algo).items())
     assert_equal(algo.league.weights("snapshot_0"), start)
 

@@ -117,7 +117,7 @@ def test_rewind_stores_a_checkpoint_with_the_settings_of_the_run(run):
 def test_iterations_are_repeated_by_their_number_of_training_steps():
     class Driver:
         num_training_steps_per_call, lacks_env_runners, num_env_steps, num_env_steps_trained = 2, False, 0, 0
-        num_updates, num_episodes, num_agent_steps = 0, 0, None
+        num_updates, num_episodes, num_agent_steps, num_opponent_steps = 0, 0, None, 0
 
     config = programs.ppo().reporting(min_time_s_per_iteration=1000)
     driver: Any = Driver()
