@@ -305,14 +305,16 @@ class League:
         """Restores a state of `get_state`, after the state of the environments.
 
         Args:
-            state: The state; {} keeps the present counts. If the environments have no snapshots, the league starts
-                with one of the present weights.
+            state: The state; {} keeps the snapshots of the environments and starts all counts at 0. If the environments
+                have no snapshots, the league starts with one of the present weights.
         """
+        self._forget()
         self.take_over_stack()
         if (self._numbers == NO_SNAPSHOT).all():
             self.start()
             return
         if not state:
+            self._num_added = int(self._numbers.max()) + 1
             return
         self._seed, self._num_added = int(state["seed"]), int(state["num_added"])
         self._num_draws, self._last_added = int(state["num_draws"]), int(state["last_added"])

@@ -137,6 +137,23 @@ def test_a_resumed_league_continues_bit_for_bit(tmp_path):
         algo.stop()
 
 
+def test_restored_environments_without_the_league_keep_its_snapshots(league_run, tmp_path):
+    """A partial restore has the stack: new snapshots continue its numbers, and games count from then."""
+    algo, *_ = league_run
+    algo.league.add()
+    path = algo.save_to_path(tmp_path)
+    other = config_of(training=PPO_SIZES).build_algo()
+    other.train()
+    other.restore_from_path(path, component="env_runner")
+    snapshots = [own.snapshot for own in algo.league.table() if own.is_active]
+    assert [own.snapshot for own in other.league.table() if own.is_active] == snapshots
+    assert not any(own.games for own in other.league.table())
+    for name in snapshots:
+        assert_equal(other.league.weights(name), algo.league.weights(name))
+    assert other.league.add() == f"snapshot_{len(algo.league.table())}"
+    other.stop()
+
+
 def test_a_checkpoint_with_other_environments_is_refused(tmp_path):
     algo = config_of(training=PPO_SIZES).build_algo()
     path = algo.save_to_path(tmp_path)
