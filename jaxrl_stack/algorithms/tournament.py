@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.checkpoints.checkpointable import get_checkpoint_info
+from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, METADATA_FILE
 from jaxrl_stack.core.default_observations import sample_valid
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.registry import resolve_env
@@ -113,11 +115,22 @@ def _loaded(name: str, player: Player) -> tuple[Policy | None, tuple[Any, Mappin
         return player, None
     if player == RANDOM:
         return None, None
+    if is_policy(player):
+        return Policy.from_checkpoint(player), None
     algorithm = Algorithm.from_checkpoint(player)
     try:
         return policy_of(name, algorithm), (algorithm.config.env, algorithm.config.env_config)
     finally:
         algorithm.stop()
+
+
+def is_policy(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is the checkpoint of a `Policy`, not of an `Algorithm`."""
+    return (
+        Path(path, METADATA_FILE).is_file()
+        and not Path(path, ALGORITHM_METADATA_FILE).is_file()
+        and get_checkpoint_info(path)["type"] == Policy.__name__
+    )
 
 
 def policy_of(name: str, algorithm: Algorithm) -> Policy:

@@ -35,18 +35,21 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
 
     policy, config = policy_of_checkpoint(arguments.checkpoint, arguments)
     where = f"CHECKPOINT {arguments.checkpoint}"
+    if config is None and arguments.env is None:
+        raise CliError(f"{where}: does not name its game, as it is of a policy. Add it: --env pgx_multi/connect_four.")
     name = config.env if arguments.env is None else arguments.env
+    env_config = None if config is None else config.env_config
     if not isinstance(policy.action_space, Discrete):
         raise CliError(f"{where}: its actions are {policy.action_space}, and a person can only choose Discrete ones.")
     with wrong_input(where):
-        resolved = resolve_env(name, config.env_config)
+        resolved = resolve_env(name, env_config)
         env = resolved.make() if resolved.is_jax else None
     try:
         if isinstance(env, MultiAgentJaxEnv):
             return _play_game(policy, env, arguments, ask)
         if arguments.seat is not None:
             raise CliError(f"--seat {arguments.seat}: {name} has one agent. Leave the option out.")
-        return _play_alone(policy, env if env is not None else name, config.env_config, arguments, ask)
+        return _play_alone(policy, env if env is not None else name, env_config, arguments, ask)
     except (EOFError, KeyboardInterrupt):
         print("\nLeft.")
         return 130

@@ -31,8 +31,10 @@ def run(arguments: argparse.Namespace) -> int:
             players[name] = path
             continue
         players[name], config = policy_of_checkpoint(path, arguments)
-        if env is None:
+        if env is None and config is not None:
             env, env_config = config.env, config.env_config
+    if env is None:
+        raise CliError("No checkpoint names the game: they are of policies. Add it: --env pgx_multi/connect_four.")
     with wrong_input():
         results = run_tournament(
             players, env, env_config=env_config, games=arguments.games, seed=arguments.seed, explore=arguments.explore
@@ -49,19 +51,23 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def policy_of_checkpoint(path: str, arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """Policy in a checkpoint, and the config of its algorithm.
+    """Policy in a checkpoint, and the config of its algorithm; None for the checkpoint of a policy.
 
     Args:
-        path: The checkpoint.
+        path: The checkpoint, of an Algorithm or of a Policy.
         arguments: ``config_file``, ``env`` and ``module``.
 
     Raises:
         CliError: If there is no checkpoint, or its code or module is not named.
     """
     from jaxrl_stack.algorithms.algorithm import Algorithm
-    from jaxrl_stack.algorithms.tournament import policy_of
+    from jaxrl_stack.algorithms.tournament import is_policy, policy_of
+    from jaxrl_stack.policy.policy import Policy
 
     where = f"CHECKPOINT {path}"
+    if is_policy(path):
+        with wrong_input(where):
+            return Policy.from_checkpoint(path), None
     if arguments.config_file is not None:
         config = python_experiment(pathlib.Path(arguments.config_file))[0]
     else:

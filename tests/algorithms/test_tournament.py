@@ -120,6 +120,20 @@ def test_command_tournament_prints_a_table_and_writes_a_page(player, tmp_path, c
     assert "vs random" in capsys.readouterr().out and "<svg" in page.read_text()
 
 
+def test_checkpoints_of_policies_play(player, tmp_path, capsys):
+    """Such as a snapshot of a league; the game is named then."""
+    path = player[0].save_to_path(str(tmp_path / "snapshot_3"))
+    results = [run_tournament({"p": own, "r": "random"}, GAME, games=20) for own in (path, player[0])]
+    assert np.array_equal(results[0].wins, results[1].wins) and np.array_equal(results[0].draws, results[1].draws)
+    assert cli.main(["tournament", path, "random", "--games", "4"]) == 2
+    assert "Add it: --env pgx_multi/connect_four" in capsys.readouterr().err
+    assert cli.main(["tournament", path, "random", "--games", "4", "--env", GAME]) == 0
+    arguments = argparse.Namespace(
+        checkpoint=path, config_file=None, env=GAME, module=None, seat=None, seed=0, explore=False
+    )
+    assert play(arguments, lambda text: "q") == 130
+
+
 def test_command_play_ends_with_the_outcome(player, capsys):
     """The person takes the highest legal action; an illegal one is asked again."""
     arguments = argparse.Namespace(
