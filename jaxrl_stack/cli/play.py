@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -109,7 +110,9 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
     if isinstance(env, JaxEnv):
         made = GymnasiumFromJax(env)
     elif isinstance(env, str) and env in gym.registry:
-        created = gym.envs.registration.load_env_creator(gym.spec(env).entry_point)  # pyright: ignore
+        created = gym.spec(env).entry_point
+        if isinstance(created, str):
+            created = gym.envs.registration.load_env_creator(created)
         modes = getattr(created, "metadata", {}).get("render_modes", ())
         made = gym.make(env, render_mode="ansi" if "ansi" in modes else None, **(env_config or {}))
     else:
@@ -122,6 +125,7 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
         legal = _legal(obs, policy)
         print(f"\n{made.render() if made.render_mode == 'ansi' else board_text(_seen(obs), legal)}")
         action = _asked(ask, legal, int(advice))
+        state = _with_action(state, action - int(advice))
         obs, reward, terminated, truncated, _ = made.step(type(advice)(action))
         reward = float(reward)
         total += reward
@@ -130,6 +134,18 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
             made.close()
             return 0
     return 0
+
+
+def _with_action(state: Any, difference: int) -> Any:
+    """State of a policy after another action than its own.
+
+    Args:
+        state: State after the policy's action, a dataclass.
+        difference: The action that was taken minus the policy's.
+    """
+    if not difference or getattr(state, "prev_actions", None) is None:
+        return state
+    return dataclasses.replace(state, prev_actions=state.prev_actions + difference)
 
 
 def _asked(ask: Callable[[str], str], legal: Sequence[int], advice: int | None) -> int:
@@ -145,7 +161,7 @@ def _asked(ask: Callable[[str], str], legal: Sequence[int], advice: int | None) 
             raise EOFError
         if not text and advice is not None:
             return advice
-        if text.lstrip("-").isdigit() and int(text) in legal:
+        if text.removeprefix("-").isdecimal() and int(text) in legal:
             return int(text)
         print(f"{text!r} is not a legal action.")
 

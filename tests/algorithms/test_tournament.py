@@ -2,6 +2,7 @@
 
 import argparse
 
+import gymnasium as gym
 import jax
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.tournament import GameTable, names_of_paths, run_tournament
-from jaxrl_stack.cli.play import board_text
+from jaxrl_stack.cli.play import _play_alone, board_text
 from jaxrl_stack.cli.play import run as play
+from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
 from jaxrl_stack.env.registry import resolve_env
 
 GAME = "pgx_multi/tic_tac_toe"
@@ -150,6 +152,57 @@ def test_command_play_ends_with_the_outcome(player, capsys):
     assert "'77' is not a legal action." in out
     assert out.rstrip().endswith(("You win.", "The policy wins.", "A draw."))
     assert play(arguments, lambda text: "q") == 130
+
+
+class Recalls(gym.Env):
+    """Five steps; the class itself is the entry point, and it is rendered as text."""
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}
+    observation_space, action_space = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(3)
+
+    def __init__(self, render_mode=None):
+        self.render_mode, self.steps = render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(1, np.float32), 1.0, self.steps == 5, False, {}
+
+    def render(self):
+        return f"step {self.steps}"
+
+
+def test_a_policy_with_advice_sees_the_actions_of_the_person(monkeypatch, capsys):
+    """With PrevActionsPrevRewards, the policy is asked with the action that was taken, not with its own."""
+    algo = (
+        PPOConfig()
+        .environment(Recalls)
+        .env_runners(env_to_module_connector=lambda *args, **kwargs: PrevActionsPrevRewards())
+        .training(train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1)
+        .rl_module(model_config={"fcnet_hiddens": [4]})
+        .build_algo()
+    )
+    policy = algo.get_policy()
+    algo.stop()
+    seen, act = [], policy.compute_single_action
+
+    def recorded(obs, state=None, **kwargs):
+        seen.append(None if state is None else int(state.prev_actions[0]))
+        return act(obs, state, **kwargs)
+
+    monkeypatch.setattr(policy, "compute_single_action", recorded)
+    gym.register("Recalls-v0", Recalls)
+    try:
+        answers = iter(["2", "\u00b2", "--1", "0", "1", "2", "0"])
+        arguments = argparse.Namespace(seed=0, explore=False)
+        assert _play_alone(policy, "Recalls-v0", None, arguments, lambda text: next(answers)) == 0
+    finally:
+        del gym.registry["Recalls-v0"]
+    assert seen == [None, 2, 0, 1, 2]
+    out = capsys.readouterr().out
+    assert "step 4" in out and out.count("is not a legal action") == 2 and "return 5 in 5 steps" in out
 
 
 def test_board_shows_marks_and_free_cells():
