@@ -40,8 +40,8 @@ class SnapshotRecord(NamedTuple):
         return self.wins + self.draws + self.losses
 
     @property
-    def win_rate(self) -> float:
-        """Points per game in [0, 1]: a draw is half a win. One virtual draw is included, so 0.5 without games."""
+    def smoothed_win_rate(self) -> float:
+        """Points per game in [0, 1] with one virtual draw: a draw is half a win, and 0.5 is the rate without games."""
         return (self.wins + 0.5 * self.draws + 0.5) / (self.games + 1)
 
 
@@ -65,10 +65,11 @@ class Snapshots:
         add_when_win_rate: Adds a snapshot when the policy's points per game against the stack reach this number, over
             the last `min_games` games since the last snapshot. A draw is half a win. None: never.
         every: Adds a snapshot after this number of iterations; None: never.
-        draw: Distribution of opponents: ``"uniform"``; ``"hard"``, proportional to ``(1 - win_rate)**2`` with
-            `SnapshotRecord.win_rate` (prioritized fictitious self-play with p = 2, Vinyals et al., 2019, "Grandmaster
-            level in StarCraft II using multi-agent reinforcement learning", Methods); or a function ``(records, key)
-            -> index`` of a list of `SnapshotRecord` and a PRNG key. Records cover the games since the last snapshot.
+        draw: Distribution of opponents: ``"uniform"``; ``"hard"``, proportional to ``(1 - rate)**2`` with
+            `SnapshotRecord.smoothed_win_rate` (prioritized fictitious self-play with p = 2, Vinyals et al., 2019,
+            "Grandmaster level in StarCraft II using multi-agent reinforcement learning", Methods); or a function
+            ``(records, key) -> index`` of a list of `SnapshotRecord` and a PRNG key. Records cover the games since the
+            last snapshot.
         share_of_self_play: Share of the environments with self-play, in [0, 1).
         replace: Snapshot that leaves a full stack: ``"oldest"``, or ``"weakest"``, against which the policy has most
             points per game.
@@ -145,7 +146,7 @@ def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarr
         draw: "uniform" or "hard".
         records: Games against each opponent.
     """
-    weights = np.square([1.0 if draw == "uniform" else 1.0 - own.win_rate for own in records])
+    weights = np.square([1.0 if draw == "uniform" else 1.0 - own.smoothed_win_rate for own in records])
     return weights / weights.sum()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from jaxrl_stack.acting.opponents import NO_SNAPSHOT
 from jaxrl_stack.core.module_map import OPPONENTS
 from jaxrl_stack.core.opponents import SnapshotRecord, Snapshots, draw_probabilities, snapshot_name
+from jaxrl_stack.runs.ratings import GameResults
 from jaxrl_stack.utils import devices
 from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.streams import Stream, stream_key
@@ -20,6 +22,7 @@ from jaxrl_stack.utils.streams import Stream, stream_key
 if TYPE_CHECKING:
     from jaxrl_stack.execution.device_driver import DeviceDriver
     from jaxrl_stack.policy.policy import Policy
+    from jaxrl_stack.runs.figures import RunFigure
 
 
 class League:
@@ -161,7 +164,7 @@ class League:
         if self._settings.replace == "oldest":
             return int(np.argmin(self._numbers))
         records = self._records_of_stack()
-        return int(np.argmax([own.win_rate for own in records]))
+        return int(np.argmax([own.smoothed_win_rate for own in records]))
 
     def _draw(self, is_drawn: np.ndarray) -> None:
         """Draws opponents of blocks.
@@ -203,31 +206,41 @@ class League:
             total[number] = total[number] + own
         return [self._record(number, total[number]) for number in range(self._num_added)]
 
-    def games(self) -> dict[tuple[str, str], tuple[int, int, int]]:
-        """Returns the games between generations of the policy, ``{(player, opponent): (wins, draws, losses)}``.
+    def games(self) -> GameResults:
+        """Returns the games since the start of training as the games of players.
 
-        ``("snapshot_3", "snapshot_1")`` has the games that the policy played against snapshot 1 between the snapshots 2
-        and 3; the player is still learning then.
+        Players are all snapshots, in their order, and the policy by its name. A game counts for the snapshot that was
+        added next after it, or for the policy if none was added since: the player was still learning then.
+        ``games().elo()``, ``table()`` and ``plot()`` rate them; see `GameResults`.
         """
-        named = ((snapshot_name(player), snapshot_name(other), own) for (player, other), own in self._games.items())
-        return {(player, other): tuple(own.tolist()) for player, other, own in named if own.any()}
+        players = (*map(snapshot_name, range(self._num_added)), self._settings.of)
+        wins, draws = np.zeros((2, len(players), len(players)), int)
+        for (player, other), (won, drawn, lost) in self._games.items():
+            wins[player, other] += won
+            wins[other, player] += lost
+            draws[player, other] += drawn
+            draws[other, player] += drawn
+        return GameResults(players, wins, draws)
+
+    def plot(self, path: str | os.PathLike[str] | None = None, title: str | None = None) -> RunFigure:
+        """Draws the Elo ratings of `games` beside the matrix of win rates; see `GameResults.plot`."""
+        return self.games().plot(path, title)
 
     def results(self) -> dict[str, Any]:
         """Returns the part ``"league"`` of results.
 
         ``num_wins``, ``num_draws``, ``num_losses`` and ``win_rate``, in which a draw is half a win, cover the last
         games since the last snapshot, about `Snapshots.min_games`. ``num_snapshots`` counts all snapshots so far,
-        ``win_rates`` has `SnapshotRecord.win_rate` of the games since the last snapshot, by opponent.
+        ``win_rates`` has the rates of the games since the last snapshot, by opponent. Rates without games are NaN.
         """
         wins, draws, losses = self._recent_games()
-        num_games = wins + draws + losses
         return {
             "num_snapshots": self._num_added,
             "num_wins": wins,
             "num_draws": draws,
             "num_losses": losses,
-            "win_rate": (wins + 0.5 * draws) / num_games if num_games else float("nan"),
-            "win_rates": {own.snapshot: own.win_rate for own in self._records_of_stack()},
+            "win_rate": _rate(wins, draws, losses),
+            "win_rates": {own.snapshot: _rate(*own[1:4]) for own in self._records_of_stack()},
         }
 
     def __getitem__(self, name: str) -> Policy:
@@ -329,3 +342,9 @@ class League:
         opponents = self._driver.shards.state.opponents
         self._numbers = np.array(devices.host_view(opponents.numbers)[0])
         self._index = np.array(devices.own_shards(opponents.index))
+
+
+def _rate(wins: int, draws: int, losses: int) -> float:
+    """Points per game; NaN without games."""
+    games = wins + draws + losses
+    return (wins + 0.5 * draws) / games if games else float("nan")

@@ -89,6 +89,17 @@ def test_every_game_of_the_blocks_is_counted(league_run):
     assert result["league"]["num_snapshots"] == 1
 
 
+def test_games_are_those_of_snapshots_and_the_policy(league_run, monkeypatch):
+    """A period's games belong to the snapshot that ended it, and the running period's to the policy."""
+    league = league_run[0].league
+    monkeypatch.setattr(league, "_num_added", 2)
+    monkeypatch.setattr(league, "_games", {(1, 0): np.array([3, 1, 2]), (2, 0): np.array([4, 0, 1])})
+    games = league.games()
+    assert games.players == ("snapshot_0", "snapshot_1", "main")
+    assert games.wins.tolist() == [[0, 2, 1], [3, 0, 0], [4, 0, 0]]
+    assert games.draws.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+
+
 def test_changes_of_opponents_compile_nothing(league_run):
     """Snapshots that are added, leave a full stack and are drawn again, and training after it."""
     algo, *_ = league_run
@@ -126,7 +137,7 @@ def test_a_resumed_league_continues_bit_for_bit(tmp_path):
         for _ in range(3):
             algo.train()
     assert resumed.league.table() == straight.league.table() and len(straight.league.table()) == 4
-    assert resumed.league.games() == straight.league.games()
+    assert resumed.league.games().to_dict() == straight.league.games().to_dict()
     assert_equal(weights(resumed), weights(straight))
     observation = np.array([1, 0, -1, 0, 0, 0, 0, 0, 0], np.float32)
     present, snapshot = straight.get_policy("main"), straight.league["snapshot_3"]
