@@ -56,16 +56,16 @@ def assert_equal(one, other):
 
 @pytest.fixture(scope="module")
 def league_run():
-    """An algorithm after one iteration, and the weights that it started with."""
+    """An algorithm, the weights that it started with, the result of one iteration, and its table of games then."""
     algo = config_of(training=PPO_SIZES).build_algo()
     start = jax.tree.map(np.array, weights(algo))
-    yield algo, start, algo.train()
+    yield algo, start, algo.train(), algo.league.table()
     algo.stop()
 
 
 def test_both_seats_of_self_play_are_learned_from_and_snapshots_never(league_run):
     """Of 16 steps: 8 heroes and 4 rivals of self-play, in two epochs. Snapshots keep their weights."""
-    algo, start, result = league_run
+    algo, start, result, _ = league_run
     assert result["learners"]["main"]["num_module_steps_trained"] == 2 * NUM_STEPS * (8 + 4)
     assert set(result["learners"]) == {"__all_modules__", "main"}
     sampled = result["env_runners"]
@@ -81,12 +81,32 @@ def test_both_seats_of_self_play_are_learned_from_and_snapshots_never(league_run
 
 def test_every_game_of_the_blocks_is_counted(league_run):
     """A game has 10 moves: in 16 steps, each of 4 environments ends one."""
-    algo, _, result = league_run
-    if algo.iteration == 1:
-        (record,) = algo.league.table()
-        assert record.snapshot == "snapshot_0" and record.is_active and record.games == 4
-        assert [result["league"][f"num_{name}"] for name in ("wins", "draws", "losses")] == list(record[1:4])
+    _, _, result, (record,) = league_run
+    assert record.snapshot == "snapshot_0" and record.is_active and record.games == 4
+    assert [result["league"][f"num_{name}"] for name in ("wins", "draws", "losses")] == list(record[1:4])
     assert result["league"]["num_snapshots"] == 1
+
+
+@pytest.mark.parametrize(
+    ("games", "is_added"), [((65, 0, 35), True), ((64, 2, 34), True), ((64, 1, 35), False), ((90, 0, 0), False)]
+)
+def test_the_default_rate_is_65_percent_of_100_games_with_draws_as_half_wins(league_run, monkeypatch, games, is_added):
+    league = league_run[0].league
+    monkeypatch.setattr(league, "_settings", Snapshots(of="main", size=2))
+    monkeypatch.setattr(league, "_recent", [np.array(games)])
+    assert league._is_beaten() is is_added
+
+
+def test_snapshots_are_added_by_win_rate_and_the_weakest_leaves():
+    """The four environments end games after 10, 20, ... steps: 1, 2, 1 and 2 games in iterations of 16 steps."""
+    algo = config_of(training=PPO_SIZES, add_when_win_rate=0.01, min_games=6, replace="weakest").build_algo()
+    assert [algo.train()["league"]["num_snapshots"] for _ in range(4)] == [1, 2, 2, 3]
+    games = algo.league.games()
+    player, opponents = games.players.index("snapshot_2"), [0, 1]
+    points = games.wins[player, opponents] + 0.5 * games.draws[player, opponents]
+    weakest = np.argmax((points + 0.5) / (games.num_games[player, opponents] + 1))
+    assert [own.is_active for own in algo.league.table()] == [weakest != 0, weakest != 1, True]
+    algo.stop()
 
 
 def test_games_are_those_of_snapshots_and_the_policy(league_run, monkeypatch):
