@@ -379,16 +379,21 @@ class DeviceDriver(LocalDriver):
             Columns by module, ``[D, T, B, ...]``; None without a state to start from, or if the training step keeps
             data, which snapshots do not contain.
         """
-        num_calls = 1
+        num_calls, changes = 1, []
         if before is None and self._snapshots.state is not None:
             before, num_calls = jax.tree.map(jnp.copy, self._snapshots.state), self._snapshots.num_calls
+            changes = self._snapshots.changes
         if before is None or jax.tree.leaves(self.kept) or self.program.rollout is None:
             return None
         num_env_steps = self.num_env_steps - num_calls * self._steps_per_call
         timesteps = devices.place_replicated(counters.from_int(num_env_steps), self.learner.devices)
-        state = (*before, self.kept, timesteps)
-        for _ in range(num_calls - 1):
-            state = self._call(*state, settings, self.num_warm_up_steps(self.num_env_steps))[:4]
+        state: tuple[Any, ...] = (*before, self.kept, timesteps)
+        for number in range(num_calls):
+            if number:
+                state = self._call(*state, settings, self.num_warm_up_steps(self.num_env_steps))[:4]
+            for change in [change for at, change in changes if at == number]:
+                learner, runner, *rest = state
+                state = (learner, change(learner, runner), *rest)
         program = dataclasses.replace(self.program, records_block=True)
         *_, block = self.mapped(program, donates=False)(*state, settings, self.num_warm_up_steps(self.num_env_steps))
         return block
@@ -493,7 +498,10 @@ class DeviceDriver(LocalDriver):
         updates_before = learner.num_updates if self.step.may_skip_updates else None
         with deferred_interrupt(), self._recovering():
             if learner.axis_name is not None:
+                last = self._snapshots.state
                 self._snapshots.before_call(learner.state, self.shards.state)
+                if self.league is not None and self._snapshots.state is not last:
+                    self._league_of_snapshot = self.league.get_state()
             else:  # Eager runs donate nothing.
                 before = learner.state, self.shards.state
             # Donated buffers are replaced in the statement that donates them: whatever interrupts what follows, the
@@ -567,8 +575,19 @@ class DeviceDriver(LocalDriver):
         self._episode_replay.set_state({}, self.shards.lengths)
         self._output.restart(self.shards.lengths)
         if self.league is not None:
-            self.league.take_over_stack()
+            self.league.set_state(self._league_of_snapshot)
         return also_lost
+
+    def change_runner(self, change: Callable[[Any, Any], Any]) -> None:
+        """Changes the state of the environments between two calls of the program.
+
+        Args:
+            change: ``(learner's state, runner's state) -> runner's state``. It may donate the runner's state, and is
+                called again where calls since the last snapshot are repeated.
+        """
+        before = self.shards.state
+        self.shards.state = change(self.learner.state, before)
+        self._snapshots.changed(before, self.shards.state, change)
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
         """Loads host arrays of a learner, runner and replay buffer that another driver has trained on one device.

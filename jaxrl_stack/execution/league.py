@@ -146,9 +146,12 @@ class League:
 
     def _add_snapshot(self) -> str:
         place, number = self._place(), self._num_added
-        shards, learner = self._driver.shards, self._driver.learner
-        state = learner.state
-        (shards.state,) = self._add(shards.state, state.params, state.rest, np.int32(place), np.int32(number))
+
+        def with_snapshot(learner: Any, runner: Any) -> Any:
+            (runner,) = self._add(runner, learner.params, learner.rest, np.int32(place), np.int32(number))
+            return runner
+
+        self._driver.change_runner(with_snapshot)
         is_replaced = self._index == place
         self._recent = []
         self._numbers[place] = number
@@ -179,8 +182,12 @@ class League:
             index[tuple(where)] = self._drawn(records, numbers, (self._num_draws, block))
         self._num_draws += 1
         self._index, self._finished[is_drawn] = index, 0
-        shards, own = self._driver.shards, devices.place_sharded(self._index, self._driver.learner.devices)
-        (shards.state,) = self._seat(shards.state, own)
+
+        def with_index(learner: Any, runner: Any) -> Any:
+            (runner,) = self._seat(runner, devices.place_sharded(index, self._driver.learner.devices))
+            return runner
+
+        self._driver.change_runner(with_index)
 
     def _drawn(self, records: Sequence[SnapshotRecord], numbers: np.random.Generator, at: tuple[int, int]) -> int:
         draw = self._settings.draw
@@ -310,7 +317,7 @@ class League:
             "num_steps": self.num_steps,
             "pairs": np.array(keys, np.int64).reshape(-1, 2),
             "games": np.array([self._games[key] for key in keys], np.int64).reshape(-1, 3),
-            "finished": self._finished,
+            "finished": self._finished.copy(),
             "recent": np.array(self._recent, np.int64).reshape(-1, 3),
         }
 

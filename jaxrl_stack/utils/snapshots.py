@@ -27,11 +27,13 @@ class Snapshots:
     Attributes:
         state: The copied arguments of `before_call`; None before the first call.
         num_calls: Calls that have succeeded since.
+        changes: ``(number of calls, change)`` of changes between calls since, which a repetition of the calls repeats.
     """
 
     def __init__(self, interval: int):
         self.state: tuple[Any, ...] | None = None
         self.num_calls = 0
+        self.changes: list[tuple[int, Any]] = []
         self._interval = interval
         self._newest: tuple[weakref.ref[Any], ...] = ()
         self._next_at = 0.0
@@ -71,9 +73,20 @@ class Snapshots:
         """Records that `new` replaces `old` in the state, without taking a new snapshot."""
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
+    def changed(self, old: Any, new: Any, change: Any) -> None:
+        """Records that a change between two calls replaces `old` by `new`, without taking a new snapshot.
+
+        Args:
+            old, new: Parts of the state.
+            change: The change, for `changes`.
+        """
+        self.renamed(old, new)
+        if self.state is not None:
+            self.changes.append((self.num_calls, change))
+
     def forget(self) -> None:
         """Frees the snapshot; the next call takes a new one."""
-        self.state, self.num_calls, self._newest = None, 0, ()
+        self.state, self.num_calls, self.changes, self._newest = None, 0, [], ()
 
 
 @jax.jit

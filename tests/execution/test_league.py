@@ -17,6 +17,7 @@ from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.opponents import Snapshots
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors, TicTacToe
+from jaxrl_stack.utils import snapshots as copies
 from tests import programs
 
 NUM_ENVS, NUM_STEPS = 8, 16
@@ -216,6 +217,49 @@ def test_runs_continue_with_snapshots_and_without(league_run, tmp_path):
     ).all()
     for own in (without, again):
         own.stop()
+
+
+def test_league_changes_take_no_snapshots_and_repeated_calls_repeat_them(monkeypatch):
+    """Of three calls, the last one is sampled again from the state before it, and from the snapshot of the start."""
+    monkeypatch.setattr(copies, "LARGEST_SHARE", float("inf"))
+    algo = config_of(training=PPO_SIZES, every=1).build_algo()
+    driver = algo.driver
+    algo.train()
+    algo.train()
+    before = jax.tree.map(jnp.copy, (driver.learner.state, driver.shards.state))
+    algo.train()
+    assert driver._snapshots.num_calls == 3
+    settings = driver.learner.placed_settings()
+    assert_equal(*(driver.sampled_again(settings, own)["main"]["obs"] for own in (None, before)))
+    algo.stop()
+
+
+def test_a_league_continues_from_the_last_snapshot_after_a_failed_call(monkeypatch):
+    monkeypatch.setattr(copies, "LARGEST_SHARE", float("inf"))
+    algo = config_of(training=PPO_SIZES, every=1).build_algo()
+
+    def trained():
+        for _ in range(2):
+            algo.train()
+        return algo.league.games().to_dict(), weights(algo)
+
+    first_time = trained()
+    call = algo.driver._call
+
+    def fails(*args):
+        for leaf in jax.tree.leaves(args[:4]):
+            leaf.delete()
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(algo.driver, "_call", fails)
+    with pytest.raises(RuntimeError, match=r"The run goes on from its last snapshot.*2 before it"):
+        algo.train()
+    monkeypatch.setattr(algo.driver, "_call", call)
+    assert [own.games for own in algo.league.table()] == [0]
+    again = trained()
+    assert again[0] == first_time[0]
+    assert_equal(again[1], first_time[1])
+    algo.stop()
 
 
 class Highest(MultiAgentJaxEnv):
