@@ -38,8 +38,7 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
     where = f"CHECKPOINT {arguments.checkpoint}"
     if config is None and arguments.env is None:
         raise CliError(f"{where}: does not name its game, as it is of a policy. Add it: --env pgx_multi/connect_four.")
-    name = config.env if arguments.env is None else arguments.env
-    env_config = None if config is None else config.env_config
+    name, env_config = (arguments.env, None) if config is None else (arguments.env or config.env, config.env_config)
     if not isinstance(policy.action_space, Discrete):
         raise CliError(f"{where}: its actions are {policy.action_space}, and a person can only choose Discrete ones.")
     with wrong_input(where):
@@ -112,7 +111,7 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
     elif isinstance(env, str) and env in gym.registry:
         created = gym.spec(env).entry_point
         if isinstance(created, str):
-            created = gym.envs.registration.load_env_creator(created)
+            created = gym.envs.registration.load_env_creator(created)  # pyright: ignore
         modes = getattr(created, "metadata", {}).get("render_modes", ())
         made = gym.make(env, render_mode="ansi" if "ansi" in modes else None, **(env_config or {}))
     else:
