@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.algorithms.members import ENV_CONFIG, Member, of_one_device, with_settings
-from jaxrl_stack.algorithms.setting_changes import changed_config, number_at
+from jaxrl_stack.algorithms.setting_changes import changed_config, number_at, plain_number
+from jaxrl_stack.algorithms.setting_values import same
 from jaxrl_stack.algorithms.settings_display import short
 
 if TYPE_CHECKING:
@@ -84,6 +85,38 @@ class MemberSettings:
             config.validate()
             config.freeze()
         return config
+
+    def taken_over(
+        self, stored: Mapping[str, Sequence[Any]], call: str
+    ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
+        """Settings that members take over from a run that changed them, as arguments of `change`.
+
+        A member keeps a setting that it names, and one whose value differs from the run's first value.
+
+        Args:
+            stored: ``{path: [first value, last value]}``, see `SettingChanges.get_state`.
+            call: Name of the method, for messages.
+
+        Raises:
+            ValueError: If the run changed an override of a module; see also `changed_config`.
+        """
+        of_module = next((path for path in stored if "/" in path), None)
+        if of_module is not None:
+            module_id, _, name = of_module.rpartition("/")
+            raise ValueError(
+                f"{call}(): the run changed {name} of module {module_id!r}, and members have no changed overrides. "
+                "Continue it as one algorithm: restore_from_path(path)."
+            )
+        changes = {}
+        for member, config in enumerate(self.configs):
+            taken = {
+                name: last
+                for name, (first, last) in stored.items()
+                if name not in self._settings[member] and same(plain_number(config.stored_value(name)), first)
+            }
+            if taken:
+                changes[member] = taken, self.changed(member, taken, call)
+        return changes
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
         """Applies settings with the configs from `changed`; returns the settings that changed for the first time."""

@@ -194,7 +194,8 @@ class Population(Checkpointable):
         """Gives all members the training state of one algorithm: a fork into several seeds and settings.
 
         All members get the checkpoint's weights, optimizers, environments, replay and counters. Random streams differ
-        between members with different seeds, and members keep their settings.
+        between members with different seeds. Members take over settings that the run has changed, unless they name the
+        setting themselves or their config had another value than the run's first one. They keep all other settings.
 
         Args:
             path: Checkpoint of an `Algorithm` with the modules and environments of this population, or ``"RUN@35"``;
@@ -212,7 +213,10 @@ class Population(Checkpointable):
         stored = recomputed_iteration(path, config=self.config)
         self._template.restore_from_path(stored)
         template: Any = self._template
+        changed = self._settings.taken_over(self._template._setting_changes.stored, "continue_from")
         self.driver.continue_from(template.driver)
+        if changed:
+            self._change(changed)
         seconds = template.get_state("time_total_s")["time_total_s"]
         self._iterations.go_on(template.iteration, seconds, self.driver)
         self.stored_checkpoints.restored(self.iteration)
@@ -644,7 +648,10 @@ class Population(Checkpointable):
         for member in settings:
             self._check_members([member], f"change_settings({{{member!r}: ...}})", "keys must be", f": {form}")
         call = "change_settings({%d: ...})"
-        changed = {int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()}
+        self._change({int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()})
+
+    def _change(self, changed: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> None:
+        """Applies new settings of members, with the configs that `MemberSettings.changed` returned."""
         template: Any = self._template.driver
         configs = [config for _, config in changed.values()]
         starts = member_starts(configs, self._first, template, self.driver.axes.env_params)

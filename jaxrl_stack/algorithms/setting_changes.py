@@ -193,10 +193,12 @@ class SettingChanges:
 
     Attributes:
         first: Initial values of the changed settings, by path.
+        stored: Record of the last restored checkpoint, as `get_state` returned it; empty without one.
     """
 
     def __init__(self) -> None:
         self.first: dict[str, Any] = {}
+        self.stored: Mapping[str, list[Any]] = {}
 
     def note(self, before: AlgorithmConfig, paths: Collection[str]) -> list[str]:
         """Adds changes to the record.
@@ -232,6 +234,7 @@ class SettingChanges:
         Returns:
             Values to set, by path.
         """
+        self.stored = dict(state)
         built_with = {path: self.first.get(path, value_of(config, path)) for path in (*self.first, *state)}
         back = {path: first for path, first in self.first.items() if path not in state}
         taken = {path: now for path, (first, now) in state.items() if same(plain_number(built_with[path]), first)}

@@ -404,6 +404,20 @@ def test_several_seeds_continue_one_state(trained):
     population.stop()
 
 
+def test_seeds_take_over_settings_that_the_run_changed(trained):
+    """The run changed lr after iteration 4. A member that names lr keeps its value."""
+    population = programs.ppo().build_population(seeds=2)
+    population.continue_from(trained.folder / "checkpoint_000008")
+    population.train()
+    assert population.history["config/lr"].tolist() == [[1e-2, 1e-2]]
+    assert population.member(1).config.lr == 1e-2
+    first = programs.ppo().lr
+    population.restart([{"seed": 0, "settings": {"lr": first}}, {"seed": 1, "settings": {"lr": 2e-3}}])
+    population.continue_from(trained.folder / "checkpoint_000008")
+    assert [population.member(i).config.lr for i in range(2)] == [first, 2e-3]
+    population.stop()
+
+
 # ---------------------------------------------------------------------------------------------------------- bad input
 
 
