@@ -258,6 +258,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         with self._commands.repeated():
             self.callbacks.on_algorithm_init(algorithm=self, metrics_logger=self.metrics)
         self._callback_states = self.callbacks.states()
+        self._first_counters = self._counters.copy()
 
     def _make_driver(self, config: AlgorithmConfig) -> Driver:
         """A driver for a config, ready to train and to evaluate."""
@@ -284,6 +285,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.callbacks = callbacks
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
         self._counters: collections.Counter[str] = collections.Counter()
+        self._first_counters = self._counters.copy()
         self._iterations = Iterations()
         self._evaluated.set_state({})
         self._env_evaluations = EnvEvaluations(self, self._evaluated)
@@ -1394,6 +1396,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             "num_commands": self._commands.count,
             "built_with": dict(self._built_with),
             "stateful_callbacks": self.callbacks.stateful_since(self._callback_states),
+            "has_changed_counters": self._counters != self._first_counters,
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:

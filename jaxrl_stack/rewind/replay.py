@@ -151,6 +151,8 @@ class Replay:
         stateful = checkpoint.metadata.get("stateful_callbacks")
         if stateful:
             return f"checkpoints do not contain the attributes of the callback {stateful[0]}"
+        if checkpoint.metadata.get("has_changed_counters"):
+            return "checkpoints do not contain algorithm._counters, which a callback has changed"
         is_on_host = config.env is not None and config.is_online and not config.samples_on_device
         if is_on_host and not getattr(config, "replayable_episodes", False):
             return "restored gymnasium environments start new episodes without env_runners(replayable_episodes=True)"

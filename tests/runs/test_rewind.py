@@ -135,8 +135,21 @@ class Counts(RLlibCallback):
             algorithm.change_settings(lr=1e-2)
 
 
-def test_a_callback_with_attributes_is_repeated_from_the_beginning(tmp_path):
-    algo = programs.ppo().reporting(results_dir=tmp_path / "run").callbacks(Counts).build_algo()
+class Curriculum(RLlibCallback):
+    """Changes a setting after four results, counted in the algorithm."""
+
+    def on_algorithm_init(self, *, algorithm, **kwargs):
+        algorithm._counters["task"] = 0
+
+    def on_train_result(self, *, algorithm, **kwargs):
+        algorithm._counters["task"] += 1
+        if algorithm._counters["task"] == 4:
+            algorithm.change_settings(lr=1e-2)
+
+
+@pytest.mark.parametrize("callback", [Counts, Curriculum])
+def test_callbacks_that_count_are_repeated_from_the_beginning(tmp_path, callback):
+    algo = programs.ppo().reporting(results_dir=tmp_path / "run").callbacks(callback).build_algo()
     for _ in range(3):
         algo.train()
     algo.save_to_path(tmp_path / "run" / "checkpoint_000003")
