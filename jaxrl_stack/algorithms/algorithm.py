@@ -1266,6 +1266,26 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             ValueError: If it is damaged, of another algorithm, or needs code that is not in `allow`, `config` or
                 `settings`.
         """
+        return cls._from_checkpoint(path, filesystem, config, allow, settings)
+
+    @classmethod
+    def _from_checkpoint(
+        cls,
+        path: str | os.PathLike[str],
+        filesystem: Any,
+        config: AlgorithmConfig | None,
+        allow: Iterable[Any],
+        settings: Mapping[str, Any],
+        *,
+        calls_callback: bool = True,
+    ) -> Self:
+        """See `from_checkpoint`.
+
+        Args:
+            path, filesystem, config, allow, settings: See `from_checkpoint`.
+            calls_callback: Whether to call ``on_checkpoint_loaded``. A replay begins with a checkpoint that the run
+                did not load.
+        """
         path = recomputed_iteration(path, config=config, allow=allow)
         with opened(path, filesystem) as stored:
             named = code_named_by(config, config and config.algo_class, settings)
@@ -1294,7 +1314,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 with algorithm._commands.around(algorithm, FROM_CHECKPOINT, arguments, reason=reason):
                     match_modules(algorithm.learner_group, algorithm.driver.module_ids, modules, loader, states)
                     algorithm._take_over(state, stored)
-                    algorithm.callbacks.on_checkpoint_loaded(algorithm=algorithm)
+                    if calls_callback:
+                        algorithm.callbacks.on_checkpoint_loaded(algorithm=algorithm)
                 algorithm._parent = parent_of(arguments["path"])
             except BaseException:
                 algorithm.stop()

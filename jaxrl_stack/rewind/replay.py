@@ -162,7 +162,9 @@ class Replay:
 
         config = self._stored_config(checkpoint) if self._config is None else self._config
         replaced, original = self._replaced(config)
-        self.algorithm = Algorithm.from_checkpoint(checkpoint.path, config=self._config, allow=self._allow, **replaced)
+        self.algorithm = Algorithm._from_checkpoint(
+            checkpoint.path, None, self._config, self._allow, replaced, calls_callback=False
+        )
         self.algorithm._built_with.update(checkpoint.metadata.get("built_with") or {})
         self._use(original, self.timeline.commands_at(checkpoint))
 

@@ -188,6 +188,27 @@ def test_an_iteration_after_a_failed_one_is_refused(tmp_path):
         Run.read(tmp_path / "run").at(2, allow=[FailsOnce])
 
 
+class Warm(RLlibCallback):
+    """Changes a setting when a checkpoint is loaded."""
+
+    def on_checkpoint_loaded(self, *, algorithm, **kwargs):
+        algorithm.change_settings(lr=5e-2)
+
+
+def test_a_replay_does_not_call_on_checkpoint_loaded(tmp_path):
+    """The run did not load the checkpoint that the replay begins with; a restore of the user does call it."""
+    algo = programs.ppo().reporting(results_dir=tmp_path / "run").callbacks(Warm).build_algo()
+    algo.train()
+    algo.save_to_path(tmp_path / "run" / "checkpoint_000001")
+    algo.train()
+    again = Run.read(tmp_path / "run").at(2, allow=[Warm])
+    assert differences(algo.get_state(), again.get_state()) == []
+    algo.restore_from_path(tmp_path / "run" / "checkpoint_000001")
+    assert (again.config.lr, algo.config.lr) == (programs.ppo().lr, 5e-2)
+    algo.stop()
+    again.stop()
+
+
 # ---------------------------------------------------------------------------------------------------------- commands
 
 
