@@ -6,7 +6,7 @@
 
 An iteration is repeated with its recorded number of training steps, and the commands of ``commands.jsonl`` are applied
 between iterations. Nothing is written to the folder of the run. Callbacks are called as in the run. Evaluations are
-repeated only if asked for, or if callbacks can read their results.
+repeated only if asked for, if callbacks can read their results, or with a ``custom_evaluation_function``.
 """
 
 from __future__ import annotations
@@ -212,7 +212,8 @@ class Replay:
 
     def _must_evaluate(self, config: AlgorithmConfig) -> bool:
         evaluates = config.evaluation_interval or config.offline_evaluation_interval
-        return bool(evaluates) and CallbackList.from_config(config).overrides(*_SEES_EVALUATIONS)
+        can_change_run = config.custom_evaluation_function is not None
+        return bool(evaluates) and (can_change_run or CallbackList.from_config(config).overrides(*_SEES_EVALUATIONS))
 
     def _use(self, original: Mapping[str, Any], num_commands: int) -> None:
         self.algorithm._replaced_settings = original

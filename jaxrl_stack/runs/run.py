@@ -97,8 +97,8 @@ class Run:
             config: Config of the run, if it contains code that checkpoints lack, such as lambdas; None for the stored
                 config.
             allow: Classes and functions of yours that the checkpoints name; see `Algorithm.from_checkpoint`.
-            evaluations: Also repeat evaluations. They never change the training state, so they are skipped, unless
-                callbacks can read their results.
+            evaluations: Also repeat evaluations. They do not change the training state, so they are skipped, unless
+                callbacks can read their results or the config has a ``custom_evaluation_function``.
 
         Returns:
             The algorithm. Commands that followed the iteration, such as `change_settings`, are not applied to it,

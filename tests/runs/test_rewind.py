@@ -22,7 +22,7 @@ from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.cli import main
 from jaxrl_stack.policy.policy import Policy
-from jaxrl_stack.rewind.replay import rewind
+from jaxrl_stack.rewind.replay import Replay, rewind
 from jaxrl_stack.rewind.verification import diff, verify
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog, read_commands
 from jaxrl_stack.runs.forks import curve_from_parent
@@ -73,6 +73,14 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 # ------------------------------------------------------------------------------------------------------- recomputing
+
+
+def test_evaluations_that_can_change_the_run_are_repeated(trained):
+    replay = Replay(Run.read(trained.folder))
+    config = programs.ppo().evaluation(evaluation_interval=1)
+    assert replay._replaced(config)[0]["evaluation_interval"] is None
+    config.evaluation(custom_evaluation_function=lambda algorithm, group: ({}, 0, 0))
+    assert "evaluation_interval" not in replay._replaced(config)[0]
 
 
 @pytest.mark.parametrize("iteration", [0, 2, 5, 6, 9])
