@@ -17,7 +17,7 @@ from jaxrl_stack.checkpoints.checkpointable import opened, read_state
 from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.rewind.replay import Replay, recomputed
-from jaxrl_stack.runs.commands import Command
+from jaxrl_stack.runs.commands import ADD_MODULE, REMOVE_MODULE, Command
 from jaxrl_stack.runs.history import SETTINGS, History
 from jaxrl_stack.runs.machine import machine_differences
 from jaxrl_stack.runs.run import Run
@@ -39,6 +39,8 @@ _OF_THE_CLOCK = re.compile(
     r"(?<!life)time(?!steps)|_since_restore|throughput|duration|(^|/)sample$|(^|/)perf/|(^|/)pid$|^date$|^hostname$"
 )
 _NOT_COMPARED = {"policy_mapping_fn", "log_level", *NOT_IN_CHECKPOINTS}
+_OF_MODULES = {"policies", "policies_to_train", "_rl_module_spec", "algorithm_config_overrides_per_module"}
+"""Settings that `add_module` and `remove_module` change."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,8 +285,11 @@ def _changed_settings(timeline: Timeline, run: Run, allow: Iterable[Any]) -> Ite
         stored = _plain_settings(checkpoint, allow)
     except ValueError:  # which needs code that only `config` has
         return
+    before = timeline.commands[: checkpoint.num_commands or 0]
+    has_other_modules = any(command.call in (ADD_MODULE, REMOVE_MODULE) for command in before)
+    not_compared = _NOT_COMPARED | (_OF_MODULES if has_other_modules else set())
     for name, value in run.settings.items():
-        if name not in _NOT_COMPARED and name in stored and stored[name] != value:
+        if name not in not_compared and name in stored and stored[name] != value:
             yield f"{run.folder}/{CONFIG_FILE}: {name}={value!r}, and {checkpoint.path.name} has {stored[name]!r}."
 
 

@@ -23,8 +23,8 @@ from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.cli import main
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.rewind.replay import Replay, rewind
-from jaxrl_stack.rewind.verification import diff, verify
-from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog, read_commands
+from jaxrl_stack.rewind.verification import _changed_settings, diff, verify
+from jaxrl_stack.runs.commands import ADD_MODULE, COMMANDS_FILE, CommandLog, read_commands
 from jaxrl_stack.runs.forks import curve_from_parent
 from jaxrl_stack.runs.history import TABLE_FILE, History
 from jaxrl_stack.runs.origin import ORIGIN_FILE
@@ -342,6 +342,15 @@ def test_verify_finds_a_changed_file(run, fault):
     expected = fault(run.folder)
     found = verify(Run.read(run.folder))
     assert found.exit_code == 1 and expected in str(found)
+
+
+def test_verify_expects_other_modules_after_add_module(run):
+    run = dataclasses.replace(run, settings={**run.settings, "policies": ["p0"], "gamma": 0.5})
+    timeline = Timeline(run.folder, run.history)
+    assert [text.split()[1] for text in _changed_settings(timeline, run, ())] == ["gamma=0.5,", "policies=['p0'],"]
+    timeline.commands[0] = dataclasses.replace(timeline.commands[0], call=ADD_MODULE)
+    timeline.checkpoints[3].metadata["num_commands"] = 1
+    assert [text.split()[1] for text in _changed_settings(timeline, run, ())] == ["gamma=0.5,"]
 
 
 def test_verify_names_the_iteration_and_leaf_that_differ(run):
