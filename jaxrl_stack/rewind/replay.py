@@ -85,6 +85,7 @@ class Replay:
         self.directory, self._run = run.folder, run
         self.timeline = Timeline(run.folder, run.history)
         self._config, self._allow, self._evaluations = config, tuple(allow), evaluations
+        self._removes_output: weakref.finalize | None = None
 
     # ---------------------------------------------------------------------------------------------------- beginning
 
@@ -206,7 +207,7 @@ class Replay:
         settings = {name: value for name, value in settings.items() if original[name] != value}
         if config.output:
             folder = tempfile.mkdtemp(prefix="replayed_output_")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._removes_output = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             original["output"], settings["output"] = config.output, folder
         return settings, {name: original[name] for name in settings}
 
@@ -217,6 +218,10 @@ class Replay:
 
     def _use(self, original: Mapping[str, Any], num_commands: int) -> None:
         self.algorithm._replaced_settings = original
+        if self._removes_output is not None and (found := self._removes_output.detach()) is not None:
+            # The algorithm may write longer than this object lives.
+            _, remove, arguments, options = found
+            weakref.finalize(self.algorithm, remove, *arguments, **(options or {}))
         self._set_num_commands(num_commands)
 
     def _set_num_commands(self, number: int) -> None:

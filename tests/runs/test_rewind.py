@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import shutil
 import types
@@ -81,6 +82,24 @@ def test_evaluations_that_can_change_the_run_are_repeated(trained):
     assert replay._replaced(config)[0]["evaluation_interval"] is None
     config.evaluation(custom_evaluation_function=lambda algorithm, group: ({}, 0, 0))
     assert "evaluation_interval" not in replay._replaced(config)[0]
+
+
+def test_the_output_folder_of_a_replay_is_removed_with_the_algorithm(trained):
+    class Recomputed:
+        _commands = types.SimpleNamespace(count=0)
+
+    algorithm: Any = Recomputed()
+    replay = Replay(Run.read(trained.folder))
+    replay.algorithm = algorithm
+    settings, original = replay._replaced(programs.ppo().offline_data(output="episodes"))
+    replay._use(original, 0)
+    folder = Path(settings["output"])
+    del replay
+    gc.collect()
+    assert folder.is_dir()
+    del algorithm
+    gc.collect()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("iteration", [0, 2, 5, 6, 9])
