@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.config_store import NOT_IN_CHECKPOINTS
 from jaxrl_stack.algorithms.setting_changes import settings_of
+from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.algorithms.stored_run import check_code, stored_config
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
@@ -32,6 +34,7 @@ from jaxrl_stack.runs.machine import why_not_recomputable
 from jaxrl_stack.runs.origin import POPULATION
 from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
 from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint, Timeline
+from jaxrl_stack.runs.writers import as_json
 from jaxrl_stack.utils.class_paths import ClassLoader
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 WRITES_NOTHING = {**WITHOUT_FOLDER, "loggers": None, "profile_iterations": None, "evaluation_video_interval": None}
 NO_EVALUATIONS = {"evaluation_interval": None, "offline_evaluation_interval": None}
+_NOT_COMPARED = {"log_level", "policy_mapping_fn", *NOT_IN_CHECKPOINTS, *WRITES_NOTHING}
 _SEES_EVALUATIONS = (
     "on_train_result",
     "on_evaluate_start",
@@ -124,6 +128,7 @@ class Replay:
         timeline = self.timeline
         if self._config is not None:
             config = self._config.copy(copy_frozen=False)
+            _check_same_settings(config, self._run)
         elif timeline.checkpoints:
             config = self._stored_config(timeline.checkpoints[min(timeline.checkpoints)])
         else:
@@ -291,6 +296,28 @@ class Replay:
         """Stops the algorithm, if there is one."""
         if hasattr(self, "algorithm"):
             self.algorithm.stop()
+
+
+def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
+    """Raises for a setting that differs from the run's in ``params.json``. Only plain values are compared."""
+    for name, value in config.to_dict().items():
+        if name in _NOT_COMPARED or name not in run.settings or not _is_plain(value):
+            continue
+        recorded = run.settings[name]
+        if as_json(value) != recorded:
+            raise NotRecomputableError(
+                f"config has {name}={short(value)}, and {run.folder} was trained with {name}={short(recorded)}. "
+                f"Pass the config of the run: {name}={short(recorded)}."
+            )
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value consists of numbers and text, which ``params.json`` contains exactly."""
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def recomputed(

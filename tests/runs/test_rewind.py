@@ -504,6 +504,15 @@ def test_what_cannot_be_recomputed_is_refused_by_name(trained, tmp_path):
         dataclasses.replace(run, origin={**run.origin, "num_members": 8}).at(4)
 
 
+def test_another_config_is_refused_by_the_name_of_a_setting(trained):
+    run, config = Run.read(trained.folder), programs.ppo().evaluation(evaluation_interval=100)
+    with pytest.raises(NotRecomputableError, match=r"config has gamma=0\.5, and .* was trained with gamma=0\.99"):
+        run.at(4, config=config.copy(copy_frozen=False).training(gamma=0.5))
+    algo = run.at(4, config=config)
+    assert differences(trained.states[4], algo.get_state()) == []
+    algo.stop()
+
+
 def test_a_call_that_cannot_be_repeated_is_refused(run):
     file = run.folder / COMMANDS_FILE
     file.unlink()
