@@ -99,7 +99,8 @@ def resolve_iterations(arguments: argparse.Namespace) -> None:
     """
     for name in ("checkpoint", "restore"):
         text = getattr(arguments, name, None)
-        found = None if text is None else run_and_iteration(text)
+        # Iterations in an object store cannot be recomputed; the command names the path.
+        found = None if text is None or "://" in text else run_and_iteration(text)
         if found is not None:
             path, number, _ = rewound(str(found[0]), found[1], code_of(arguments))
             if number:

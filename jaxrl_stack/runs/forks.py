@@ -26,18 +26,19 @@ _CHECKPOINT = re.compile(r"checkpoint_(\d+)")
 
 
 def recomputed_iteration(path: Any, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()) -> Any:
-    """Path of a checkpoint for ``"RUN@35"``, which is recomputed and stored if it is not there; other paths unchanged.
+    """Path of a checkpoint for ``"RUN@35"``, which is recomputed and stored if it is not there; other paths, and those
+    without a run, are unchanged.
 
     Args:
         path: Argument of `Algorithm.from_checkpoint`.
         config, allow: Code of the user; see `Run.at`. The config of a run with other code has no effect.
 
     Raises:
-        FileNotFoundError: If there is no such run.
+        FileNotFoundError: If the folder contains no run.
         ValueError: If the iteration cannot be recomputed.
     """
     found = run_and_iteration(os.fspath(path)) if isinstance(path, str | os.PathLike) else None
-    if found is None or "://" in os.fspath(path):
+    if found is None or "://" in os.fspath(path) or not found[0].is_dir():
         return path
     folder, iteration = found
     # By name: that package imports algorithms, which import this module.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import gc
 import json
@@ -22,6 +23,7 @@ from jaxrl_stack.checkpoints.checkpointable import opened
 from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.cli import main
+from jaxrl_stack.cli.rewind import resolve_iterations
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.rewind.replay import Replay, rewind
 from jaxrl_stack.rewind.verification import _changed_settings, diff, verify
@@ -502,6 +504,15 @@ def test_what_cannot_be_recomputed_is_refused_by_name(trained, tmp_path):
         Run("unknown", run.history).at(4)
     with pytest.raises(NotRecomputableError, match="is a member of a population"):
         dataclasses.replace(run, origin={**run.origin, "num_members": 8}).at(4)
+
+
+def test_a_fork_of_a_missing_run_is_refused_by_its_path(tmp_path):
+    path = f"{tmp_path}/missing@3"
+    with pytest.raises(FileNotFoundError, match="missing@3"):
+        PPO.from_checkpoint(path)
+    remote = argparse.Namespace(checkpoint="s3://bucket/run@35")
+    resolve_iterations(remote)
+    assert remote.checkpoint == "s3://bucket/run@35"
 
 
 def test_another_config_is_refused_by_the_name_of_a_setting(trained):
