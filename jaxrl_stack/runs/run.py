@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.runs.history import TABLES, History
-from jaxrl_stack.runs.origin import how_it_ended, read_origin, run_origin
+from jaxrl_stack.runs.origin import PARENT, how_it_ended, read_origin, run_origin
 from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
 from jaxrl_stack.runs.writers import CONFIG_FILE, as_json
 
@@ -213,7 +213,7 @@ def as_runs(runs: Runs) -> list[Run]:
 
 
 def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Groups of runs that differ only in their seed.
+    """Groups of runs that differ only in their seed. Forks are grouped by the iteration that they continue.
 
     Args:
         runs: From `find_runs`.
@@ -234,6 +234,9 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
         differing = _names_of(settings_that_differ(settings))
         for members, own in zip(alike, settings, strict=True):
             parts = [f"{name}={value_text(own[path])}" for path, name in differing.items() if path in own]
+            forked_at = _forked_at(members[0])
+            if forked_at is not None and len(alike) > 1:
+                parts.append(f"from iteration {forked_at}")
             label = ", ".join(filter(None, [titles[title], " ".join(parts)])) or title
             # Runs of the same name and unknown settings.
             number = 1 + sum(known == label or known.startswith(f"{label} (") for known in labelled)
@@ -250,13 +253,22 @@ def common_title(runs: Sequence[Run]) -> str | None:
 
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
-    """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training."""
+    """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training. Forks are
+    apart from other runs.
+    """
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):
         compared = {name: value for name, value in run.settings.items() if name not in _NOT_COMPARED}
-        identity = json.dumps([run.algorithm, compared], sort_keys=True) if compared else f"run {number}"
+        known = [run.algorithm, compared, _forked_at(run)]
+        identity = json.dumps(known, sort_keys=True) if compared else f"run {number}"
         groups.setdefault(identity, []).append(run)
     return list(groups.values())
+
+
+def _forked_at(run: Run) -> int | None:
+    """Iteration of the parent that a run continues; None if it has no parent."""
+    parent = run.origin.get(PARENT)
+    return parent.get("iteration") if isinstance(parent, Mapping) else None
 
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:

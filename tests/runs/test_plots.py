@@ -73,6 +73,16 @@ def test_labels_say_what_differs_and_nothing_else(tmp_path):
     assert "SAC on Acrobot-v1" in grouped(find_runs([tmp_path / "b"]))
 
 
+def test_a_fork_is_apart_from_its_parent(tmp_path):
+    for name in ("run", "fork_a", "fork_b"):
+        folder = write_run(tmp_path / f"PPO_gymnax-CartPole-v1_{name}", lr=0.1, seed=len(name))
+        if name != "run":
+            origin = {"algorithm": "PPO", "parent": {"folder": str(tmp_path), "iteration": 3}}
+            (folder / "run.json").write_text(json.dumps(origin))
+    groups = grouped(find_runs([tmp_path]))
+    assert {label: len(runs) for label, runs in groups.items()} == {f"PPO on {ENV}": 1, "from iteration 3": 2}
+
+
 def test_of_nested_settings_the_entries_that_differ_are_named(tmp_path):
     for width in (8, 32):
         model = {"fcnet_hiddens": [width], "fcnet_activation": "tanh"}
