@@ -134,6 +134,13 @@ _CHANGED_BY_RESET = ("seed", "results_dir")
 """Settings that nothing is built from which `Algorithm.reset` keeps."""
 
 
+def _writes_files() -> bool:
+    """Whether this process writes the files of a run. Of joined processes, which all know every result, the first
+    one writes.
+    """
+    return num_joined_processes() == 1 or jax.process_index() == 0
+
+
 def _of_driver(path: str, doc: str) -> Any:
     """Property that returns an attribute of the driver."""
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
@@ -280,7 +287,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._built_with: dict[str, Any] = {}
         # Run and iteration of the checkpoint that this run continues.
         self._parent: dict[str, Any] | None = None
-        self._commands = CommandLog(is_kept=config.results_dir is not None)
+        self._commands = CommandLog(is_kept=config.results_dir is not None and _writes_files())
         self._callback_states: dict[str, bytes | None] = {}
         self.callbacks = callbacks
         # For callbacks: RLlib's curriculum scripts keep their present task in it.
@@ -312,9 +319,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _new_output(self, config: AlgorithmConfig) -> RunOutput:
         names = (type(self).__name__, env_name(config.env))
-        # Of joined processes, which all know every result, the first one writes.
-        writes = num_joined_processes() == 1 or jax.process_index() == 0
-        where: Any = (config.results_dir, config.loggers) if writes else ()
+        where: Any = (config.results_dir, config.loggers) if _writes_files() else ()
         return RunOutput(*names, self._reported_config, *where, facts=self._facts_of_run)
 
     def _facts_of_run(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import pytest
 
+from jaxrl_stack.algorithms import algorithm
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.iterations import Iterations
 from jaxrl_stack.algorithms.ppo import PPO
@@ -236,6 +237,18 @@ def test_a_replay_does_not_call_on_checkpoint_loaded(tmp_path):
     assert (again.config.lr, algo.config.lr) == (programs.ppo().lr, 5e-2)
     algo.stop()
     again.stop()
+
+
+def test_a_joined_process_that_writes_no_files_keeps_no_arguments(monkeypatch, tmp_path):
+    with monkeypatch.context() as patch:
+        patch.setattr(algorithm, "num_joined_processes", lambda: 2)
+        patch.setattr(jax, "process_index", lambda: 1)
+        assert not algorithm._writes_files()
+    monkeypatch.setattr(algorithm, "_writes_files", lambda: False)
+    algo = programs.ppo().reporting(results_dir=tmp_path).build_algo()
+    algo.set_weights(algo.get_weights())
+    assert algo._commands._waiting == []
+    algo.stop()
 
 
 # ---------------------------------------------------------------------------------------------------------- commands
