@@ -168,11 +168,14 @@ class Replay:
 
         config = self._stored_config(checkpoint) if self._config is None else self._config
         replaced, original = self._replaced(config)
+        num_commands = self.timeline.commands_at(checkpoint)
+        # The command that restored it in the run, which called the hook, is later than the checkpoint.
+        was_loaded = checkpoint.num_commands is not None and checkpoint.num_commands < num_commands
         self.algorithm = Algorithm._from_checkpoint(
-            checkpoint.path, None, self._config, self._allow, replaced, calls_callback=False
+            checkpoint.path, None, self._config, self._allow, replaced, calls_callback=was_loaded
         )
         self.algorithm._built_with.update(checkpoint.metadata.get("built_with") or {})
-        self._use(original, self.timeline.commands_at(checkpoint))
+        self._use(original, num_commands)
 
     def _build(self, config: AlgorithmConfig) -> None:
         """Builds the algorithm as the run began."""

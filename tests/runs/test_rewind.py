@@ -235,6 +235,10 @@ def test_a_replay_does_not_call_on_checkpoint_loaded(tmp_path):
     assert differences(algo.get_state(), again.get_state()) == []
     algo.restore_from_path(tmp_path / "run" / "checkpoint_000001")
     assert (again.config.lr, algo.config.lr) == (programs.ppo().lr, 5e-2)
+    again.stop()
+    algo.train()
+    again = Run.read(tmp_path / "run").at(2, allow=[Warm])
+    assert again.config.lr == 5e-2 and differences(algo.get_state(), again.get_state()) == []
     algo.stop()
     again.stop()
 
