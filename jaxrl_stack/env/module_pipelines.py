@@ -223,7 +223,7 @@ def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
     preprocessing = agent_preprocessing(config, spaces, env)
     episode, known = MultiAgentEpisode(), config._policy_ids()
     if config.opponents is not None:
-        policies = dict.fromkeys(one.possible_agents, config.opponents.of)
+        policies: dict[Any, Any] = dict.fromkeys(one.possible_agents, config.opponents.of)
     else:
         policies = {agent: asked(config.policy_mapping_fn, agent, episode) for agent in one.possible_agents}
     module_map = ModuleMap({agent: mid for agent, mid in policies.items() if mid in known}, is_multi_agent=True)
