@@ -95,7 +95,7 @@ class Run:
         Args:
             iteration: Number of finished iterations; 0 is the state before the first one.
             config: Config of the run, if it contains code that checkpoints lack, such as lambdas; None for the stored
-                config. Its numbers and texts must be those of the run.
+                config. Numbers and texts must equal the stored ones.
             allow: Classes and functions of yours that the checkpoints name; see `Algorithm.from_checkpoint`.
             evaluations: Also repeat evaluations. They do not change the training state, so they are skipped, unless
                 callbacks can read their results or the config has a ``custom_evaluation_function``.
