@@ -427,35 +427,32 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._check_is_running()
         self._wait_for_evaluations()
         with self._commands.around_iteration(self):
-            return self._run_iteration()
-
-    def _run_iteration(self) -> Result:
-        iteration, number = self._iterations.begin(), self.iteration + 1
-        with (
-            self.driver.iteration(),
-            self._told_if_long(number),
-            self._eager_if_asked(),
-            self._env_evaluations.concurrent_with(number),
-            self._offline_evaluations.concurrent_with(number),
-            self._profiler.around(number, self.driver, self.output.directory) as profiled,
-        ):
-            for _ in iteration.training_steps(self.driver, self.config, number=self._num_training_steps):
-                counted = self._env_steps_counted()
-                self._after_training_step(self.training_step(), counted)
-        iteration.end_training(self.driver)
-        self._evaluated.num_calls = 0
-        result = self._training_result(iteration)
-        evaluation = self._results_of_evaluations()
-        if not evaluation:
-            result.pop("evaluation", None)
-        iteration.add_times(result, self.driver)
-        self._add_logged(result, iteration)
-        iteration.add_rates(result)
-        # Last: sums that an evaluation function has logged start anew in the iteration after it.
-        merge_nested(result, {"evaluation": evaluation} if evaluation else {})
-        result |= {"profile": profiled} if profiled else {}
-        self._report(result)
-        return result
+            iteration, number = self._iterations.begin(), self.iteration + 1
+            with (
+                self.driver.iteration(),
+                self._told_if_long(number),
+                self._eager_if_asked(),
+                self._env_evaluations.concurrent_with(number),
+                self._offline_evaluations.concurrent_with(number),
+                self._profiler.around(number, self.driver, self.output.directory) as profiled,
+            ):
+                for _ in iteration.training_steps(self.driver, self.config, number=self._num_training_steps):
+                    counted = self._env_steps_counted()
+                    self._after_training_step(self.training_step(), counted)
+            iteration.end_training(self.driver)
+            self._evaluated.num_calls = 0
+            result = self._training_result(iteration)
+            evaluation = self._results_of_evaluations()
+            if not evaluation:
+                result.pop("evaluation", None)
+            iteration.add_times(result, self.driver)
+            self._add_logged(result, iteration)
+            iteration.add_rates(result)
+            # Last: sums that an evaluation function has logged start anew in the iteration after it.
+            merge_nested(result, {"evaluation": evaluation} if evaluation else {})
+            result |= {"profile": profiled} if profiled else {}
+            self._report(result)
+            return result
 
     _num_training_steps: int | None = None
     """Training steps of the running iteration if it repeats a recorded one."""

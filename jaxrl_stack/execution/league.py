@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import importlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ import numpy as np
 from jaxrl_stack.acting.opponents import NO_SNAPSHOT
 from jaxrl_stack.core.module_map import OPPONENTS
 from jaxrl_stack.core.opponents import SnapshotRecord, Snapshots, draw_probabilities, snapshot_name
-from jaxrl_stack.runs.ratings import GameResults
 from jaxrl_stack.utils import devices
 from jaxrl_stack.utils.seeds import derived_seed
 from jaxrl_stack.utils.streams import Stream, stream_key
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.execution.device_driver import DeviceDriver
     from jaxrl_stack.policy.policy import Policy
     from jaxrl_stack.runs.figures import RunFigure
+    from jaxrl_stack.runs.ratings import GameResults
 
 
 class League:
@@ -227,7 +228,8 @@ class League:
             wins[other, player] += lost
             draws[player, other] += drawn
             draws[other, player] += drawn
-        return GameResults(players, wins, draws)
+        # By name: rooms of results are below this one.
+        return importlib.import_module("jaxrl_stack.runs.ratings").GameResults(players, wins, draws)
 
     def plot(self, path: str | os.PathLike[str] | None = None, title: str | None = None) -> RunFigure:
         """Draws the Elo ratings of `games` beside the matrix of win rates; see `GameResults.plot`."""

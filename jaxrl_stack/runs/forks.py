@@ -37,7 +37,8 @@ def recomputed_iteration(path: Any, *, config: AlgorithmConfig | None = None, al
         FileNotFoundError: If the folder contains no run.
         ValueError: If the iteration cannot be recomputed.
     """
-    found = run_and_iteration(os.fspath(path)) if isinstance(path, str | os.PathLike) else None
+    # Ray's checkpoints are os.PathLike without a path.
+    found = run_and_iteration(os.fspath(path)) if isinstance(path, str | Path) else None
     if found is None or "://" in os.fspath(path) or not found[0].is_dir():
         return path
     folder, iteration = found

@@ -270,5 +270,5 @@ def test_data_without_log_probabilities_says_how_to_record_them(continuous):
 
 def test_data_without_whole_episodes_is_refused(continuous):
     module, steps = continuous
-    with pytest.raises(ValueError, match="None of the 2 episodes is whole"):
+    with pytest.raises(ValueError, match="None of the 2 episodes is complete"):
         estimate(module, dataclasses.replace(steps, t=steps.t + 1))
