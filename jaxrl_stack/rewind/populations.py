@@ -11,10 +11,9 @@ Evaluations are not repeated. Nothing is written to the folder.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +22,11 @@ import numpy as np
 from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.checkpoints.names import METADATA_FILE
 from jaxrl_stack.checkpoints.newest import name_of
+from jaxrl_stack.rewind.base_replay import BaseReplay
 from jaxrl_stack.rewind.population_timeline import PopulationTimeline
 from jaxrl_stack.rewind.replay import NO_EVALUATIONS, WRITES_NOTHING
 from jaxrl_stack.rewind.verification import Verification, changed_checkpoints, changed_commands, stored_state
+from jaxrl_stack.runs.commands import Command
 from jaxrl_stack.runs.machine import machine_differences
 from jaxrl_stack.runs.state_comparison import Difference, differences
 from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 
-class PopulationReplay:
+class PopulationReplay(BaseReplay[Population, PopulationTimeline]):
     """Repeats iterations of a population.
 
     Args:
@@ -44,15 +45,12 @@ class PopulationReplay:
         allow: Classes and functions of yours that the checkpoints name; see `Population.from_checkpoint`.
 
     Attributes:
-        population: The population, after `start`.
+        trained: The population, after `start`.
         started_at: Iteration of the state that `start` began with.
 
     Raises:
         NotRecomputableError: If its iterations cannot be repeated.
     """
-
-    population: Population
-    started_at: int
 
     def __init__(
         self, timeline: PopulationTimeline, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
@@ -60,17 +58,10 @@ class PopulationReplay:
         why_not = timeline.origin.get("why_not_recomputable")
         if why_not is not None:
             raise NotRecomputableError(f"{timeline.directory}: cannot be recomputed bit for bit, because {why_not}")
-        self.timeline, self._config, self._allow = timeline, config, tuple(allow)
+        super().__init__(timeline, allow)
+        self._config = config
 
     def start(self, iteration: int) -> None:
-        """Builds the population from the nearest stored state at or before an iteration.
-
-        Args:
-            iteration: Number of finished iterations, at least 0.
-
-        Raises:
-            NotRecomputableError: If there is no such iteration or no state to begin with.
-        """
         timeline = self.timeline
         if iteration != timeline.first:
             timeline.recorded(iteration)
@@ -86,55 +77,17 @@ class PopulationReplay:
         settings = WRITES_NOTHING | NO_EVALUATIONS
         given = {} if self._config is None else {"config": self._config}
         source = checkpoint or timeline.checkpoints[min(timeline.checkpoints)]
-        self.population = Population.from_checkpoint(source.path, allow=self._allow, **given)
-        replaced = {name: value for name, value in settings.items() if name in self.population.config}
-        self.population._replace_settings(replaced)
+        self._trained = Population.from_checkpoint(source.path, allow=self._allow, **given)
+        replaced = {name: value for name, value in settings.items() if name in self.trained.config}
+        self.trained._replace_settings(replaced)
         if checkpoint is None:
             # The members as they were built, in the same program.
-            self.population.restart(self.population.members)
+            self.trained.restart(self.trained.members)
         self._set_num_commands(0 if checkpoint is None else timeline.commands_at(checkpoint))
-        self.started_at = self.population.iteration
+        self.started_at = self.trained.iteration
 
-    def _set_num_commands(self, number: int) -> None:
-        self._num_commands = self.population._commands.count = number
-
-    def step(self) -> None:
-        """Repeats the next iteration, with the commands before it.
-
-        Raises:
-            NotRecomputableError: If a command cannot be repeated.
-        """
-        iteration = self.population.iteration + 1
-        recorded = self.timeline.recorded(iteration)
-        self._catch_up(self.timeline.num_commands_before(iteration))
-        self.population._repeat_iteration(recorded.num_training_steps)
-
-    def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands that a checkpoint of this iteration contains."""
-        self._catch_up(self.timeline.commands_at(checkpoint))
-
-    def _catch_up(self, number: int) -> None:
-        for command in self.timeline.commands[self._num_commands : number]:
-            if command.reason is not None:
-                raise NotRecomputableError(
-                    f"{command.path}: {command.call}() at iteration {command.iteration} cannot be repeated, because "
-                    f"{command.reason}. Later iterations need a checkpoint stored after it."
-                )
-            getattr(self.population, command.call)(**command.arguments(ClassLoader(self._allow)))
-            self._set_num_commands(command.number)
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[PopulationReplay]:
-        """Context that stops the population at its end."""
-        try:
-            yield self
-        finally:
-            self.stop()
-
-    def stop(self) -> None:
-        """Stops the population, if there is one."""
-        if hasattr(self, "population"):
-            self.population.stop()
+    def _apply(self, command: Command) -> None:
+        getattr(self.trained, command.call)(**command.arguments(ClassLoader(self._allow)))
 
 
 def population_at(
@@ -161,19 +114,7 @@ def population_at(
             be repeated. It is a ValueError.
         ValueError: If a file has changed.
     """
-    return _recomputed(PopulationTimeline(Path(directory)), iteration, config=config, allow=allow).population
-
-
-def _recomputed(timeline: PopulationTimeline, iteration: int, **options: Any) -> PopulationReplay:
-    replay = PopulationReplay(timeline, **options)
-    try:
-        replay.start(iteration)
-        while replay.population.iteration < iteration:
-            replay.step()
-    except BaseException:
-        replay.stop()
-        raise
-    return replay
+    return PopulationReplay(PopulationTimeline(Path(directory)), config=config, allow=allow).run_to(iteration).trained
 
 
 def rewind_population(
@@ -197,10 +138,10 @@ def rewind_population(
     timeline = PopulationTimeline(Path(directory))
     if iteration in timeline.checkpoints:
         return timeline.checkpoints[iteration].path, 0
-    replay = _recomputed(timeline, iteration, config=config, allow=allow)
+    replay = PopulationReplay(timeline, config=config, allow=allow).run_to(iteration)
     with replay.running():
         path = timeline.directory / name_of(iteration)
-        replay.population.save_to_path(path)
+        replay.trained.save_to_path(path)
     return path, iteration - replay.started_at
 
 
@@ -250,7 +191,7 @@ def verify_population(
     replay = PopulationReplay(timeline, config=config, allow=allow)
     with replay.running():
         replay.start(first - 1)
-        machine = machine_differences(timeline.origin, replay.population.driver.devices)
+        machine = machine_differences(timeline.origin, replay.trained.driver.devices)
         if machine:
             return dataclasses.replace(found, machine=tuple(machine))
         return _compared(replay, found, progress)
@@ -258,7 +199,7 @@ def verify_population(
 
 def _compared(replay: PopulationReplay, found: Verification, progress: Callable[[int], object]) -> Verification:
     """Repeats the iterations, and compares each with the recorded one."""
-    timeline, population = replay.timeline, replay.population
+    timeline, population = replay.timeline, replay.trained
     num = 0
     while population.iteration < found.last:
         replay.step()

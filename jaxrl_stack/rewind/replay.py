@@ -11,11 +11,10 @@ repeated only if asked for, if callbacks can read their results, or with a ``cus
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
 from jaxrl_stack.checkpoints.files import opened
 from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.checkpoints.plain_data import code_named_by
+from jaxrl_stack.rewind.base_replay import BaseReplay
 from jaxrl_stack.runs.commands import ADD_MODULE, FROM_CHECKPOINT, REMOVE_MODULE, RESTORE, Command
 from jaxrl_stack.runs.machine import why_not_recomputable
 from jaxrl_stack.runs.origin import POPULATION
@@ -54,7 +54,7 @@ _SEES_EVALUATIONS = (
 """Callbacks that can change the run by results of evaluations."""
 
 
-class Replay:
+class Replay(BaseReplay[Algorithm, Timeline]):
     """Repeats iterations of a run.
 
     Args:
@@ -64,7 +64,7 @@ class Replay:
         evaluations: Whether to repeat evaluations, too.
 
     Attributes:
-        algorithm: The algorithm, after `start`.
+        trained: The algorithm, after `start`.
         timeline: Timeline of the run.
         started_at: Iteration of the state that `start` began with.
         num_commands: Number of commands applied so far.
@@ -72,10 +72,6 @@ class Replay:
     Raises:
         NotRecomputableError: If the run has no folder or its iterations cannot be repeated.
     """
-
-    algorithm: Algorithm
-    started_at: int
-    num_commands: int
 
     def __init__(
         self, run: Run, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = (), evaluations: bool = False
@@ -87,21 +83,13 @@ class Replay:
         if "num_members" in run.origin:
             raise NotRecomputableError(_why_no_member(run.folder, run.origin))
         self.directory, self._run = run.folder, run
-        self.timeline = Timeline(run.folder, run.history)
-        self._config, self._allow, self._evaluations = config, tuple(allow), evaluations
+        super().__init__(Timeline(run.folder, run.history), allow)
+        self._config, self._evaluations = config, evaluations
         self._removes_output: weakref.finalize | None = None
 
     # ---------------------------------------------------------------------------------------------------- beginning
 
     def start(self, iteration: int) -> None:
-        """Builds the algorithm from the nearest stored state at or before an iteration.
-
-        Args:
-            iteration: Number of finished iterations, at least 0.
-
-        Raises:
-            NotRecomputableError: If there is no such iteration or no state to begin with.
-        """
         timeline = self.timeline
         if iteration != timeline.first or not timeline.iterations:
             timeline.recorded(iteration)
@@ -121,7 +109,7 @@ class Replay:
                 f"{self.directory}: iteration {iteration} cannot be recomputed, because {reason} and the run began at "
                 f"iteration {first} with an unrecorded state. {fix}."
             )
-        self.started_at = self.algorithm.iteration
+        self.started_at = self.trained.iteration
 
     def _checked_config(self) -> AlgorithmConfig:
         """The config that the run began with; refuses runs that cannot be repeated."""
@@ -171,10 +159,10 @@ class Replay:
         num_commands = self.timeline.commands_at(checkpoint)
         # The command that restored it in the run, which called the hook, is later than the checkpoint.
         was_loaded = checkpoint.num_commands is not None and checkpoint.num_commands < num_commands
-        self.algorithm = Algorithm._from_checkpoint(
+        self._trained = Algorithm._from_checkpoint(
             checkpoint.path, None, self._config, self._allow, replaced, calls_callback=was_loaded
         )
-        self.algorithm._built_with.update(checkpoint.metadata.get("built_with") or {})
+        self.trained._built_with.update(checkpoint.metadata.get("built_with") or {})
         self._use(original, num_commands)
 
     def _build(self, config: AlgorithmConfig) -> None:
@@ -195,13 +183,13 @@ class Replay:
             arguments = self._restored_arguments(origin)
             given = {name: config.stored_value(name) for name in arguments["settings"]}
             own = config.copy(copy_frozen=False)
-            self.algorithm = Algorithm.from_checkpoint(
+            self._trained = Algorithm.from_checkpoint(
                 arguments["path"], config=own, allow=self._allow, **{**given, **replaced}
             )
             self._use(original, origin.number)
         else:
             own = config.copy(copy_frozen=False).update_from_dict(replaced)
-            self.algorithm = own.build_algo()
+            self._trained = own.build_algo()
             self._use(original, 0)
             if origin is not None:
                 self._catch_up(origin.number)
@@ -225,56 +213,23 @@ class Replay:
         return bool(evaluates) and (can_change_run or CallbackList.from_config(config).overrides(*_SEES_EVALUATIONS))
 
     def _use(self, original: Mapping[str, Any], num_commands: int) -> None:
-        self.algorithm._replaced_settings = original
+        self.trained._replaced_settings = original
         if self._removes_output is not None and (found := self._removes_output.detach()) is not None:
             # The algorithm may write longer than this object lives.
             _, remove, arguments, options = found
-            weakref.finalize(self.algorithm, remove, *arguments, **(options or {}))
+            weakref.finalize(self.trained, remove, *arguments, **(options or {}))
         self._set_num_commands(num_commands)
-
-    def _set_num_commands(self, number: int) -> None:
-        self.num_commands = self.algorithm._commands.count = number
 
     # ---------------------------------------------------------------------------------------------------- repeating
 
-    def step(self) -> None:
-        """Repeats the next iteration, with the commands before it.
-
-        Raises:
-            NotRecomputableError: If a command cannot be repeated.
-        """
-        self.prepare()
-        recorded = self.timeline.recorded(self.algorithm.iteration + 1)
-        self.algorithm._repeat_iteration(recorded.num_training_steps)
-
-    def prepare(self) -> int:
-        """Applies the commands before the next iteration; returns the iteration's number of training steps."""
-        recorded = self.timeline.recorded(self.algorithm.iteration + 1)
-        self._catch_up(recorded.num_commands)
-        return recorded.num_training_steps
-
-    def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands that a checkpoint of this iteration contains."""
-        self._catch_up(self.timeline.commands_at(checkpoint))
-
-    def _catch_up(self, number: int) -> None:
-        for command in self.timeline.commands[self.num_commands : number]:
-            self._apply(command)
-            self._set_num_commands(command.number)
-
     def _apply(self, command: Command) -> None:
-        if command.reason is not None:
-            raise NotRecomputableError(
-                f"{command.path}: {command.call}() at iteration {command.iteration} cannot be repeated, because "
-                f"{command.reason}. Later iterations need a checkpoint stored after it."
-            )
         if command.call in (RESTORE, FROM_CHECKPOINT):
             arguments = self._restored_arguments(command)
-            self.algorithm.restore_from_path(arguments["path"], component=arguments.get("component"))
+            self.trained.restore_from_path(arguments["path"], component=arguments.get("component"))
             return
-        named = code_named_by(self.algorithm.config)
-        loader = ClassLoader(self._allow, own=type(self.algorithm), named=named)
-        getattr(self.algorithm, command.call)(**command.arguments(loader))
+        named = code_named_by(self.trained.config)
+        loader = ClassLoader(self._allow, own=type(self.trained), named=named)
+        getattr(self.trained, command.call)(**command.arguments(loader))
 
     def _restored_arguments(self, command: Command) -> dict[str, Any]:
         """Arguments of a restoring command, whose checkpoint is unchanged."""
@@ -286,19 +241,6 @@ class Replay:
         if checkpoint_checksum(path) != arguments["checksum"]:
             raise NotRecomputableError(f"{what} has changed since. Restore its files from a copy.")
         return arguments
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Replay]:
-        """Context that stops the algorithm at its end."""
-        try:
-            yield self
-        finally:
-            self.stop()
-
-    def stop(self) -> None:
-        """Stops the algorithm, if there is one."""
-        if hasattr(self, "algorithm"):
-            self.algorithm.stop()
 
 
 def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
@@ -332,15 +274,7 @@ def recomputed(
     evaluations: bool = False,
 ) -> Replay:
     """The replay of a run after an iteration; see `Run.at`."""
-    replay = Replay(run, config=config, allow=allow, evaluations=evaluations)
-    try:
-        replay.start(iteration)
-        while replay.algorithm.iteration < iteration:
-            replay.step()
-    except BaseException:
-        replay.stop()
-        raise
-    return replay
+    return Replay(run, config=config, allow=allow, evaluations=evaluations).run_to(iteration)
 
 
 def before_iteration(
@@ -361,11 +295,8 @@ def before_iteration(
     """
     Timeline(_folder_of(run), run.history).recorded(iteration)
     replay = recomputed(run, iteration - 1, config=config, allow=allow)
-    try:
-        return replay.algorithm, replay.prepare()
-    except BaseException:
-        replay.stop()
-        raise
+    with replay.stopped_on_failure():
+        return replay.trained, replay.prepare()
 
 
 def rewind(
@@ -390,7 +321,7 @@ def rewind(
     replay = recomputed(run, iteration, config=config, allow=allow)
     with replay.running():
         path = replay.directory / name_of(iteration)
-        replay.algorithm.save_to_path(path)
+        replay.trained.save_to_path(path)
     return path, iteration - replay.started_at
 
 

@@ -151,7 +151,7 @@ def verify(
     replay = Replay(run, config=config, allow=allow)
     with replay.running():
         replay.start(first - 1)
-        learner = replay.algorithm.learner
+        learner = replay.trained.learner
         machine = machine_differences(run.origin, None if learner is None else learner.devices)
         if machine:
             return dataclasses.replace(found, machine=tuple(machine))
@@ -171,7 +171,7 @@ def _check_is_comparable(timeline: Timeline, history: History, first: int, last:
 
 def _compared(replay: Replay, history: History, found: Verification, progress: Callable[[int], object]) -> Verification:
     """Repeats the iterations, and compares each with the recorded one."""
-    timeline, algorithm = replay.timeline, replay.algorithm
+    timeline, algorithm = replay.timeline, replay.trained
     num = 0
     while algorithm.iteration < found.last:
         replay.step()
@@ -202,10 +202,10 @@ def _first_leaf(replay: Replay, found: Verification, iteration: int) -> Verifica
     if not later:
         return dataclasses.replace(found, iteration=iteration)
     checkpoint = replay.timeline.checkpoints[min(later)]
-    while replay.algorithm.iteration < checkpoint.iteration:
+    while replay.trained.iteration < checkpoint.iteration:
         replay.step()
     replay.catch_up_with(checkpoint)
-    leaves = _leaves_that_differ(replay.algorithm, checkpoint)
+    leaves = _leaves_that_differ(replay.trained, checkpoint)
     return dataclasses.replace(
         found, iteration=iteration, difference=leaves[0] if leaves else None, checkpoint=checkpoint.iteration
     )
@@ -403,7 +403,7 @@ def _with_leaves(found: RunDifference, runs: tuple[Run, Run], options: Mapping[s
         except ValueError as error:
             return dataclasses.replace(found, why_no_leaf=str(error))
         with replay.running():
-            states.append(replay.algorithm.get_state())
+            states.append(replay.trained.get_state())
     leaves = differences(*states)
     if not leaves:
         return dataclasses.replace(

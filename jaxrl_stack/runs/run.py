@@ -111,7 +111,7 @@ class Run:
         """
         # By name: that package imports algorithms, which import this module.
         replay = importlib.import_module("jaxrl_stack.rewind.replay")
-        return replay.recomputed(self, iteration, config=config, allow=allow, evaluations=evaluations).algorithm
+        return replay.recomputed(self, iteration, config=config, allow=allow, evaluations=evaluations).trained
 
     def inspect(
         self, iteration: int, *, num_rows: int = 20, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()

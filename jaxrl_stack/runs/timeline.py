@@ -184,6 +184,10 @@ class Timeline:
         known = [number for number in self.checkpoints if number <= iteration]
         return self.checkpoints[max(known)] if known else None
 
+    def num_commands_before(self, iteration: int) -> int:
+        """Number of commands before an iteration began."""
+        return self.recorded(iteration).num_commands
+
     def commands_at(self, checkpoint: StoredCheckpoint) -> int:
         """Number of commands that a checkpoint contains."""
         if checkpoint.iteration == self.first:

@@ -93,7 +93,7 @@ def test_the_output_folder_of_a_replay_is_removed_with_the_algorithm(trained):
 
     algorithm: Any = Recomputed()
     replay = Replay(Run.read(trained.folder))
-    replay.algorithm = algorithm
+    replay._trained = algorithm
     settings, original = replay._replaced(programs.ppo().offline_data(output="episodes"))
     replay._use(original, 0)
     folder = Path(settings["output"])
