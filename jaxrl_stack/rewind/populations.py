@@ -25,11 +25,17 @@ from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.rewind.base_replay import BaseReplay
 from jaxrl_stack.rewind.population_timeline import PopulationTimeline
 from jaxrl_stack.rewind.replay import NO_EVALUATIONS, WRITES_NOTHING
-from jaxrl_stack.rewind.verification import Verification, changed_checkpoints, changed_commands, stored_state
+from jaxrl_stack.rewind.verification import (
+    FingerprintDifference,
+    Verification,
+    changed_checkpoints,
+    changed_commands,
+    check_range,
+    compared,
+)
 from jaxrl_stack.runs.commands import Command
 from jaxrl_stack.runs.machine import machine_differences
-from jaxrl_stack.runs.state_comparison import Difference, differences
-from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint
+from jaxrl_stack.runs.timeline import NotRecomputableError
 from jaxrl_stack.utils.class_paths import ClassLoader
 
 if TYPE_CHECKING:
@@ -180,10 +186,7 @@ def verify_population(
         # Iterations between a restored state and the next checkpoint cannot be repeated.
         first = 1 + (min(timeline.checkpoints, default=timeline.first) if timeline.num_restored else timeline.first)
     last = timeline.last if last is None else last
-    for iteration in (first, last):
-        timeline.recorded(iteration)
-    if first > last:
-        raise NotRecomputableError(f"Iterations {first} to {last}: the first must not be after the last.")
+    check_range(timeline, first, last)
     found = Verification(name, first, last, machine=tuple(machine_differences(timeline.origin)))
     changed = [*changed_commands(timeline.commands), *changed_checkpoints(timeline, last, metadata_file=METADATA_FILE)]
     if changed or found.machine:
@@ -194,52 +197,19 @@ def verify_population(
         machine = machine_differences(timeline.origin, replay.trained.driver.devices)
         if machine:
             return dataclasses.replace(found, machine=tuple(machine))
-        return _compared(replay, found, progress)
+        return compared(
+            replay,
+            found,
+            progress,
+            difference=lambda iteration: _fingerprint_difference(replay, iteration),
+            state=lambda: replay.trained.get_state("driver"),
+        )
 
 
-def _compared(replay: PopulationReplay, found: Verification, progress: Callable[[int], object]) -> Verification:
-    """Repeats the iterations, and compares each with the recorded one."""
-    timeline, population = replay.timeline, replay.trained
-    num = 0
-    while population.iteration < found.last:
-        replay.step()
-        iteration = population.iteration
-        if iteration < found.first:
-            continue
-        num += 1
-        progress(iteration)
-        member = _differing_member(population, timeline.recorded(iteration).fingerprints)
-        checkpoint = timeline.checkpoints.get(iteration)
-        first_leaf = None
-        if checkpoint is None and member is not None:
-            later = [number for number in timeline.checkpoints if number >= iteration]
-            checkpoint = timeline.checkpoints[min(later)] if later else None
-        if checkpoint is not None:
-            while population.iteration < checkpoint.iteration:
-                replay.step()
-            replay.catch_up_with(checkpoint)
-            first_leaf = _first_differing_leaf(population, checkpoint)
-        if member is not None or first_leaf is not None:
-            return dataclasses.replace(
-                found,
-                iteration=iteration,
-                member=member,
-                difference=first_leaf,
-                checkpoint=None if checkpoint is None else checkpoint.iteration,
-                num_recomputed=num,
-            )
-    return dataclasses.replace(found, num_recomputed=num)
-
-
-def _differing_member(population: Population, recorded: dict[int, tuple[int, int]]) -> int | None:
-    """First member whose fingerprint differs from the recorded one."""
-    present = population.driver.fingerprints()
-    for member, (low, high) in sorted(recorded.items()):
+def _fingerprint_difference(replay: PopulationReplay, iteration: int) -> FingerprintDifference | None:
+    """First member whose fingerprint differs from the recorded one; None if all are equal."""
+    present = replay.trained.driver.fingerprints()
+    for member, (low, high) in sorted(replay.timeline.recorded(iteration).fingerprints.items()):
         if not np.array_equal([low, high], [present["low"][member], present["high"][member]]):
-            return member
+            return FingerprintDifference(member)
     return None
-
-
-def _first_differing_leaf(population: Population, checkpoint: StoredCheckpoint) -> Difference | None:
-    found = differences(population.get_state("driver"), stored_state(checkpoint))
-    return found[0] if found else None

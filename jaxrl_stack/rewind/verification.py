@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from jaxrl_stack.algorithms.stored_run import stored_config
 from jaxrl_stack.checkpoints.checkpointable import opened, read_state
 from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+from jaxrl_stack.rewind.base_replay import BaseReplay
 from jaxrl_stack.rewind.replay import Replay, recomputed
 from jaxrl_stack.runs.commands import ADD_MODULE, REMOVE_MODULE, Command
 from jaxrl_stack.runs.history import SETTINGS, History
@@ -100,6 +101,16 @@ class Verification:
         return "\n".join(lines)
 
 
+class FingerprintDifference(NamedTuple):
+    """A fingerprint that differs from the recorded one.
+
+    Attributes:
+        member: First member of a population that differs; None for single runs.
+    """
+
+    member: int | None = None
+
+
 def verify(
     run: Run,
     first: int | None = None,
@@ -135,10 +146,7 @@ def verify(
         return Verification(run.name, first or 0, last or 0, changed=(str(error),))
     first = timeline.first + 1 if first is None else first
     last = timeline.last if last is None else last
-    for iteration in (first, last):
-        timeline.recorded(iteration)
-    if first > last:
-        raise NotRecomputableError(f"Iterations {first} to {last}: the first must not be after the last.")
+    check_range(timeline, first, last)
     _check_is_comparable(timeline, run.history, first, last)
     found = Verification(run.name, first, last, machine=tuple(machine_differences(run.origin)))
     changed = [
@@ -155,7 +163,27 @@ def verify(
         machine = machine_differences(run.origin, None if learner is None else learner.devices)
         if machine:
             return dataclasses.replace(found, machine=tuple(machine))
-        return _compared(replay, run.history, found, progress)
+        return compared(
+            replay,
+            found,
+            progress,
+            difference=lambda iteration: _fingerprint_difference(replay, run.history, iteration),
+            state=replay.trained.get_state,
+        )
+
+
+def _fingerprint_difference(replay: Replay, history: History, iteration: int) -> FingerprintDifference | None:
+    recorded = recorded_fingerprint(history, replay.timeline.recorded(iteration).row)
+    is_equal = recorded is None or recorded == present_fingerprint(replay.trained)
+    return None if is_equal else FingerprintDifference()
+
+
+def check_range(timeline: Timeline | PopulationTimeline, first: int, last: int) -> None:
+    """Raises NotRecomputableError for iterations that are not recorded or not in their order."""
+    for iteration in (first, last):
+        timeline.recorded(iteration)
+    if first > last:
+        raise NotRecomputableError(f"Iterations {first} to {last}: the first must not be after the last.")
 
 
 def _check_is_comparable(timeline: Timeline, history: History, first: int, last: int) -> None:
@@ -169,50 +197,54 @@ def _check_is_comparable(timeline: Timeline, history: History, first: int, last:
     )
 
 
-def _compared(replay: Replay, history: History, found: Verification, progress: Callable[[int], object]) -> Verification:
-    """Repeats the iterations, and compares each with the recorded one."""
-    timeline, algorithm = replay.timeline, replay.trained
-    num = 0
-    while algorithm.iteration < found.last:
+def compared(
+    replay: BaseReplay[Any, Any],
+    found: Verification,
+    progress: Callable[[int], object],
+    *,
+    difference: Callable[[int], FingerprintDifference | None],
+    state: Callable[[], Mapping[str, Any]],
+) -> Verification:
+    """Repeats the iterations, and compares each with the recorded one.
+
+    If only a fingerprint differs, the first differing leaf is that of the next stored checkpoint.
+
+    Args:
+        replay: Replay before the first iteration.
+        found: The verification so far.
+        progress: See `verify`.
+        difference: Compares the present fingerprints with those of an iteration; None if they are equal or unknown.
+        state: Returns the present state, with the parts of a stored checkpoint.
+    """
+    trained, num = replay.trained, 0
+    while trained.iteration < found.last:
         replay.step()
-        iteration = algorithm.iteration
+        iteration = trained.iteration
         if iteration < found.first:
             continue
         num += 1
         progress(iteration)
-        recorded = recorded_fingerprint(history, timeline.recorded(iteration).row)
-        checkpoint = timeline.checkpoints.get(iteration)
-        differs = recorded is not None and recorded != present_fingerprint(algorithm)
+        differing, checkpoints = difference(iteration), replay.timeline.checkpoints
+        checkpoint = checkpoints.get(iteration)
+        if differing is not None:
+            later = [number for number in checkpoints if number >= iteration]
+            checkpoint = checkpoints[min(later)] if later else None
+        leaves = []
         if checkpoint is not None:
+            while trained.iteration < checkpoint.iteration:
+                replay.step()
             replay.catch_up_with(checkpoint)
-            leaves = _leaves_that_differ(algorithm, checkpoint)
-            if differs or leaves:
-                first = leaves[0] if leaves else None
-                return dataclasses.replace(
-                    found, iteration=iteration, difference=first, checkpoint=iteration, num_recomputed=num
-                )
-        elif differs:
-            return dataclasses.replace(_first_leaf(replay, found, iteration), num_recomputed=num)
+            leaves = differences(state(), stored_state(checkpoint))
+        if differing is not None or leaves:
+            return dataclasses.replace(
+                found,
+                iteration=iteration,
+                member=None if differing is None else differing.member,
+                difference=leaves[0] if leaves else None,
+                checkpoint=None if checkpoint is None else checkpoint.iteration,
+                num_recomputed=num,
+            )
     return dataclasses.replace(found, num_recomputed=num)
-
-
-def _first_leaf(replay: Replay, found: Verification, iteration: int) -> Verification:
-    """Names the first differing leaf in the next stored checkpoint, if there is one."""
-    later = [number for number in replay.timeline.checkpoints if number >= iteration]
-    if not later:
-        return dataclasses.replace(found, iteration=iteration)
-    checkpoint = replay.timeline.checkpoints[min(later)]
-    while replay.trained.iteration < checkpoint.iteration:
-        replay.step()
-    replay.catch_up_with(checkpoint)
-    leaves = _leaves_that_differ(replay.trained, checkpoint)
-    return dataclasses.replace(
-        found, iteration=iteration, difference=leaves[0] if leaves else None, checkpoint=checkpoint.iteration
-    )
-
-
-def _leaves_that_differ(algorithm: Algorithm, checkpoint: StoredCheckpoint) -> list[Difference]:
-    return differences(algorithm.get_state(), stored_state(checkpoint))
 
 
 def stored_state(checkpoint: StoredCheckpoint) -> dict[str, Any]:
