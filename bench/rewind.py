@@ -48,6 +48,7 @@ EVERY = 10
 
 def trained(name: str, folder: Path, iterations: int, wanted: set[int]) -> dict[int, dict[str, Any]]:
     """Trains a run with commands and checkpoints; returns the states after some iterations."""
+    from jaxrl_stack.checkpoints.newest import name_of
     from jaxrl_stack.checkpoints.saves import wait_for_saves
 
     algo = config_of(name).reporting(results_dir=folder).build_algo()
@@ -58,7 +59,7 @@ def trained(name: str, folder: Path, iterations: int, wanted: set[int]) -> dict[
         for iteration in range(1, iterations + 1):
             algo.train()
             if iteration % EVERY == 0:
-                algo.save_to_path(folder / f"checkpoint_{iteration:06d}")
+                algo.save_to_path(folder / name_of(iteration))
             if iteration in wanted:
                 states[iteration] = algo.get_state()
             if iteration in (third, 2 * third):

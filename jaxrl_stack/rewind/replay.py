@@ -293,7 +293,7 @@ def before_iteration(
     Raises:
         NotRecomputableError: If it cannot be recomputed.
     """
-    Timeline(_folder_of(run), run.history).recorded(iteration)
+    Timeline(folder_of(run), run.history).recorded(iteration)
     replay = recomputed(run, iteration - 1, config=config, allow=allow)
     with replay.stopped_on_failure():
         return replay.trained, replay.prepare()
@@ -315,7 +315,7 @@ def rewind(
     Raises:
         NotRecomputableError: If it cannot be recomputed.
     """
-    timeline = Timeline(_folder_of(run), run.history)
+    timeline = Timeline(folder_of(run), run.history)
     if iteration in timeline.checkpoints:
         return timeline.checkpoints[iteration].path, 0
     replay = recomputed(run, iteration, config=config, allow=allow)
@@ -336,7 +336,12 @@ def _why_no_member(folder: Path, origin: Mapping[str, Any]) -> str:
     return f"{why} Recompute all members: jaxrl rewind {known} --to N, jaxrl verify {known}."
 
 
-def _folder_of(run: Run) -> Path:
+def folder_of(run: Run) -> Path:
+    """Folder of a run.
+
+    Raises:
+        NotRecomputableError: If it has none.
+    """
     if run.folder is None:
         raise NotRecomputableError(f"Run {run.name!r} has no folder. Read one: Run.read(path).")
     return run.folder

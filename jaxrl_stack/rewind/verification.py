@@ -16,8 +16,9 @@ from jaxrl_stack.algorithms.stored_run import stored_config
 from jaxrl_stack.checkpoints.checkpointable import opened, read_state
 from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
+from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.rewind.base_replay import BaseReplay
-from jaxrl_stack.rewind.replay import Replay, recomputed
+from jaxrl_stack.rewind.replay import Replay, folder_of, recomputed
 from jaxrl_stack.runs.commands import ADD_MODULE, REMOVE_MODULE, Command
 from jaxrl_stack.runs.history import SETTINGS, History
 from jaxrl_stack.runs.machine import machine_differences
@@ -83,15 +84,15 @@ class Verification:
         if self.iteration is not None:
             which = "" if self.member is None else f" of member {self.member}"
             lines.append(f"Iteration {self.iteration}{which} differs from the recorded one.")
-            if self.difference is not None:
-                lines.append(f"First differing leaf, in checkpoint_{self.checkpoint:06d}: {self.difference}")
-            elif self.checkpoint is not None:
-                lines.append(
-                    f"checkpoint_{self.checkpoint:06d} has the recomputed bits: the recorded fingerprint has changed."
-                )
-            else:
+            if self.checkpoint is None:
                 lines.append(
                     f"The leaf is unknown, because no checkpoint at or after iteration {self.iteration} is stored."
+                )
+            elif self.difference is not None:
+                lines.append(f"First differing leaf, in {name_of(self.checkpoint)}: {self.difference}")
+            else:
+                lines.append(
+                    f"{name_of(self.checkpoint)} has the recomputed bits: the recorded fingerprint has changed."
                 )
         elif self.machine and not self.changed:
             lines += [f"Not comparable here: {text}" for text in self.machine]
@@ -136,10 +137,9 @@ def verify(
         NotRecomputableError: If an iteration never happened, the run cannot be repeated, or the last iteration has
             neither a fingerprint nor a checkpoint.
     """
-    if run.folder is None:
-        raise NotRecomputableError(f"Run {run.name!r} has no folder. Read one: Run.read(path).")
+    folder = folder_of(run)
     try:
-        timeline = Timeline(run.folder, run.history)
+        timeline = Timeline(folder, run.history)
     except NotRecomputableError:
         raise
     except ValueError as error:
@@ -303,7 +303,7 @@ def changed_checkpoints(
             yield str(error)
         if checkpoint.num_commands is not None and checkpoint.num_commands > len(timeline.commands):
             yield (
-                f"{timeline.directory}: checkpoint_{iteration:06d} follows {checkpoint.num_commands} commands, and "
+                f"{timeline.directory}: {name_of(iteration)} follows {checkpoint.num_commands} commands, and "
                 f"commands.jsonl has {len(timeline.commands)}."
             )
 
