@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -14,11 +13,10 @@ import numpy as np
 from jaxrl_stack.checkpoints.checkpointable import read_state
 from jaxrl_stack.checkpoints.files import opened
 from jaxrl_stack.checkpoints.names import METADATA_FILE
-from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.runs.commands import CONTINUE_FROM, SET_STATE, read_commands
 from jaxrl_stack.runs.member_history import MEMBERS_FILE, MemberHistory
 from jaxrl_stack.runs.origin import read_origin
-from jaxrl_stack.runs.timeline import CALLS, NotRecomputableError, StoredCheckpoint
+from jaxrl_stack.runs.timeline import CALLS, NotRecomputableError, StoredCheckpoint, stored_checkpoints
 from jaxrl_stack.utils.fingerprints import FINGERPRINT
 
 _ITERATION, _LOW, _HIGH = "training_iteration", f"{FINGERPRINT}/low", f"{FINGERPRINT}/high"
@@ -80,23 +78,12 @@ class PopulationTimeline:
         }
 
     def _stored(self) -> dict[int, StoredCheckpoint]:
-        found = {}
-        for number, folder in checkpoints_in(self.directory, metadata_file=METADATA_FILE).items():
-            try:
-                metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
-                iteration = int(metadata["training_iteration"])
-                is_known = int(metadata["num_members"]) > 0 and "num_commands" in metadata
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"The checkpoint at {folder} is damaged: {METADATA_FILE}: {error!r}.") from error
-            if iteration != number:
-                raise ValueError(
-                    f"The checkpoint at {folder} is of iteration {iteration}, not {number}: it has changed."
-                )
-            if not is_known:
+        found = stored_checkpoints(self.directory, metadata_file=METADATA_FILE, numbers=("num_members",))
+        for own in found.values():
+            if own.num_commands is None or int(own.metadata["num_members"]) <= 0:
                 raise NotRecomputableError(
-                    f"{folder}: is of a version that did not record commands of populations. Train again."
+                    f"{own.path}: is of a version that did not record commands of populations. Train again."
                 )
-            found[number] = StoredCheckpoint(number, folder, metadata)
         return found
 
     def _recorded(self, stored: dict[int, StoredCheckpoint]) -> dict[int, RecordedMembers]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,32 @@ class StoredCheckpoint:
     def num_commands(self) -> int | None:
         """Commands of the run when it was saved; None if unknown."""
         return self.metadata.get("num_commands")
+
+
+def stored_checkpoints(
+    directory: Path, *, metadata_file: str = ALGORITHM_METADATA_FILE, numbers: Sequence[str] = ()
+) -> dict[int, StoredCheckpoint]:
+    """Checkpoints in the folder of a run or a population by iteration, the oldest first.
+
+    Args:
+        directory: The folder.
+        metadata_file: See `checkpoints_in`.
+        numbers: Names of further integers that the metadata must have.
+
+    Raises:
+        ValueError: If the metadata of a checkpoint is damaged or of another iteration.
+    """
+    found = {}
+    for number, folder in checkpoints_in(directory, metadata_file=metadata_file).items():
+        try:
+            metadata = json.loads((folder / metadata_file).read_text(encoding="utf-8"))
+            iteration, *_ = [int(metadata[name]) for name in ("training_iteration", *numbers)]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"The checkpoint at {folder} is damaged: {metadata_file}: {error!r}.") from error
+        if iteration != number:
+            raise ValueError(f"The checkpoint at {folder} is of iteration {iteration}, not {number}: it has changed.")
+        found[number] = StoredCheckpoint(number, folder, metadata)
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,18 +140,7 @@ class Timeline:
 
     def _stored(self) -> dict[int, StoredCheckpoint]:
         found = {}
-        for number, folder in checkpoints_in(self.directory).items():
-            file = folder / ALGORITHM_METADATA_FILE
-            try:
-                metadata = json.loads(file.read_text(encoding="utf-8"))
-                iteration = int(metadata["training_iteration"])
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"The checkpoint at {folder} is damaged: {file.name}: {error!r}.") from error
-            if iteration != number:
-                raise ValueError(
-                    f"The checkpoint at {folder} is of iteration {iteration}, not {number}: it has changed."
-                )
-            checkpoint = StoredCheckpoint(iteration, folder, metadata)
+        for iteration, checkpoint in stored_checkpoints(self.directory).items():
             is_later = (checkpoint.num_commands or 0) >= self._began_at
             if self.first <= iteration <= self.last and (is_later or self._has_restored(checkpoint)):
                 found[iteration] = checkpoint
