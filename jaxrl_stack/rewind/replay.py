@@ -138,8 +138,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             config, _ = stored_config(stored, loader, {})
             if config.algo_class is None:
                 config.algo_class = Algorithm._stored_class(stored.component(), loader, f"{checkpoint.path}")
-        first = checkpoint.metadata.get("built_with") or {}
-        return config.update_from_dict(settings_of(config, first)) if first else config
+        return as_built(config, checkpoint)
 
     def _why_not_from(self, checkpoint: StoredCheckpoint, config: AlgorithmConfig) -> str | None:
         stateful = checkpoint.metadata.get("stateful_callbacks")
@@ -241,6 +240,17 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         if checkpoint_checksum(path) != arguments["checksum"]:
             raise NotRecomputableError(f"{what} has changed since. Restore its files from a copy.")
         return arguments
+
+
+def as_built(config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
+    """Gives changed settings of a checkpoint's config the values that they had when the run was built.
+
+    Args:
+        config: Config in the checkpoint; changed in place.
+        checkpoint: The checkpoint.
+    """
+    first = checkpoint.metadata.get("built_with") or {}
+    return config.update_from_dict(settings_of(config, first)) if first else config
 
 
 def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:

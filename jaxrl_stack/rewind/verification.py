@@ -11,14 +11,13 @@ import numpy as np
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.config_store import NOT_IN_CHECKPOINTS
-from jaxrl_stack.algorithms.setting_changes import settings_of
 from jaxrl_stack.algorithms.stored_run import stored_config
 from jaxrl_stack.checkpoints.checkpointable import opened, read_state
 from jaxrl_stack.checkpoints.checksums import changed_files
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.rewind.base_replay import BaseReplay
-from jaxrl_stack.rewind.replay import Replay, folder_of, recomputed
+from jaxrl_stack.rewind.replay import Replay, as_built, folder_of, recomputed
 from jaxrl_stack.runs.commands import ADD_MODULE, REMOVE_MODULE, Command
 from jaxrl_stack.runs.history import SETTINGS, History
 from jaxrl_stack.runs.machine import machine_differences
@@ -331,10 +330,7 @@ def _plain_settings(checkpoint: StoredCheckpoint, allow: Iterable[Any]) -> Mappi
     with opened(checkpoint.path) as stored:
         loader = ClassLoader(allow, own=Algorithm, written_here=stored.code_written_here())
         config, missing = stored_config(stored, loader, {})
-    first = checkpoint.metadata.get("built_with") or {}
-    if first:
-        config.update_from_dict(settings_of(config, first))
-    plain = as_json(config.to_dict())
+    plain = as_json(as_built(config, checkpoint).to_dict())
     return {name: value for name, value in plain.items() if name.removeprefix("_") not in missing}
 
 
