@@ -37,6 +37,7 @@ from jaxrl_stack.algorithms.setting_changes import (
     plain_number,
     settings_of,
     value_of,
+    with_replaced_settings,
 )
 from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.algorithms.single_actions import checked_state, policy_of
@@ -1400,10 +1401,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Constructor arguments for checkpoints: the config."""
         config = self.config
         if self._replaced_settings:
-            config = config.copy(copy_frozen=False)
-            config._share_resolved_envs(self.config)
-            config.update_from_dict(self._replaced_settings)
-            config.freeze()
+            config = with_replaced_settings(config, self._replaced_settings)
         return (), {"config": config_to_store(config, self.driver.module_map)}
 
     _replaced_settings: Mapping[str, Any] = MappingProxyType({})

@@ -29,6 +29,7 @@ from jaxrl_stack.algorithms.member_runs import (
 from jaxrl_stack.algorithms.member_settings import MemberSettings
 from jaxrl_stack.algorithms.members import Member, check_alike, checked_members, member_starts, of_one_device
 from jaxrl_stack.algorithms.result_names import known_result
+from jaxrl_stack.algorithms.setting_changes import with_replaced_settings
 from jaxrl_stack.algorithms.settings_display import env_name, short
 from jaxrl_stack.checkpoints.checkpointable import Checkpointable, Parts, selected
 from jaxrl_stack.execution.member_statistics import episode_results_of_members
@@ -316,16 +317,9 @@ class Population(Checkpointable):
         ones.
         """
         self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
-        self.config = self._with_settings(settings)
+        self.config = with_replaced_settings(self.config, settings)
         self._best = None
         self._begin_files()
-
-    def _with_settings(self, settings: Mapping[str, Any]) -> AlgorithmConfig:
-        config = self.config.copy(copy_frozen=False)
-        config._share_resolved_envs(self.config)
-        config.update_from_dict(dict(settings))
-        config.freeze()
-        return config
 
     _replaced_settings: Mapping[str, Any] = MappingProxyType({})
     """Settings of the recorded population that this one continues without, for its checkpoints."""
@@ -799,7 +793,9 @@ class Population(Checkpointable):
         runner: Any = self._template.env_runner
         learner = self._template.learner
         pipelines = [] if runner is None else runner.pipelines.of_config()
-        config = self._with_settings(self._replaced_settings) if self._replaced_settings else self.config
+        config = self.config
+        if self._replaced_settings:
+            config = with_replaced_settings(config, self._replaced_settings)
         config = config.for_checkpoints(*pipelines, *([] if learner is None else [learner._learner_connector]))
         return (), {"config": config, "members": members, **more}
 

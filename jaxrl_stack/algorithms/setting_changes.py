@@ -243,6 +243,20 @@ class SettingChanges:
         return {path: value for path, value in wanted.items() if not same(plain_number(value_of(config, path)), value)}
 
 
+def with_replaced_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> AlgorithmConfig:
+    """Frozen copy of a config with other values of settings that do not change training, such as no files.
+
+    Args:
+        config: The config.
+        settings: New values by name.
+    """
+    changed = config.copy(copy_frozen=False)
+    changed._share_resolved_envs(config)
+    changed.update_from_dict(settings)
+    changed.freeze()
+    return changed
+
+
 def number_at(value: Any, num_env_steps: int) -> float:
     """Value of a number or schedule after some env steps."""
     if not isinstance(value, list | tuple):
