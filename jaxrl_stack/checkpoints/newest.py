@@ -16,6 +16,12 @@ def name_of(iteration: int) -> str:
     return f"checkpoint_{iteration:06d}"
 
 
+def iteration_of(name: str) -> int | None:
+    """Iteration in the name of a checkpoint's folder, the inverse of `name_of`; None for other names."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else int(match[1])
+
+
 def checkpoints_in(
     directory: str | os.PathLike[str], *, metadata_file: str = ALGORITHM_METADATA_FILE
 ) -> dict[int, Path]:
@@ -27,9 +33,9 @@ def checkpoints_in(
     """
     folder = Path(directory)
     found = {
-        int(match[1]): path
+        number: path
         for path in (folder.iterdir() if folder.is_dir() else ())
-        if (match := _NAME.fullmatch(path.name)) and (path / metadata_file).exists()
+        if (number := iteration_of(path.name)) is not None and (path / metadata_file).exists()
     }
     return dict(sorted(found.items()))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxrl_stack.checkpoints.newest import run_and_iteration
+from jaxrl_stack.checkpoints.newest import iteration_of, run_and_iteration
 from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.runs.curves import Curve, x_axis
 from jaxrl_stack.runs.history import TABLES, History
@@ -21,8 +20,6 @@ from jaxrl_stack.runs.run import Run
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-
-_CHECKPOINT = re.compile(r"checkpoint_(\d+)")
 
 
 def recomputed_iteration(path: Any, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()) -> Any:
@@ -54,10 +51,10 @@ def parent_of(path: str) -> dict[str, Any] | None:
         path: The checkpoint.
     """
     checkpoint = Path(path)
-    match = _CHECKPOINT.fullmatch(checkpoint.name)
-    if match is None or not any((checkpoint.parent / table).is_file() for table in TABLES):
+    iteration = iteration_of(checkpoint.name)
+    if iteration is None or not any((checkpoint.parent / table).is_file() for table in TABLES):
         return None
-    return {"folder": str(checkpoint.parent), "iteration": int(match[1])}
+    return {"folder": str(checkpoint.parent), "iteration": iteration}
 
 
 def curve_from_parent(run: Run, key: str, x: str) -> Curve:
