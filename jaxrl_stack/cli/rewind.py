@@ -52,11 +52,18 @@ def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _rewind(arguments: argparse.Namespace) -> int:
     if _is_population(arguments.run):
-        return _rewind_population(arguments)
-    path, num_recomputed, seconds = rewound(arguments.run, arguments.to, code_of(arguments))
-    how = "It was stored already." if not num_recomputed else f"{num_recomputed} recomputed, {seconds:.1f} s."
-    print(f"Checkpoint: {path}\nIterations: {how}")
-    print(f"Continue:   {shlex.join(['jaxrl', 'train', '--restore', f'{arguments.run}@{arguments.to}'])}", flush=True)
+        from jaxrl_stack.rewind.populations import rewind_population
+
+        started = time.perf_counter()
+        with wrong_input():
+            path, number = rewind_population(arguments.run, arguments.to, **code_of(arguments))
+        seconds = time.perf_counter() - started
+        continued = f"Population.from_checkpoint({str(path)!r})"
+    else:
+        path, number, seconds = rewound(arguments.run, arguments.to, code_of(arguments))
+        continued = shlex.join(["jaxrl", "train", "--restore", f"{arguments.run}@{arguments.to}"])
+    how = f"{number} recomputed, {seconds:.1f} s." if number else "It was stored already."
+    print(f"Checkpoint: {path}\nIterations: {how}\nContinue:   {continued}", flush=True)
     return 0
 
 
@@ -64,17 +71,6 @@ def _is_population(path: str) -> bool:
     from jaxrl_stack.rewind.population_timeline import is_population
 
     return is_population(pathlib.Path(path))
-
-
-def _rewind_population(arguments: argparse.Namespace) -> int:
-    from jaxrl_stack.rewind.populations import rewind_population
-
-    started = time.perf_counter()
-    with wrong_input():
-        path, number = rewind_population(arguments.run, arguments.to, **code_of(arguments))
-    how = f"{number} recomputed, {time.perf_counter() - started:.1f} s." if number else "It was stored already."
-    print(f"Checkpoint: {path}\nIterations: {how}\nContinue:   Population.from_checkpoint({str(path)!r})", flush=True)
-    return 0
 
 
 def rewound(run: str, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.Path, int, float]:

@@ -130,7 +130,7 @@ class PopulationTimeline:
 
 def is_population(directory: Path) -> bool:
     """Whether a folder is that of a population, with the checkpoints of all members together."""
-    return "members" in read_origin(directory) and "num_members" in read_origin(directory)
+    return read_origin(directory).keys() >= {"members", "num_members"}
 
 
 class _Row(NamedTuple):
