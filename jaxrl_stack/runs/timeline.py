@@ -156,10 +156,14 @@ class Timeline:
         return is_whole and arguments.get("checksum") == checkpoint_checksum(checkpoint.path)
 
     @property
+    def _commands_before(self) -> list[Command]:
+        """Commands before the first iteration."""
+        return self.commands[: self.iterations[0].num_commands] if self.iterations else []
+
+    @property
     def _began_at(self) -> int:
         """Number of the command that set the iteration before the first one; 0 if the run began with it."""
-        before = self.commands[: self.iterations[0].num_commands] if self.iterations else []
-        return max((own.number for own in before if own.iteration != own.iteration_after), default=0)
+        return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 
     @property
     def first(self) -> int:
@@ -179,9 +183,8 @@ class Timeline:
     @property
     def origin(self) -> Command | None:
         """The command that restored the state before the first iteration; None if the run began with new parameters."""
-        before = self.commands[: self.iterations[0].num_commands] if self.iterations else []
         calls = (RESTORE, FROM_CHECKPOINT, SET_STATE)
-        restores = [own for own in before if own.call in calls and own.iteration_after == self.first]
+        restores = [own for own in self._commands_before if own.call in calls and own.iteration_after == self.first]
         return restores[-1] if self.first and restores else None
 
     def recorded(self, iteration: int) -> RecordedIteration:
