@@ -219,10 +219,6 @@ class Command:
             raise ValueError(f"{file} has changed: {error}. {self.call}() cannot be repeated.") from error
         return arrays
 
-    def __str__(self) -> str:
-        shown = {name: value for name, value in self.encoded.items() if isinstance(value, str | int | float)}
-        return f"{self.call}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
-
 
 def read_commands(directory: Path) -> list[Command]:
     """Commands of a run, in the order of the calls; empty without ``commands.jsonl``.
