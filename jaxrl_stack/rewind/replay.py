@@ -82,9 +82,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             )
         if "num_members" in run.origin:
             raise NotRecomputableError(_why_no_member(run.folder, run.origin))
-        self.directory, self._run = run.folder, run
         super().__init__(Timeline(run.folder, run.history), allow)
-        self._config, self._evaluations = config, evaluations
+        self._run, self._config, self._evaluations = run, config, evaluations
         self._removes_output: weakref.finalize | None = None
 
     # ---------------------------------------------------------------------------------------------------- beginning
@@ -106,8 +105,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             later = [] if why_not else [number for number in timeline.checkpoints if number > iteration]
             fix = f"Begin later: --from {min(later) + 1}" if later else "Store more: reporting(checkpoint_frequency=10)"
             raise NotRecomputableError(
-                f"{self.directory}: iteration {iteration} cannot be recomputed, because {reason} and the run began at "
-                f"iteration {first} with an unrecorded state. {fix}."
+                f"{timeline.directory}: iteration {iteration} cannot be recomputed, because {reason} and the run began "
+                f"at iteration {first} with an unrecorded state. {fix}."
             )
         self.started_at = self.trained.iteration
 
@@ -121,12 +120,12 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             config = self._stored_config(timeline.checkpoints[min(timeline.checkpoints)])
         else:
             raise NotRecomputableError(
-                f"{self.directory}: has no checkpoint_NUMBER to begin with. Train with "
+                f"{timeline.directory}: has no checkpoint_NUMBER to begin with. Train with "
                 "reporting(checkpoint_frequency=10), or name the file with the run's config: --config-file PATH."
             )
         why_not = self._run.origin.get("why_not_recomputable") or why_not_recomputable(config)
         if why_not is not None:
-            raise NotRecomputableError(f"{self.directory}: cannot be recomputed bit for bit, because {why_not}")
+            raise NotRecomputableError(f"{timeline.directory}: cannot be recomputed bit for bit, because {why_not}")
         return config
 
     def _stored_config(self, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
@@ -173,7 +172,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             changed = [c for c in self.timeline.commands[:until] if c.call in (ADD_MODULE, REMOVE_MODULE)]
             if changed:
                 raise NotRecomputableError(
-                    f"{self.directory}: no stored config is from before {changed[0].call}() at iteration "
+                    f"{self.timeline.directory}: no stored config is from before {changed[0].call}() at iteration "
                     f"{changed[0].iteration}. Name the file with the run's config: --config-file PATH."
                 )
         replaced, original = self._replaced(config)
@@ -330,7 +329,7 @@ def rewind(
         return timeline.checkpoints[iteration].path, 0
     replay = recomputed(run, iteration, config=config, allow=allow)
     with replay.running():
-        path = replay.directory / name_of(iteration)
+        path = timeline.directory / name_of(iteration)
         replay.trained.save_to_path(path)
     return path, iteration - replay.started_at
 
