@@ -131,8 +131,7 @@ class MemberHistory:
         """
         if not self._num_rows or name not in self._cells:
             return self[name][-1]
-        counts = self.num_iterations == self._num_rows
-        return np.where(counts, np.asarray(self._cells[name][-1], np.float64), math.nan)
+        return self.cell(name, self._num_rows - 1)
 
     def _filled(self, name: str) -> np.ndarray:
         """``float64[iterations, M]``, with values after a member's last iteration."""
