@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, METADATA_FILE
 from jaxrl_stack.core.default_observations import sample_valid
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.ops.masks import expand, where_rows
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.ratings import GameResults
 from jaxrl_stack.utils import spaces
@@ -231,22 +232,22 @@ class GameTable:
         # Row b: whether the first policy is the second agent.
         swapped = jnp.arange(self.games) >= self.games // 2
         seats = [_Seat(first, self, keys["first"]), _Seat(second, self, keys["second"])]
+
+        def exchanged(pair: Sequence[Any]) -> list[Any]:
+            """Values by player of values by agent ``[B, ...]``, or by agent of those by player."""
+            one, other = pair
+            return [where_rows(swapped, other, one), where_rows(swapped, one, other)]
+
         returns, running = jnp.zeros((2, self.games)), jnp.ones(self.games, bool)
         for number in range(1, self.max_steps + 1):
-            own = [_by_player(swapped, obs[agents[0]], obs[agents[1]])]
-            own.append(_by_player(swapped, obs[agents[1]], obs[agents[0]]))
-            turn = [_by_player(swapped, acts[agents[0]], acts[agents[1]])]
-            turn.append(_by_player(swapped, acts[agents[1]], acts[agents[0]]))
+            own = exchanged([obs[agent] for agent in agents])
+            turn = exchanged([acts[agent] for agent in agents])
             moves = [
                 seat.act(rows, flags & running, number) for seat, rows, flags in zip(seats, own, turn, strict=True)
             ]
-            actions = {
-                agents[0]: _by_player(swapped, moves[0], moves[1]),
-                agents[1]: _by_player(swapped, moves[1], moves[0]),
-            }
+            actions = dict(zip(agents, exchanged(moves), strict=True))
             done = step(jax.random.split(jax.random.fold_in(keys["env"], number), self.games), state, actions)
-            rewards = [_by_player(swapped, done.reward[agents[0]], done.reward[agents[1]])]
-            rewards.append(_by_player(swapped, done.reward[agents[1]], done.reward[agents[0]]))
+            rewards = exchanged([done.reward[agent] for agent in agents])
             returns += jnp.where(running, jnp.stack(rewards), 0.0)
             for seat, reward in zip(seats, rewards, strict=True):
                 seat.rewarded(reward)
@@ -279,7 +280,7 @@ class _Seat:
             return self._last
         # Observations of waiting agents are undefined: they are replaced by one of a game in which the player acts.
         acting = int(jnp.argmax(acts))
-        shown = jax.tree.map(lambda x: jnp.where(_as_rows(acts, x), x, x[acting]), obs)
+        shown = jax.tree.map(lambda x: jnp.where(expand(acts, x), x, x[acting]), obs)
         shown, rewards = jax.device_get((shown, self._rewards))
         actions, after, _ = self._policy.compute_actions(
             shown, self._state, prev_rewards=rewards, explore=self._table.explore, key=key
@@ -298,15 +299,6 @@ class _Seat:
         if self._mask_key is None:
             return spaces.sample(key, self._space, (self._table.games,))
         return sample_valid(key, self._space, obs[self._mask_key] > 0)
-
-
-def _as_rows(flags: jax.Array, values: Any) -> jax.Array:
-    return flags.reshape(-1, *[1] * (jnp.ndim(values) - 1))
-
-
-def _by_player(swapped: jax.Array, first: Any, second: Any) -> Any:
-    """Rows of `second` where the players have changed seats, else rows of `first`."""
-    return jax.tree.map(lambda x, y: jnp.where(_as_rows(swapped, x), y, x), first, second)
 
 
 def names_of_paths(paths: list[str]) -> dict[str, str]:
