@@ -563,12 +563,7 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
     evaluate.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
     evaluate.add_argument("--episodes", type=_positive, metavar="N", help="episodes to run (default: as configured)")
     _add_code(evaluate)
-    evaluate.add_argument(
-        "--explore",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help="draw actions from the policy, or take its best ones (default: as configured)",
-    )
+    _add_explore(evaluate, None, "draw actions from the policy, or take its best ones (default: as configured)")
     evaluate.add_argument("--seed", type=int, metavar="N", help="seed of the evaluation (default: as configured)")
     evaluate.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
     data = evaluate.add_argument_group("on recorded episodes, without acting")
@@ -594,12 +589,7 @@ def _add_data(add: Callable[..., _Parser]) -> None:
     record.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
     record.add_argument("--out", metavar="FOLDER", required=True, help="where the files go")
     record.add_argument("--episodes", type=_positive, metavar="N", default=100, help="how many (default: 100)")
-    record.add_argument(
-        "--explore",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="draw actions from the policy, or take its best ones (default)",
-    )
+    _add_explore(record, False, "draw actions from the policy, or take its best ones (default)")
     record.add_argument(
         "--epsilon",
         type=_share_or_all,
@@ -639,12 +629,7 @@ def _add_games(add: Callable[..., _Parser]) -> None:
     tournament.add_argument(
         "--games", type=_positive, metavar="N", default=200, help="of each pair, half on each seat (default: 200)"
     )
-    tournament.add_argument(
-        "--explore",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="draw actions from the policies (default), or take their best ones",
-    )
+    _add_explore(tournament, True, "draw actions from the policies (default), or take their best ones")
     tournament.add_argument("--format", choices=_FORMATS, default="text", help="of the table (default: text)")
     tournament.add_argument("--out", metavar="PATH", help="a page (.html) or a figure (.png, .svg, .pdf)")
     play = add(
@@ -655,12 +640,7 @@ def _add_games(add: Callable[..., _Parser]) -> None:
     )
     play.add_argument("checkpoint", metavar="CHECKPOINT", type=newest_checkpoint, help=_CHECKPOINT)
     play.add_argument("--seat", choices=("first", "second"), help="your agent in a game of two (default: first)")
-    play.add_argument(
-        "--explore",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="the policy draws its actions, or takes its best ones (default)",
-    )
+    _add_explore(play, False, "the policy draws its actions, or takes its best ones (default)")
     for command in (tournament, play):
         command.add_argument("--module", metavar="NAME", help="module that plays, if several are trained")
         command.add_argument("--seed", type=int, metavar="N", default=0, help="seed of the games (default: 0)")
@@ -718,6 +698,10 @@ def _add_rewind(add: Callable[..., _Parser]) -> None:
     diff.add_argument("run", metavar="RUN_A", help="directory of a run")
     diff.add_argument("other", metavar="RUN_B", help="directory of another run")
     _add_code(diff)
+
+
+def _add_explore(command: _Parser, default: bool | None, help: str) -> None:
+    command.add_argument("--explore", action=argparse.BooleanOptionalAction, default=default, help=help)
 
 
 def _add_code(command: _Parser) -> None:
