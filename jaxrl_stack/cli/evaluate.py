@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     path = pathlib.Path(arguments.checkpoint)
     _check_options(arguments)
-    config = config_for_checkpoint(arguments)
+    config = config_for_checkpoint(arguments.checkpoint, arguments)
     if arguments.data:
         return _estimate(path, config, arguments)
     if arguments.episodes is not None:

@@ -243,11 +243,10 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
     return config
 
 
-def config_for_checkpoint(arguments: argparse.Namespace) -> AlgorithmConfig:
-    """Config for restoring the argument CHECKPOINT: from ``--config-file``, or the stored one."""
+def config_for_checkpoint(path: str, arguments: argparse.Namespace) -> AlgorithmConfig:
+    """Config for restoring a checkpoint that the arguments name: from ``--config-file``, or the stored one."""
     if arguments.config_file is not None:
         return python_experiment(pathlib.Path(arguments.config_file))[0]
-    path = arguments.checkpoint
     return config_of_checkpoint(f"CHECKPOINT {path}", pathlib.Path(path), arguments.env)
 
 

@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CliError: If there is no checkpoint, or an option does not fit it.
     """
-    config = config_for_checkpoint(arguments)
+    config = config_for_checkpoint(arguments.checkpoint, arguments)
     settings = _settings(config, arguments)
     config.offline_data(output=None)
     config.evaluation(evaluation_duration=arguments.episodes, evaluation_duration_unit="episodes")

@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 from jaxrl_stack.cli.common import CliError, wrong_input
-from jaxrl_stack.cli.experiment import config_of_checkpoint, python_experiment
+from jaxrl_stack.cli.experiment import config_for_checkpoint
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,10 +68,7 @@ def policy_of_checkpoint(path: str, arguments: argparse.Namespace) -> tuple[Any,
     if is_policy(path):
         with wrong_input(where):
             return Policy.from_checkpoint(path), None
-    if arguments.config_file is not None:
-        config = python_experiment(pathlib.Path(arguments.config_file))[0]
-    else:
-        config = config_of_checkpoint(where, pathlib.Path(path), arguments.env)
+    config = config_for_checkpoint(path, arguments)
     with wrong_input(where):
         algorithm = Algorithm.from_checkpoint(path, config=config)
         try:

@@ -19,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     checkpoint = pathlib.Path(arguments.checkpoint)
     out = arguments.out or checkpoint.with_name(f"{checkpoint.name}.mp4")
-    config = config_for_checkpoint(arguments)
+    config = config_for_checkpoint(arguments.checkpoint, arguments)
     with wrong_input(f"CHECKPOINT {checkpoint}"):
         if arguments.env is not None:
             config.environment(arguments.env)
