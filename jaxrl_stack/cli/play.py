@@ -101,6 +101,7 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
     """An episode of one agent: the person acts, and may take the policy's action."""
     import gymnasium as gym
 
+    from jaxrl_stack.env.host_packages import render_modes
     from jaxrl_stack.env.jax_env import JaxEnv
     from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
     from jaxrl_stack.env.registry import resolve_env
@@ -109,11 +110,8 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
     if isinstance(env, JaxEnv):
         made = GymnasiumFromJax(env)
     elif isinstance(env, str) and env in gym.registry:
-        created = gym.spec(env).entry_point
-        if isinstance(created, str):
-            created = gym.envs.registration.load_env_creator(created)  # pyright: ignore
-        modes = getattr(created, "metadata", {}).get("render_modes", ())
-        made = gym.make(env, render_mode="ansi" if "ansi" in modes else None, **(env_config or {}))
+        mode = "ansi" if "ansi" in render_modes(gym.spec(env)) else None
+        made = gym.make(env, render_mode=mode, **(env_config or {}))
     else:
         made = resolve_env(env, env_config).make()
     obs, _ = made.reset(seed=arguments.seed)

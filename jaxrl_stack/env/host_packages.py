@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -63,6 +64,12 @@ def import_entry_point(spec: Any) -> None:
             raise
         # What else these packages say of it has other remedies.
         raise ImportError(_needs(spec.id, cause, cause.name.partition(".")[0])) from None
+
+
+def render_modes(spec: Any) -> Sequence[str]:
+    """Render modes of the class or function that makes the environments of a gymnasium id."""
+    maker = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
+    return getattr(maker, "metadata", {}).get("render_modes", ())
 
 
 def _needs(name: str, cause: BaseException, module: str) -> str:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 
 from jaxrl_stack.callbacks.callbacks import HOOKS
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.env import drawings
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup, sample_for_evaluation
 from jaxrl_stack.env.episode_quota import episode_quota
+from jaxrl_stack.env.host_packages import render_modes
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.env.vector.suites import ALE_PREFIX
@@ -100,10 +100,7 @@ def _takes_render_mode(config: AlgorithmConfig) -> bool:
     if isinstance(config.env, str) and get_env_creator(config.env) is not None:
         return False
     spec = resolve_env(config.env, config.env_config).spec
-    if spec is None:
-        return False
-    made_by = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-    return "rgb_array" in getattr(made_by, "metadata", {}).get("render_modes", ())
+    return spec is not None and "rgb_array" in render_modes(spec)
 
 
 class _Camera:
