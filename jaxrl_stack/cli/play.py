@@ -65,13 +65,14 @@ def _play_game(policy: Any, env: Any, arguments: argparse.Namespace, ask: Callab
     if len(agents) != 2:
         raise CliError(f"CHECKPOINT {arguments.checkpoint}: {env.name} has {len(agents)} agents; play needs two.")
     key = named(stream_key(arguments.seed, Stream.EVALUATION), "play")
-    person = agents[0 if arguments.seat in (None, "first") else 1]
-    other = agents[1] if person == agents[0] else agents[0]
+    person, other = reversed(agents) if arguments.seat == "second" else agents
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     obs, game = reset(jax.random.fold_in(key, 0), env.params)
     acts, state, reward, returns = env.who_acts(game), policy.initial_state(1), 0.0, dict.fromkeys(agents, 0.0)
     print(f"You are {person}, the policy is {other}. X is whoever is to move. An empty line or q leaves.")
-    for number in range(1, 1_000_000):
+    number = 0
+    while True:
+        number += 1
         actions = dict.fromkeys(agents, 0)
         if acts[other]:
             batch = jax.tree.map(lambda x: np.asarray(x)[None], obs[other])
@@ -94,7 +95,6 @@ def _play_game(policy: Any, env: Any, arguments: argparse.Namespace, ask: Callab
             print("You win." if difference > 0 else "The policy wins." if difference < 0 else "A draw.")
             return 0
         obs, game, acts = done.obs, done.state, done.acts
-    return 0
 
 
 def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Namespace, ask: Any) -> int:
@@ -117,7 +117,9 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
     obs, _ = made.reset(seed=arguments.seed)
     state, reward, total = None, 0.0, 0.0
     print("Choose an action, or press Enter for the policy's. q leaves.")
-    for number in range(1, 1_000_000):
+    number = 0
+    while True:
+        number += 1
         advice, state, _ = policy.compute_single_action(obs, state, prev_reward=reward, explore=arguments.explore)
         legal = _legal(obs, policy)
         print(f"\n{made.render() if made.render_mode == 'ansi' else board_text(_seen(obs), legal)}")
@@ -130,7 +132,6 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
             print(f"\nThe end: return {total:.6g} in {number} steps.")
             made.close()
             return 0
-    return 0
 
 
 def _with_action(state: Any, difference: int) -> Any:
