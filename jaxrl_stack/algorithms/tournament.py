@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.checkpoints.checkpointable import get_checkpoint_info
-from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE, METADATA_FILE
+from jaxrl_stack.checkpoints.names import METADATA_FILE
 from jaxrl_stack.core.default_observations import sample_valid
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.registry import resolve_env
@@ -127,11 +127,7 @@ def _loaded(name: str, player: Player) -> tuple[Policy | None, tuple[Any, Mappin
 
 def is_policy(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is the checkpoint of a `Policy`, not of an `Algorithm`."""
-    return (
-        Path(path, METADATA_FILE).is_file()
-        and not Path(path, ALGORITHM_METADATA_FILE).is_file()
-        and get_checkpoint_info(path)["type"] == Policy.__name__
-    )
+    return Path(path, METADATA_FILE).is_file() and get_checkpoint_info(path)["type"] == Policy.__name__
 
 
 def policy_of(name: str, algorithm: Algorithm) -> Policy:
