@@ -257,8 +257,10 @@ def _steps(text: str) -> int:
 
 
 def _number_to_keep(text: str) -> int | str:
-    if text == "sparse" or (text.isdecimal() and int(text) >= 1):
-        return text if text == "sparse" else int(text)
+    if text == "sparse":
+        return text
+    if text.isdecimal() and int(text) >= 1:
+        return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1, or sparse")
 
 
