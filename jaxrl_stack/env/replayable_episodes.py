@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.env.vector.interface import HostVectorEnv, Replayed
-from jaxrl_stack.utils.nested import row
+from jaxrl_stack.utils.nested import has_equal_bits, row
 from jaxrl_stack.utils.seeds import derived_seed
 
 _FIRST_CAPACITY = 64
@@ -194,17 +194,8 @@ def _difference(replayed: Replayed, length: int, obs: Any, episode_return: float
     if replayed.num_steps < length or replayed.has_ended:
         return f"ended its episode after {replayed.num_steps} of {length} replayed actions"
     pairs = {"observation": (replayed.obs, obs), "return": (replayed.episode_return, episode_return)}
-    different = [name for name, pair in pairs.items() if not _same_bits(*pair)]
+    different = [name for name, pair in pairs.items() if not has_equal_bits(*pair)]
     return f"returned another {' and '.join(different)} after {length} replayed actions" if different else None
-
-
-def _same_bits(given: Any, stored: Any) -> bool:
-    """Whether two pytrees have the same structure, dtypes and bits."""
-    one, other = jax.tree.leaves(given), jax.tree.leaves(stored)
-    return len(one) == len(other) and all(
-        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-        for a, b in zip(map(np.asarray, one), map(np.asarray, other), strict=True)
-    )
 
 
 __all__ = ["ReplayableEpisodes", "RestoredEpisodes"]

@@ -40,7 +40,7 @@ from jaxrl_stack.env.training_shards import TrainingShards
 from jaxrl_stack.execution.device_program import DeviceProgram, UpdateRecorder, record_of_step
 from jaxrl_stack.execution.facts import DeviceFacts
 from jaxrl_stack.execution.finite_check import FiniteCheck
-from jaxrl_stack.execution.iteration_record import ColumnOrder, Drawings, IterationRecord, has_equal_bits
+from jaxrl_stack.execution.iteration_record import ColumnOrder, Drawings, IterationRecord
 from jaxrl_stack.execution.league import League
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
@@ -50,6 +50,7 @@ from jaxrl_stack.offline.module_inputs import spaces_without_env
 from jaxrl_stack.utils import counters, devices
 from jaxrl_stack.utils.interrupts import deferred_interrupt
 from jaxrl_stack.utils.members import split_fixed, with_fixed
+from jaxrl_stack.utils.nested import has_equal_bits
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.profiling import compiled_text, shares_of_scopes
 from jaxrl_stack.utils.results import merge_nested

@@ -30,7 +30,7 @@ from jaxrl_stack.env.module_connectors import module_map_of
 from jaxrl_stack.execution import memory
 from jaxrl_stack.execution.facts import HostFacts
 from jaxrl_stack.execution.host_place import HostPlace, SamplingLog, connector_state
-from jaxrl_stack.execution.iteration_record import ColumnOrder, IterationRecord, has_equal_bits
+from jaxrl_stack.execution.iteration_record import ColumnOrder, IterationRecord
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
 from jaxrl_stack.execution.plans import plan_of
@@ -41,6 +41,7 @@ from jaxrl_stack.utils import counters, resources, schedules
 from jaxrl_stack.utils.actor_manager import original_error
 from jaxrl_stack.utils.actor_setup import prepare_host_process
 from jaxrl_stack.utils.devices import host_view
+from jaxrl_stack.utils.nested import has_equal_bits
 from jaxrl_stack.utils.profiling import shares_of_timers
 from jaxrl_stack.utils.traced_config import current_values
 

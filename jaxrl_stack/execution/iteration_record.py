@@ -189,9 +189,3 @@ class IterationRecord:
 
 def _as_float(bits: np.ndarray) -> float:
     return float(np.asarray(bits, np.uint32).view(np.float32))
-
-
-def has_equal_bits(one: Any, other: Any) -> bool:
-    """Whether two pytrees of arrays have equal bits."""
-    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
-    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)

@@ -85,6 +85,15 @@ def equal(left: Any, right: Any) -> bool:
     return all(tree_leaves(same))
 
 
+def has_equal_bits(left: Any, right: Any) -> bool:
+    """Whether two structures have as many leaves, with equal shapes, dtypes and bits."""
+    one, other = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (left, right))
+    return len(one) == len(other) and all(
+        a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        for a, b in zip(one, other, strict=True)
+    )
+
+
 def batch_size(tree: Any) -> int:
     """Returns the common size of the leading axis of all leaves.
 
