@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import jax
 import numpy as np
 
@@ -10,16 +12,38 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.utils import counters
 
-DRAWN: list = []
-"""``(batch, timesteps)`` of each update of a learner whose ``update_class`` is `RecordsRows`."""
+_DRAWN: list = []
 
 
 class RecordsRows(Update):
     """Hands every drawn batch to the host."""
 
     def step(self, state, batch, settings, timesteps, **kwargs):
-        jax.debug.callback(lambda *x: DRAWN.append(jax.tree.map(np.asarray, x)), batch, timesteps, ordered=True)
+        jax.debug.callback(lambda *x: _DRAWN.append(jax.tree.map(np.asarray, x)), batch, timesteps, ordered=True)
         return super().step(state, batch, settings, timesteps, **kwargs)
+
+
+class Iteration(NamedTuple):
+    """An iteration on the device.
+
+    Attributes:
+        result: Result of `train`.
+        drawn: ``(batch, timesteps)`` of each update.
+        weights: Weights before and after it.
+    """
+
+    result: dict[str, Any]
+    drawn: list
+    weights: tuple[dict[str, Any], dict[str, Any]]
+
+
+def recorded_iteration(algo):
+    """Trains one iteration of an algorithm whose learner's ``update_class`` is `RecordsRows`."""
+    _DRAWN.clear()
+    before = algo.learner.get_weights()
+    result = algo.train()
+    jax.effects_barrier()
+    return Iteration(result, list(_DRAWN), (before, algo.learner.get_weights()))
 
 
 def learned(result):
@@ -27,17 +51,15 @@ def learned(result):
     return {k: v for k, v in result["learners"][DEFAULT_MODULE_ID].items() if isinstance(v, float) and v == v}
 
 
-def assert_same_updates_on_the_host(hosted, drawn, weights, result, names):
-    """Makes the updates of some drawn batches on the host.
+def assert_same_updates_on_the_host(hosted, iteration, names):
+    """Makes the updates of an iteration on the host.
 
     Args:
         hosted: A new algorithm, which is stopped.
-        drawn: Content of `DRAWN` after an iteration on the device.
-        weights: Weights before and after this iteration.
-        result: Result of this iteration.
+        iteration: An iteration on the device.
         names: Results of the module to compare.
     """
-    before, expected = weights
+    result, drawn, (before, expected) = iteration
     jax.tree.map(np.testing.assert_array_equal, before, hosted.learner.get_weights())
     for batch, steps in drawn:
         hosted.learner.update_rows(Experience.of_rows(batch), timesteps=counters.to_int(steps))

@@ -15,7 +15,7 @@ from jaxrl_stack.core.experience import Experience
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.policy import Policy, load_exported
 from jaxrl_stack.utils import counters
-from tests.drawn_rows import DRAWN, RecordsRows, learned
+from tests.drawn_rows import RecordsRows, learned, recorded_iteration
 
 ON_THE_DEVICE, ON_THE_HOST = "gymnax/CartPole-v1", "counts_to_three"
 ROUND = 12
@@ -63,17 +63,11 @@ class LearnerThatRecordsRows(DreamerV3Learner):
 
 @pytest.fixture(scope="module")
 def on_device(tmp_path_factory):
-    """Two iterations, of which the first one's batches are kept; a checkpoint between them, and both results."""
+    """Two iterations, the first of them with its batches; a checkpoint between them, and the second result."""
     algo = config(ON_THE_DEVICE, LearnerThatRecordsRows).build_algo()
-    DRAWN.clear()
-    weights = [algo.learner.get_weights()]
-    results = [algo.train()]
-    jax.effects_barrier()
-    drawn = list(DRAWN)
-    weights.append(algo.learner.get_weights())
+    first = recorded_iteration(algo)
     path = algo.save_to_path(tmp_path_factory.mktemp("dreamerv3") / "checkpoint")
-    results.append(algo.train())
-    yield types.SimpleNamespace(algo=algo, drawn=drawn, weights=weights, path=path, results=results)
+    yield types.SimpleNamespace(algo=algo, first=first, path=path, second=algo.train())
     algo.stop()
 
 
@@ -86,18 +80,19 @@ def on_host():
 
 
 def test_what_the_device_draws_makes_the_same_update_on_the_host(on_device, on_host):
+    iteration = on_device.first
     # Rounds of 2 steps are worth an update each, from the one on that brings the 8 random steps.
-    assert len(on_device.drawn) == on_device.results[0]["learners"][DEFAULT_MODULE_ID]["num_target_updates"] == 3
+    assert len(iteration.drawn) == iteration.result["learners"][DEFAULT_MODULE_ID]["num_target_updates"] == 3
     learner = on_host.learner
-    before = on_device.weights[0]
+    before = iteration.weights[0]
     jax.tree.map(np.testing.assert_array_equal, before, learner.get_weights())
     state = learner.get_state()
-    for batch, steps in on_device.drawn:
+    for batch, steps in iteration.drawn:
         learner.update_rows(Experience.of_rows(batch), timesteps=counters.to_int(steps))
-    result = learner.row_results(len(on_device.drawn))[DEFAULT_MODULE_ID]
+    result = learner.row_results(len(iteration.drawn))[DEFAULT_MODULE_ID]
     for ref, value in learner.get_weights().items():
-        np.testing.assert_allclose(value, on_device.weights[1][ref], atol=1e-6, err_msg=ref)
-    for name, value in learned(on_device.results[0]).items():
+        np.testing.assert_allclose(value, iteration.weights[1][ref], atol=1e-6, err_msg=ref)
+    for name, value in learned(iteration.result).items():
         if name.startswith(("WORLD_MODEL", "ACTOR", "CRITIC")):
             np.testing.assert_allclose(result[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
     learner.set_state(state)
@@ -105,9 +100,9 @@ def test_what_the_device_draws_makes_the_same_update_on_the_host(on_device, on_h
 
 def test_windows_go_on_from_the_states_that_replay_has_of_them(on_device):
     """Random steps begin with the state of no observation, and later ones in an episode with one of acting's."""
-    fresh = np.concatenate([batch["default_policy"]["state_in"]["fresh"] for batch, _ in on_device.drawn])
-    first = np.concatenate([batch["default_policy"]["is_first"][:, 0] for batch, _ in on_device.drawn])
-    h = np.concatenate([batch["default_policy"]["state_in"]["h"] for batch, _ in on_device.drawn])
+    fresh = np.concatenate([batch["default_policy"]["state_in"]["fresh"] for batch, _ in on_device.first.drawn])
+    first = np.concatenate([batch["default_policy"]["is_first"][:, 0] for batch, _ in on_device.first.drawn])
+    h = np.concatenate([batch["default_policy"]["state_in"]["h"] for batch, _ in on_device.first.drawn])
     assert (~first).any() and (h[~first & ~fresh] != 0).any(axis=1).all()
     assert not (fresh & ~first).any()
 
@@ -115,8 +110,8 @@ def test_windows_go_on_from_the_states_that_replay_has_of_them(on_device):
 def test_windows_reach_over_the_rollouts_that_replay_was_filled_with(on_device):
     """Rollouts have a step of each environment, and windows four items, of one episode or of several."""
     assert on_device.algo.driver.step.num_env_steps == 2
-    last = np.concatenate([batch[DEFAULT_MODULE_ID]["is_last"] for batch, _ in on_device.drawn])
-    obs = np.concatenate([batch[DEFAULT_MODULE_ID]["obs"] for batch, _ in on_device.drawn])
+    last = np.concatenate([batch[DEFAULT_MODULE_ID]["is_last"] for batch, _ in on_device.first.drawn])
+    obs = np.concatenate([batch[DEFAULT_MODULE_ID]["obs"] for batch, _ in on_device.first.drawn])
     whole = obs[~last[:, :-1].any(axis=1)]
     assert len(whole) and (np.abs(np.diff(whole, axis=1)).max(axis=2) > 0).all()
 
@@ -127,7 +122,7 @@ def test_windows_of_the_devices_memory_can_be_looked_at(on_device):
 
 
 def test_all_three_networks_learn_and_the_slow_critic_follows(on_device):
-    before, after = on_device.weights
+    before, after = on_device.first.weights
     assert {ref.split("/")[1] for ref, value in after.items() if (value != before[ref]).any()} == {
         *("world_model", "actor", "critic")
     }
@@ -139,7 +134,7 @@ def test_all_three_networks_learn_and_the_slow_critic_follows(on_device):
 
 def test_a_run_on_the_device_goes_on_exactly(on_device):
     on_device.algo.restore_from_path(on_device.path)
-    assert learned(on_device.algo.train()) == learned(on_device.results[1])
+    assert learned(on_device.algo.train()) == learned(on_device.second)
 
 
 def test_a_run_on_the_host_goes_on_exactly_with_new_episodes(on_host, tmp_path):
@@ -183,7 +178,7 @@ def test_an_update_on_two_devices_is_that_of_one(on_device, monkeypatch):
     """With the likeliest of everything: devices draw with numbers of their own."""
     for owner in (world_model, actor_critic):
         monkeypatch.setattr(owner, "drawn", lambda noise, probs: world_model.mode(probs))
-    batches = [batch[DEFAULT_MODULE_ID] for batch, _ in on_device.drawn[:2]]
+    batches = [batch[DEFAULT_MODULE_ID] for batch, _ in on_device.first.drawn[:2]]
     batch = {DEFAULT_MODULE_ID: jax.tree.map(lambda *x: np.concatenate(x), *batches)}
     weights, results = [], []
     for num_devices in (1, 2):

@@ -27,7 +27,7 @@ from jaxrl_stack.offline.offline_data import OfflineData
 from jaxrl_stack.policy import Policy
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.members import member_axes, stacked
-from tests.drawn_rows import DRAWN, RecordsRows, assert_same_updates_on_the_host, learned
+from tests.drawn_rows import RecordsRows, assert_same_updates_on_the_host, learned, recorded_iteration
 from tests.execution.test_offline_step import InMemory, recorded
 
 OBS, BOX = gym.spaces.Box(-1.0, 1.0, (3,), np.float32), gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
@@ -428,28 +428,21 @@ class LearnerThatRecordsRows(TD3Learner):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Two iterations, of which the first one's batches are kept, their checkpoint, and one more."""
+    """Two iterations, the first of them with its batches, their checkpoint, and one more."""
     algo = config(PENDULUM, LearnerThatRecordsRows).build_algo()
-    DRAWN.clear()
-    weights = [algo.learner.get_weights()]
-    first = algo.train()
-    jax.effects_barrier()
-    drawn = list(DRAWN)
-    weights.append(algo.learner.get_weights())
+    first = recorded_iteration(algo)
     algo.train()
     path = algo.save_to_path(tmp_path_factory.mktemp("td3") / "checkpoint")
     after = learned(algo.train())
     state = algo.learner.get_state()
-    yield types.SimpleNamespace(
-        algo=algo, first=first, drawn=drawn, weights=weights, path=path, after=after, state=state
-    )
+    yield types.SimpleNamespace(algo=algo, first=first, path=path, after=after, state=state)
     algo.stop()
 
 
 def test_what_the_device_draws_makes_the_same_update_on_the_host(run):
-    assert len(run.drawn) // 2 == run.first["learners"][MODULE]["num_target_updates"] > 0
+    assert len(run.first.drawn) // 2 == run.first.result["learners"][MODULE]["num_target_updates"] > 0
     names = ("qf_loss", "policy_loss", "td_error_mean")
-    assert_same_updates_on_the_host(config(ON_THE_HOST).build_algo(), run.drawn, run.weights, run.first, names)
+    assert_same_updates_on_the_host(config(ON_THE_HOST).build_algo(), run.first, names)
 
 
 def test_a_run_continues_exactly(run):

@@ -13,7 +13,7 @@ from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.policy import Policy, load_exported
-from tests.drawn_rows import DRAWN, RecordsRows, assert_same_updates_on_the_host, learned
+from tests.drawn_rows import RecordsRows, assert_same_updates_on_the_host, learned, recorded_iteration
 
 PENDULUM, ON_THE_HOST = "gymnax/Pendulum-v1", "pendulum_on_the_host"
 
@@ -51,35 +51,23 @@ class LearnerThatRecordsRows(TQCLearner):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Two iterations, of which the first one's batches are kept, their checkpoint, and two more."""
+    """Two iterations, the first of them with its batches, their checkpoint, and two more."""
     algo = config(PENDULUM, LearnerThatRecordsRows).build_algo()
-    DRAWN.clear()
-    weights = [algo.learner.get_weights()]
-    first = algo.train()
-    jax.effects_barrier()
-    drawn = list(DRAWN)
-    weights.append(algo.learner.get_weights())
+    first = recorded_iteration(algo)
     algo.train()
     path = algo.save_to_path(tmp_path_factory.mktemp("tqc") / "checkpoint")
     saved = algo.learner.get_state()
     results = [learned(algo.train()) for _ in range(2)]
     yield types.SimpleNamespace(
-        algo=algo,
-        first=first,
-        drawn=drawn,
-        weights=weights,
-        path=path,
-        saved=saved,
-        results=results,
-        state=algo.learner.get_state(),
+        algo=algo, first=first, path=path, saved=saved, results=results, state=algo.learner.get_state()
     )
     algo.stop()
 
 
 def test_what_the_device_draws_makes_the_same_update_on_the_host(run):
-    assert len(run.drawn) == run.first["learners"][DEFAULT_MODULE_ID]["num_target_updates"] > 1
+    assert len(run.first.drawn) == run.first.result["learners"][DEFAULT_MODULE_ID]["num_target_updates"] > 1
     names = ("qf_loss", "policy_loss", "alpha_loss", "td_error_mean")
-    assert_same_updates_on_the_host(config(ON_THE_HOST).build_algo(), run.drawn, run.weights, run.first, names)
+    assert_same_updates_on_the_host(config(ON_THE_HOST).build_algo(), run.first, names)
 
 
 def test_a_run_goes_on_exactly(run):
