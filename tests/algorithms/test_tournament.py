@@ -8,31 +8,22 @@ import numpy as np
 import pytest
 
 from jaxrl_stack import cli
-from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.algorithms.tournament import GameTable, names_of_paths, run_tournament
 from jaxrl_stack.cli.play import _play_alone, board_text
 from jaxrl_stack.cli.play import run as play
 from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
 from jaxrl_stack.env.registry import resolve_env
+from tests import programs
 
 GAME = "pgx_multi/tic_tac_toe"
-
-
-def config(**model):
-    return (
-        PPOConfig()
-        .environment(GAME)
-        .multi_agent(policies={"main"}, policy_mapping_fn=lambda agent, episode, **kwargs: "main")
-        .env_runners(num_envs_per_env_runner=2, rollout_fragment_length=4)
-        .training(train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1)
-        .rl_module(model_config={"fcnet_hiddens": [8], **model})
-    )
 
 
 @pytest.fixture(scope="module")
 def player(tmp_path_factory):
     """An untrained policy, and its checkpoint."""
-    algo = config().build_algo()
+    config = programs.ppo(GAME)
+    config.multi_agent(policies={"main"}, policy_mapping_fn=lambda agent, episode, **kwargs: "main")
+    algo = config.build_algo()
     path = algo.save_to_path(str(tmp_path_factory.mktemp("games") / "checkpoint_000000"))
     policy = algo.get_policy("main")
     algo.stop()
@@ -176,14 +167,9 @@ class Recalls(gym.Env):
 
 def test_a_policy_with_advice_sees_the_actions_of_the_person(monkeypatch, capsys):
     """With PrevActionsPrevRewards, the policy is asked with the action that was taken, not with its own."""
-    algo = (
-        PPOConfig()
-        .environment(Recalls)
-        .env_runners(env_to_module_connector=lambda *args, **kwargs: PrevActionsPrevRewards())
-        .training(train_batch_size_per_learner=8, minibatch_size=8, num_epochs=1)
-        .rl_module(model_config={"fcnet_hiddens": [4]})
-        .build_algo()
-    )
+    config = programs.ppo(Recalls)
+    config.env_runners(env_to_module_connector=lambda *args, **kwargs: PrevActionsPrevRewards())
+    algo = config.build_algo()
     policy = algo.get_policy()
     algo.stop()
     seen, act = [], policy.compute_single_action
