@@ -186,10 +186,8 @@ def test_restored_environments_without_the_league_keep_its_snapshots(league_run,
     other.stop()
 
 
-def test_a_checkpoint_with_other_environments_is_refused(tmp_path):
-    algo = config_of(training=PPO_SIZES).build_algo()
-    path = algo.save_to_path(tmp_path)
-    algo.stop()
+def test_a_checkpoint_with_other_environments_is_refused(league_run, tmp_path):
+    path = league_run[0].save_to_path(tmp_path)
     other = config_of(training=PPO_SIZES).env_runners(num_envs_per_env_runner=16, rollout_fragment_length=8)
     with pytest.raises(
         ValueError, match=r"has 8 environments on each of 1 device.*Use num_envs_per_env_runner=8 and 1"
