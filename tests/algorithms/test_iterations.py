@@ -1,26 +1,39 @@
-"""Iterations: counts since a restore."""
+"""Iterations: counts since a restore, and numbers of training steps."""
 
 from __future__ import annotations
 
 import types
+from typing import Any
 
 from jaxrl_stack.algorithms.iterations import Iterations
+from tests import programs
 
 
-def test_a_state_that_is_restored_within_an_iteration_is_where_counts_since_restore_begin():
-    """A callback of an evaluation may go back to the best state."""
-    counts = types.SimpleNamespace(
+def driver(*, num_training_steps_per_call: int = 1) -> Any:
+    """The counters of a driver that iterations read."""
+    return types.SimpleNamespace(
         num_env_steps=100,
         num_env_steps_trained=100,
         num_updates=10,
         num_episodes=3,
         num_agent_steps=None,
         num_opponent_steps=0,
-        num_training_steps_per_call=1,
+        num_training_steps_per_call=num_training_steps_per_call,
         lacks_env_runners=False,
         device_seconds=0.0,
         compile_seconds=0.0,
     )
+
+
+def test_iterations_are_repeated_by_their_number_of_training_steps():
+    config = programs.ppo().reporting(min_time_s_per_iteration=1000)
+    steps = Iterations().begin().training_steps(driver(num_training_steps_per_call=2), config, number=6)
+    assert len([*steps]) == 3
+
+
+def test_a_state_that_is_restored_within_an_iteration_is_where_counts_since_restore_begin():
+    """A callback of an evaluation may go back to the best state."""
+    counts = driver()
     config = types.SimpleNamespace(
         min_time_s_per_iteration=None,
         min_sample_timesteps_per_iteration=0,

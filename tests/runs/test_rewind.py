@@ -17,7 +17,6 @@ import pytest
 
 from jaxrl_stack.algorithms import algorithm
 from jaxrl_stack.algorithms.algorithm import Algorithm
-from jaxrl_stack.algorithms.iterations import Iterations
 from jaxrl_stack.algorithms.ppo import PPO
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.checkpoints.checkpointable import opened
@@ -142,16 +141,6 @@ def test_rewind_stores_a_checkpoint_with_the_settings_of_the_run(run):
     algo.stop()
     # The commands before it are in it, so that later iterations begin with it.
     assert verify(run, 8, 9).exit_code == 0
-
-
-def test_iterations_are_repeated_by_their_number_of_training_steps():
-    class Driver:
-        num_training_steps_per_call, lacks_env_runners, num_env_steps, num_env_steps_trained = 2, False, 0, 0
-        num_updates, num_episodes, num_agent_steps, num_opponent_steps = 0, 0, None, 0
-
-    config = programs.ppo().reporting(min_time_s_per_iteration=1000)
-    driver: Any = Driver()
-    assert len([*Iterations().begin().training_steps(driver, config, number=6)]) == 3
 
 
 class Counts(RLlibCallback):
