@@ -1,4 +1,4 @@
-"""Is a rewound iteration the iteration? Full states of recomputed iterations beside those of the run, bit for bit.
+"""Compares the full states of recomputed iterations with the states of the run, bit for bit.
 
     python -m bench.rewind --out rewind.jsonl
     python -m bench.rewind --only ppo-lstm,dqn --iterations 40 --samples 10
@@ -13,7 +13,7 @@ the rest of the run is compared: parameters, optimizers, filters, environments, 
 runs while another process keeps a core busy; ``seconds`` times ``jaxrl rewind`` as a process with a warm cache;
 ``population`` recomputes iterations of a population of 8 with three commands.
 
-The file is a journal: the same command goes on where it stopped. Exits with 1 if a bar is missed.
+The output file is a journal: the same command continues an interrupted one. Exits with 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def compare(name: str, iterations: int, samples: int) -> dict[str, Any]:
 
 
 def faults() -> dict[str, Any]:
-    """What `verify` says about a run with one changed bit, setting or command."""
+    """Results of `verify` for a run with one changed bit, setting or command."""
     from jaxrl_stack.rewind.verification import verify
     from jaxrl_stack.runs.run import Run
 
@@ -141,7 +141,7 @@ def faults() -> dict[str, Any]:
 
 
 def first_difference() -> dict[str, Any]:
-    """What `diff` says about two runs whose learning rates differ from iteration 17 on."""
+    """Result of `diff` for two runs whose learning rates differ from iteration 17 on."""
     from jaxrl_stack.rewind.verification import diff
     from jaxrl_stack.runs.run import Run
 
