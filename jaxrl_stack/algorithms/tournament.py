@@ -268,7 +268,7 @@ class _Seat:
         self._last: Any = None
 
     def act(self, obs: Any, acts: jax.Array, number: int) -> Any:
-        """Actions ``[B, ...]``; those of games in which the player waits are any legal or earlier action."""
+        """Actions ``[B, ...]``: any legal or earlier action in games in which the player waits."""
         key = jax.random.fold_in(self._key, number)
         if self._policy is None:
             return self._drawn(obs, key)

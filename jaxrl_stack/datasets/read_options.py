@@ -82,7 +82,7 @@ class ReadOptions:
         return cls(**{**found, **more})
 
     def spaces_of(self, info: DatasetInfo, *, has_bounds: bool = False) -> RecordedSpaces:
-        """Spaces against which the steps of a file are checked: the options' spaces, else those of `info`.
+        """Spaces for the check of a file's steps: the spaces of the options or, by default, of `info`.
 
         Args:
             info: Origin of the steps, from the file's metadata.

@@ -90,7 +90,7 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
 
 
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
-    """Returns the policy of an agent: that of `opponents`, or the checked result of the mapping function."""
+    """Returns the policy of an agent: `opponents.of`, or the checked result of the mapping function."""
     if config.opponents is not None:
         return config.opponents.of
     function = config.policy_mapping_fn

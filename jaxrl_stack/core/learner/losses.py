@@ -137,7 +137,7 @@ class Losses:
 
 
 def loss_is_linear(learner: Learner) -> bool:
-    """Whether the class that defines the loss, or a subclass of it, sets ``loss_is_linear_in_means = True``.
+    """Returns True if the class that defines the loss, or a subclass, sets ``loss_is_linear_in_means = True``.
 
     False if a module is self-supervised, since its loss is not the learner's.
     """
