@@ -166,7 +166,7 @@ class Recalls(gym.Env):
 
 
 def test_a_policy_with_advice_sees_the_actions_of_the_person(monkeypatch, capsys):
-    """With PrevActionsPrevRewards, the policy is asked with the action that was taken, not with its own."""
+    """PrevActionsPrevRewards gives the policy the action that the person took, not its own one."""
     config = programs.ppo(Recalls)
     config.env_runners(env_to_module_connector=lambda *args, **kwargs: PrevActionsPrevRewards())
     algo = config.build_algo()

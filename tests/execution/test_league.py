@@ -65,7 +65,7 @@ def league_run():
 
 
 def test_both_seats_of_self_play_are_learned_from_and_snapshots_never(league_run):
-    """Of 16 steps: 8 heroes and 4 rivals of self-play, in two epochs. Snapshots keep their weights."""
+    """Trains on 16 steps of 8 heroes and 4 rivals of self-play, in two epochs. Snapshots keep their weights."""
     algo, start, result, _ = league_run
     assert result["learners"]["main"]["num_module_steps_trained"] == 2 * NUM_STEPS * (8 + 4)
     assert set(result["learners"]) == {"__all_modules__", "main"}
@@ -144,7 +144,7 @@ def test_changes_of_opponents_compile_nothing(league_run):
 
 
 def test_a_resumed_league_continues_bit_for_bit(tmp_path):
-    """With games that take turns, LSTMs, statistics of connectors, and snapshots added in each second iteration."""
+    """Covers games with turns, LSTMs, statistics of connectors, and a new snapshot in each second iteration."""
     config = config_of(TicTacToe, model=LSTM, training=PPO_SIZES, every=2, draw="hard")
     config.env_runners(env_to_module_connector=lambda *args, **kwargs: MeanStdFilter())
     config.learners(num_cpus_per_learner=2)
@@ -218,7 +218,7 @@ def test_runs_continue_with_snapshots_and_without(league_run, tmp_path):
 
 
 def test_league_changes_take_no_snapshots_and_repeated_calls_repeat_them(monkeypatch):
-    """Of three calls, the last one is sampled again from the state before it, and from the snapshot of the start."""
+    """Samples the last of three calls again, from the state before it and from the snapshot of the start."""
     monkeypatch.setattr(copies, "LARGEST_SHARE", float("inf"))
     copied, copy = [], copies._copied
     monkeypatch.setattr(copies, "_copied", lambda state: copied.append(1) or copy(state))
@@ -284,7 +284,7 @@ class Highest(MultiAgentJaxEnv):
 
 
 def test_one_hero_plays_against_two_rivals_that_share_a_snapshot():
-    """Of 16 steps: 8 heroes and 8 rivals of self-play are trained; 4 environments end 4 games each."""
+    """Trains on 16 steps of 8 heroes and 8 rivals of self-play; 4 environments end 4 games each."""
     algo = config_of(Highest, training=PPO_SIZES).build_algo()
     result = algo.train()
     assert result["learners"]["main"]["num_module_steps_trained"] == 2 * NUM_STEPS * (8 + 2 * 4)
