@@ -1,4 +1,4 @@
-"""Batches that an algorithm on the device draws from its replay buffer, for the same updates on the host."""
+"""Batches that an algorithm draws from its replay buffer, for checks and for the same updates on the host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RecordsRows(Update):
 
 
 class Iteration(NamedTuple):
-    """An iteration on the device.
+    """An iteration with its drawn batches.
 
     Attributes:
         result: Result of `train`.

@@ -14,13 +14,13 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core import DEFAULT_MODULE_ID
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import Experience
-from jaxrl_stack.core.learner.update import Update
 from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
 from jaxrl_stack.env.registry import register_env
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.execution.training_step import TrainState
 from jaxrl_stack.utils import counters
 from jaxrl_stack.utils.devices import host_view
+from tests.drawn_rows import RecordsRows, recorded_iteration
 
 NUM_ENVS, NUM_STEPS, TIME_LIMIT = 4, 32, 11
 ENV, ENV_CONFIG = "gymnax/CartPole-v1", {"max_steps_in_episode": TIME_LIMIT}
@@ -141,19 +141,6 @@ def test_a_rollout_of_the_device_repeated_on_the_host_makes_the_same_update():
     algo.stop()
 
 
-DRAWN: list = []
-
-
-class RecordsRows(Update):
-    """Hands every drawn batch to the host."""
-
-    def step(self, state, batch, *args, **kwargs):
-        own = batch[DEFAULT_MODULE_ID]
-        columns = {name: own[name] for name in (Columns.OBS, Columns.REWARDS, "n_step")}
-        jax.debug.callback(lambda x: DRAWN.append(jax.tree.map(np.asarray, x)), columns)
-        return super().step(state, batch, *args, **kwargs)
-
-
 class LearnerThatRecordsRows(DQNLearner):
     update_class = RecordsRows
 
@@ -186,11 +173,9 @@ def test_replay_holds_the_rewards_of_the_environment_and_draws_clipped_ones(driv
     if driver == "host_episodes":
         asked.env_runners(batch_mode="complete_episodes")
     algo = asked.build_algo()
-    DRAWN.clear()
-    result = algo.train()
-    jax.effects_barrier()
-    assert DRAWN and result["env_runners"]["episode_return_mean"] == 28.0
-    for batch in DRAWN:
+    iteration = recorded_iteration(algo)
+    assert iteration.drawn and iteration.result["env_runners"]["episode_return_mean"] == 28.0
+    for batch in (batches[DEFAULT_MODULE_ID] for batches, _ in iteration.drawn):
         paid = batch[Columns.OBS] + np.array([1, 2, 3])  # in the steps of a window of 3
         rewards = np.sign(paid) if clip is True else np.clip(paid, -clip, clip)
         discounts = np.where(np.arange(3) < batch["n_step"][:, None], 0.5 ** np.arange(3), 0.0)
