@@ -164,15 +164,14 @@ class MinibatchRecords:
             index: uint32 ``[parts, S, m / parts]``, the items of the minibatch; None for all items in their order.
         """
         form, items = self._forms[module_id], self._items[module_id]
+        columns = {name: own for name, own in items.columns.items() if name != Columns.LOSS_MASK}
         position, step = rows // form.rows_per_item, rows % form.rows_per_item
         if index is None or isinstance(items, WholeItems):
             item, shard = position, jnp.zeros_like(position)
-            columns = {name: own for name, own in items.columns.items() if name != Columns.LOSS_MASK}
             taken = {name: jax.tree.map(lambda x: x[item], own) for name, own in columns.items()}
         else:
             item = index.reshape(-1)[position].astype(jnp.int32)
             shard = position // index.shape[2] % index.shape[1]
-            columns = {name: own for name, own in items.columns.items() if name != Columns.LOSS_MASK}
             taken = {name: _taken(own, shard, item) for name, own in columns.items()}
         record: Record = {("item",): item, ("shard",): shard}
         if form.rows_per_item > 1:
