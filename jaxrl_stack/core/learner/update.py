@@ -19,7 +19,7 @@ from jaxrl_stack.core.learner.gradient_step import Carry, GradientStep, microbat
 from jaxrl_stack.core.learner.items import Form, Items, PackedItems, WholeItems, forms_of_batch
 from jaxrl_stack.core.learner.learner_state import LearnerState
 from jaxrl_stack.core.learner.losses import Losses, TracedLosses, loss_is_linear
-from jaxrl_stack.core.learner.minibatch_records import NUM_MINIBATCHES, MinibatchRecords, Record, Recorder
+from jaxrl_stack.core.learner.minibatch_records import NUM_MINIBATCHES, MinibatchRecords, Recorder
 from jaxrl_stack.core.learner.minibatches import Batch, epoch_keys, in_parts, minibatch_index, minibatch_index_within
 from jaxrl_stack.core.learner.optimizers import as_vector
 from jaxrl_stack.core.learner.post_update import update_result
@@ -92,7 +92,7 @@ class RecordedUpdate(NamedTuple):
         state: State after the update.
         metrics: ``{(module_id, name): float32}``.
         record: `Record` with leaves ``[num_minibatches, ...]``. The entry ``NUM_MINIBATCHES`` has the number that was
-            made, uint32 ``[1]``; records of further minibatches are zeros.
+            made, uint32 ``[1]``; records of further minibatches are zeros. () without a recorder.
     """
 
     state: LearnerState
@@ -143,7 +143,7 @@ class Update:
             ValueError: If columns do not match their layouts.
         """
         arguments = (state, data, settings, timesteps, row_counts)
-        return self._update(*arguments, plan=plan, axis_name=axis_name, recorder=None)[:2]
+        return self.recorded(*arguments, plan=plan, axis_name=axis_name, recorder=None)[:2]
 
     def recorded(
         self,
@@ -155,30 +155,14 @@ class Update:
         *,
         plan: UpdatePlan,
         axis_name: str | None,
-        recorder: Recorder,
+        recorder: Recorder | None,
     ) -> RecordedUpdate:
         """Makes a whole update like `__call__`, and records its minibatches.
 
         Args:
             state, data, settings, timesteps, row_counts, plan, axis_name: See `__call__`.
-            recorder: Sizes of the records.
+            recorder: Sizes of the records; None records nothing.
         """
-        arguments = (state, data, settings, timesteps, row_counts)
-        return self._update(*arguments, plan=plan, axis_name=axis_name, recorder=recorder)
-
-    def _update(
-        self,
-        state: LearnerState,
-        data: Mapping[ModuleID, Block] | Mapping[ModuleID, Items],
-        settings: dict[str, Any],
-        timesteps: jax.Array,
-        row_counts: RowCounts | None,
-        *,
-        plan: UpdatePlan,
-        axis_name: str | None,
-        recorder: Recorder | None,
-    ) -> RecordedUpdate:
-        """Makes a whole update; without a recorder, the record is ()."""
         learner = self._learner
         blocks = {mid: own for mid, own in data.items() if isinstance(own, Block)}
         if blocks:
@@ -342,7 +326,7 @@ class Update:
             timesteps: uint32[2], lifetime env steps.
             axis_name: Name of the device axis, or None.
         """
-        return self._stepped(state, batch, settings, timesteps, axis_name=axis_name, recorder=None)[0]
+        return self.recorded_step(state, batch, settings, timesteps, axis_name=axis_name, recorder=None)[0]
 
     def recorded_step(
         self,
@@ -352,30 +336,17 @@ class Update:
         timesteps: Any,
         *,
         axis_name: str | None,
-        recorder: Recorder,
-    ) -> tuple[RowsUpdate, Record]:
+        recorder: Recorder | None,
+    ) -> tuple[RowsUpdate, Any]:
         """Makes an update like `step`, and records it like an update with one minibatch.
 
         Args:
             state, batch, settings, timesteps, axis_name: See `step`.
-            recorder: Sizes of the record.
+            recorder: Sizes of the record; None records nothing.
 
         Returns:
-            ``(result of the update, record with leaves [1, ...])``.
+            ``(result of the update, record with leaves [1, ...])``; the record is () without a recorder.
         """
-        return self._stepped(state, batch, settings, timesteps, axis_name=axis_name, recorder=recorder)
-
-    def _stepped(
-        self,
-        state: LearnerState,
-        batch: Batch,
-        settings: dict[str, Any],
-        timesteps: Any,
-        *,
-        axis_name: str | None,
-        recorder: Recorder | None,
-    ) -> tuple[RowsUpdate, Any]:
-        """Makes an update with a single gradient step; without a recorder, the record is ()."""
         learner = self._learner
         state, batch, forms = self._connected_rows(state, batch, settings, timesteps, axis_name)
         started = self._started(state, batch, settings, axis_name)
