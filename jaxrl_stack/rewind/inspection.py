@@ -115,10 +115,11 @@ class Table(Sequence[Mapping[str, Any]]):
         if not self._rows:
             return f"<p>{html.escape(self._empty)}</p>" if format == "html" else self._empty
         shown = self._rows if max_lines is None else self._rows[:max_lines]
-        cells = [[_cell(row.get(name)) for name in self.columns] for row in shown]
+        columns = self.columns
+        cells = [[_cell(row.get(name)) for name in columns] for row in shown]
         left_out = len(self._rows) - len(shown)
         notes = [f"{left_out} more rows. Use .to_pandas(), or index the table."] if left_out else []
-        return formatted_table(self.columns, cells, format, notes)
+        return formatted_table(columns, cells, format, notes)
 
     def __repr__(self) -> str:
         return self.formatted()
@@ -208,8 +209,13 @@ class Inspection:
     def minibatches(self) -> Table:
         """Table of the minibatches: index, update and epoch, gradient norms, and the metrics of the modules."""
         rows = []
+        is_single = len({mid for own in self._numbers for mid in own.metrics}) == 1
         for own in self._numbers:
-            metrics = {self._column(mid, n): v for mid, by_name in own.metrics.items() for n, v in by_name.items()}
+            metrics = {
+                name if is_single else f"{mid}/{name}": value
+                for mid, by_name in own.metrics.items()
+                for name, value in by_name.items()
+            }
             norms = {"gradient_norm": own.gradient_norm, "applied_gradient_norm": own.applied_gradient_norm}
             rows.append({"minibatch": own.minibatch, "update": own.update, "epoch": own.epoch, **norms, **metrics})
         return Table(rows, "The iteration made no update.")
@@ -321,10 +327,6 @@ class Inspection:
                 written = self.video(Path(folder) / "episode.gif", episode)
                 shown.append(f"<figure>{player(written, text)}<figcaption>{text}</figcaption></figure>")
         return f'<div class="grid">{"".join(shown)}</div>' if shown else ""
-
-    def _column(self, module_id: str, name: str) -> str:
-        modules = {mid for own in self._numbers for mid in own.metrics}
-        return name if len(modules) == 1 else f"{module_id}/{name}"
 
     def _main_columns(self) -> Table:
         """Table of the minibatches with the most important columns."""
