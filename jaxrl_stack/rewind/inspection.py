@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.core import ALL_MODULES
 from jaxrl_stack.core.learner.losses import loss_is_linear
 from jaxrl_stack.core.learner.minibatch_records import (
@@ -49,7 +50,6 @@ from jaxrl_stack.utils.optional_packages import optional_import
 if TYPE_CHECKING:
     import pandas
 
-    from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.execution.iteration_record import IterationRecord
@@ -470,7 +470,7 @@ def _differs(history: History, iteration: int, present: Mapping[str, int]) -> bo
 
 def _check(algorithm: Algorithm) -> None:
     """Refuses algorithms whose updates cannot be recorded."""
-    if not hasattr(algorithm, "learner_group"):
+    if not isinstance(algorithm, Algorithm):
         raise TypeError(
             f"inspect() takes an Algorithm, not a {type(algorithm).__name__}. A member by itself has other bits: train "
             f"it as a run of its own, config.debugging(seed=...).build_algo(), and inspect that."
