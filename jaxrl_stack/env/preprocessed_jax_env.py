@@ -11,6 +11,7 @@ from jaxrl_stack.env.agent_mapping import AgentSpaces, NoEpisode
 from jaxrl_stack.env.agent_preprocessing import AgentPreprocessing, agent_preprocessing
 from jaxrl_stack.env.jax_env import JaxEnv
 from jaxrl_stack.env.jax_env_outcomes import parts_of
+from jaxrl_stack.env.jax_env_wrapper import JaxEnvWrapper
 from jaxrl_stack.env.multi_agent_jax_env import PARTS, MultiAgentJaxEnv
 
 
@@ -32,7 +33,7 @@ def with_preprocessors(config: Any, env: JaxEnv | None) -> JaxEnv | None:
     return env if preprocessing.is_empty else PreprocessedJaxEnv(env, preprocessing)
 
 
-class PreprocessedJaxEnv(MultiAgentJaxEnv):
+class PreprocessedJaxEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
     """Environment that applies preprocessors to all agents' observations in every reset and step.
 
     Random numbers, states and all else are the environment's. Preprocessors are traced, with the observations of one
@@ -44,49 +45,29 @@ class PreprocessedJaxEnv(MultiAgentJaxEnv):
     """
 
     def __init__(self, env: MultiAgentJaxEnv, preprocessing: AgentPreprocessing):
-        super().__init__()
-        self._env, self.preprocessing = env, preprocessing
+        super().__init__(env)
+        self.preprocessing = preprocessing
         self.possible_agents = env.possible_agents
         self.observation_spaces, self.action_spaces = preprocessing.spaces
-        self.reset_is_cheap, self.has_own_bounds = env.reset_is_cheap, False
-
-    @property
-    def params(self) -> Any:
-        return self._env.params
-
-    @property
-    def name(self) -> str:
-        return self._env.name
-
-    @property
-    def source(self) -> str:
-        return self._env.source
-
-    @property
-    def everybody_acts(self) -> bool:
-        return self._env.everybody_acts
+        self.has_own_bounds = False
 
     def acts(self, state: Any) -> Mapping[Any, Any]:
-        return self._env.acts(state)
-
-    @property
-    def render_fps(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._env.render_fps
+        return self.unwrapped.acts(state)
 
     def render(self, state: Any) -> Any:
-        return self._env.render(state)
+        return self.unwrapped.render(state)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        obs, state = parts_of(f"{self.name}.reset_env", self._env.reset_env(key, params), ("obs", "state"))
+        obs, state = parts_of(f"{self.name}.reset_env", self.unwrapped.reset_env(key, params), ("obs", "state"))
         return self._changed(obs), state
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        outcome = self._env.step_env(key, state, action, params)
+        outcome = self.unwrapped.step_env(key, state, action, params)
         obs, *others = parts_of(f"{self.name}.step_env", outcome, PARTS)
         return self._changed(obs), *others
 
     def _changed(self, obs: Any) -> Mapping[Any, Any]:
-        known = self._env._conformed(obs)
+        known = self.unwrapped._conformed(obs)
         return self.preprocessing(known, cast(Any, NoEpisode(self._refuse)))
 
     def _refuse(self, what: str) -> NoReturn:

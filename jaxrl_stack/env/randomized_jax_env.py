@@ -16,6 +16,7 @@ import numpy as np
 from jaxrl_stack.core.default_observations import has_action_mask
 from jaxrl_stack.env.env_settings import derived_fields, related_fields
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv, JaxEnv, JaxStep, StepOutcome
+from jaxrl_stack.env.jax_env_wrapper import JaxEnvWrapper
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.param_ranges import ParamRange, shown
 from jaxrl_stack.utils import spaces
@@ -45,7 +46,7 @@ class RandomizedState(NamedTuple):
     params: dict[str, jax.Array]
 
 
-class RandomizedJaxEnv(AutoResetJaxEnv):
+class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
     """Environment whose parameters are drawn at each reset, and can be part of observations.
 
     The environment gets the key of a reset unchanged, so a range of one value changes only the rounding of episodes.
@@ -63,8 +64,8 @@ class RandomizedJaxEnv(AutoResetJaxEnv):
     """
 
     def __init__(self, env: JaxEnv, draws: Draws | None, scales: Mapping[str, ParamRange]):
-        super().__init__()
-        self.unwrapped, self._draws = env, draws
+        super().__init__(env)
+        self._draws = draws
         self._scales = dict(sorted(scales.items()))
         self.observation_space, self.action_space = env.observation_space, env.action_space
         if scales:
@@ -72,23 +73,7 @@ class RandomizedJaxEnv(AutoResetJaxEnv):
             # Evaluations have values outside of training's distributions, too.
             privileged = gym.spaces.Box(-np.inf, np.inf, (size,), np.float32)
             self.observation_space = gym.spaces.Dict({STATE: env.observation_space, PRIVILEGED_STATE: privileged})
-        self.reset_is_cheap, self.has_own_bounds = getattr(env, "reset_is_cheap", True), False
-
-    @property
-    def params(self) -> Any:
-        return self.unwrapped.params
-
-    @property
-    def name(self) -> str:
-        return self.unwrapped.name
-
-    @property
-    def source(self) -> str:
-        return self.unwrapped.source
-
-    @property
-    def render_fps(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.unwrapped.render_fps
+        self.has_own_bounds = False
 
     def render(self, state: RandomizedState) -> np.ndarray | None:
         env = self.unwrapped

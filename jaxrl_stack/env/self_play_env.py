@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_stack.env.jax_env import JaxEnv
+from jaxrl_stack.env.jax_env_wrapper import JaxEnvWrapper
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.utils.multi_agent import ALL
 from jaxrl_stack.utils.spaces import difference
@@ -37,7 +38,7 @@ class SelfPlayState(NamedTuple):
     seat: jax.Array
 
 
-class SelfPlayEnv(MultiAgentJaxEnv):
+class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
     """Game whose agents are one hero and its rivals; every reset draws their seats uniformly.
 
     If the hero has seat ``s`` of ``N``, rival ``i`` has seat ``(s + i) % N``. The game gets the keys of resets and
@@ -55,7 +56,6 @@ class SelfPlayEnv(MultiAgentJaxEnv):
     """
 
     def __init__(self, env: JaxEnv):
-        super().__init__()
         if not isinstance(env, MultiAgentJaxEnv):
             raise ValueError(
                 f"SelfPlayEnv({env.name}): the environment has no agents that can be seats. Pass a MultiAgentJaxEnv."
@@ -72,33 +72,12 @@ class SelfPlayEnv(MultiAgentJaxEnv):
                         f"SelfPlayEnv({env.name}): {kind} of {first!r} and {seat!r} are {of_seats[first]} and "
                         f"{of_seats[seat]}. Agents that change seats need equal spaces."
                     )
-        self.unwrapped = env
+        super().__init__(env)
         rivals = (RIVAL,) if len(seats) == 2 else tuple(f"{RIVAL}_{i}" for i in range(1, len(seats)))
         self.possible_agents = (HERO, *rivals)
         self.observation_spaces = dict.fromkeys(self.possible_agents, env.observation_spaces[first])
         self.action_spaces = dict.fromkeys(self.possible_agents, env.action_spaces[first])
-        self.reset_is_cheap, self.has_own_bounds = env.reset_is_cheap, env.has_own_bounds
-        self._casts_observations = env._casts_observations
-
-    @property
-    def params(self) -> Any:
-        return self.unwrapped.params
-
-    @property
-    def name(self) -> str:
-        return self.unwrapped.name
-
-    @property
-    def source(self) -> str:
-        return self.unwrapped.source
-
-    @property
-    def everybody_acts(self) -> bool:
-        return self.unwrapped.everybody_acts
-
-    @property
-    def render_fps(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.unwrapped.render_fps
+        self.has_own_bounds, self._casts_observations = env.has_own_bounds, env._casts_observations
 
     def render(self, state: SelfPlayState) -> Any:
         return self.unwrapped.render(state.env)
