@@ -131,9 +131,9 @@ class DeviceDriver(LocalDriver):
         self._records_block = self._watches_episodes or bool(sampled is not None and config.output)
         self.shards = TrainingShards(sampled, pipelines, self._num_envs, used_devices)
         record = None if sampled is None else self._record_of_step(sampled)
-        self._sampled = sampled
         update_of_rows = self.learner.plan()
-        self.facts = self._make_facts({} if record is None else record.columns)
+        rollout = self.rollout if sampled is None else sampled
+        self.facts = self._make_facts(rollout, {} if record is None else record.columns)
         self.plan = plan_of(self.step, self.facts)
         self.num_training_steps_per_call = self._planned_training_steps()
         self._update_sizes = self._planned_counts(update_of_rows)
@@ -206,18 +206,18 @@ class DeviceDriver(LocalDriver):
         self.learner_group = LearnerGroup(config=config, learner=learner)
         return learner
 
-    def _make_facts(self, recorded: Mapping[str, Any]) -> DeviceFacts:
+    def _make_facts(self, rollout: DeviceRollout | None, recorded: Mapping[str, Any]) -> DeviceFacts:
         """Facts for the plan of the training step.
 
         Args:
-            recorded: See `DeviceFacts.recorded_shapes`.
+            rollout, recorded: See `DeviceFacts`.
         """
         return DeviceFacts.of(
             self,
             env_runner_group=None,
             recorded={mid: RecordedStep.of_block(own) for mid, own in recorded.items() if mid != OPPONENTS},
             num_envs=self._num_envs,
-            rollout=self.rollout if self._sampled is None else self._sampled,
+            rollout=rollout,
             recorded_shapes=recorded,
             records_block=self._records_block,
         )
