@@ -95,7 +95,7 @@ class CallRecord:
 class UpdateRecorder:
     """Sizes and shapes of the records of a program's updates.
 
-    The shapes are known after a first trace of the program; see `DeviceDriver.recording_program`.
+    The shapes are known after a first trace of the program; see `DeviceDriver.recording`.
 
     Args:
         sizes: Sizes of the record of a minibatch.
