@@ -499,9 +499,8 @@ class DeviceDriver(LocalDriver):
         updates_before = learner.num_updates if self.step.may_skip_updates else None
         with deferred_interrupt(), self._recovering():
             if learner.axis_name is not None:
-                last = self._snapshots.state
-                self._snapshots.before_call(learner.state, self.shards.state)
-                if self.league is not None and self._snapshots.state is not last:
+                is_copied = self._snapshots.before_call(learner.state, self.shards.state)
+                if self.league is not None and is_copied:
                     self._league_of_snapshot = self.league.get_state()
             else:  # Eager runs donate nothing.
                 before = learner.state, self.shards.state

@@ -39,21 +39,24 @@ class Snapshots:
         self._next_at = 0.0
         self._is_compiled = False
 
-    def before_call(self, *state: Any) -> None:
+    def before_call(self, *state: Any) -> bool:
         """Copies the state if a copy is due: before the first call, after `interval` calls or more, and after the state
         was replaced. Joined processes never copy: they would continue from different calls; they restart together, from
         a checkpoint.
 
         Args:
             *state: Dataclasses of arrays; what is replaced is told by their identity.
+
+        Returns:
+            Whether it has copied the state.
         """
         if num_joined_processes() > 1:
-            return
+            return False
         is_newest = len(state) == len(self._newest) and all(
             ref() is part for ref, part in zip(self._newest, state, strict=True)
         )
         if is_newest and (self.num_calls < self._interval or time.perf_counter() < self._next_at):
-            return
+            return False
         self.forget()  # Never two copies at a time.
         if not self._is_compiled:  # What that takes is no measure of a copy.
             _copied(state)
@@ -63,6 +66,7 @@ class Snapshots:
         ended = time.perf_counter()
         self._next_at = ended + (ended - started) / LARGEST_SHARE
         self._newest = tuple(map(weakref.ref, state))
+        return True
 
     def after_call(self, *state: Any) -> None:
         """Records the results of the call as the newest state."""
