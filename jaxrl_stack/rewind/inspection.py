@@ -306,11 +306,14 @@ class Inspection:
             ValueError: If the episode has no frames, or the path has another end.
             ImportError: If Pillow is not installed, and a gif is to be written.
         """
-        from jaxrl_stack.videos.encoding import write_video
-
         frames = self.frames(episode)
         if not frames:
             raise ValueError(f"video(episode={episode}): no frames were recorded. Give the JAX environment a render().")
+        return self._write_video(frames, path)
+
+    def _write_video(self, frames: Sequence[np.ndarray], path: str | os.PathLike[str]) -> Path:
+        from jaxrl_stack.videos.encoding import write_video
+
         return write_video([_even(frame) for frame in frames], path, self._fps)
 
     # ---------------------------------------------------------------------------------------------------------- views
@@ -323,9 +326,11 @@ class Inspection:
         shown = []
         for name, episode in dict(zip(("lowest", "highest"), (*order[:1], *order[:0:-1][:1]), strict=False)).items():
             text = f"The episode with the {name} return, {number_text(self.episodes[episode]['return'])}"
-            with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ImportError, ValueError):
-                written = self.video(Path(folder) / "episode.gif", episode)
-                shown.append(f"<figure>{player(written, text)}<figcaption>{text}</figcaption></figure>")
+            # Frames may need optional packages, and gifs need Pillow.
+            with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ImportError):
+                if frames := self.frames(episode):
+                    written = self._write_video(frames, Path(folder) / "episode.gif")
+                    shown.append(f"<figure>{player(written, text)}<figcaption>{text}</figcaption></figure>")
         return f'<div class="grid">{"".join(shown)}</div>' if shown else ""
 
     def _main_columns(self) -> Table:
