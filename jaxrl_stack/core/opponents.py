@@ -119,24 +119,27 @@ class Snapshots:
             ValueError: If `share_of_self_play` or `size` does not divide the environments of a device.
         """
         each = num_envs // num_devices
-        self_play = self.share_of_self_play * each
-        if abs(self_play - round(self_play)) > 1e-6 or (each - round(self_play)) % self.size:
+        num_self_play = self._num_self_play(each)
+        if num_self_play is None:
             fitting = self._fitting(each)
             raise ValueError(
                 f"Snapshots(size={self.size}, share_of_self_play={self.share_of_self_play}) does not divide the {each} "
                 f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)): "
-                f"{each} - {self_play:g} environments must be {self.size} equal blocks.\n"
+                f"{each} - {self.share_of_self_play * each:g} environments must be {self.size} equal blocks.\n"
                 f"Use num_envs_per_env_runner={fitting * num_devices}, or another size or share_of_self_play."
             )
-        return round(self_play), (each - round(self_play)) // self.size
+        return num_self_play, (each - num_self_play) // self.size
+
+    def _num_self_play(self, each: int) -> int | None:
+        """Number of self-play environments among the `each` of a device; None if the others are no equal blocks."""
+        number = self.share_of_self_play * each
+        is_whole = abs(number - round(number)) <= 1e-6
+        return round(number) if is_whole and not (each - round(number)) % self.size else None
 
     def _fitting(self, each: int) -> int:
         """The next number of environments of a device that fits; a multiple of `size` by the share in hundredths."""
-        for number in range(each + 1, each + 100 * self.size + 1):
-            self_play = self.share_of_self_play * number
-            if abs(self_play - round(self_play)) <= 1e-6 and not (number - round(self_play)) % self.size:
-                return number
-        return 100 * self.size
+        numbers = range(each + 1, each + 100 * self.size + 1)
+        return next((number for number in numbers if self._num_self_play(number) is not None), 100 * self.size)
 
 
 def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarray:
