@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +18,6 @@ from jaxrl_stack.acting.module_step import ModuleState, ModuleStep
 from jaxrl_stack.connectors.states import per_env_leaves
 from jaxrl_stack.core.module_map import OPPONENTS, AgentRows, ModuleMap
 from jaxrl_stack.ops.masks import where_rows
-
-if TYPE_CHECKING:
-    from jaxrl_stack.core.rl_module.functional import PureModule
 
 NO_SNAPSHOT = -1
 """Number of an empty place of the stack."""
@@ -182,8 +179,13 @@ class OpponentStep(ModuleStep):
         )
 
     def own_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns the part of ``(params, rest)`` of the MultiRLModule that a snapshot contains."""
-        return _of_module(self.pure, self.module_id, params, rest)
+        """Returns the part of ``(params, rest)`` of the MultiRLModule that a snapshot contains: the entries that acting
+        reads, without random streams and target networks.
+        """
+        prefix, left_out = f"{self.module_id}/", self.pure.stream_refs | self.pure.target_refs
+        own = {ref: x for ref, x in params.items() if ref.startswith(prefix)}
+        others = {ref: x for ref, x in rest.items() if ref.startswith(prefix) and ref not in left_out}
+        return own, others
 
     def with_snapshot(
         self, state: OpponentsState, params: Any, rest: Any, env_to_module: Any, place: Any, number: Any
@@ -319,13 +321,3 @@ def opponent_map(
     own += [AgentRows(rival, 0, num_self_play) for rival in rivals if num_self_play]
     others = tuple(AgentRows(rival, num_self_play, num_envs) for rival in rivals)
     return dataclasses.replace(module_map, ranges={module_id: tuple(own), OPPONENTS: others}, num_envs=num_envs)
-
-
-def _of_module(
-    pure: PureModule, module_id: str, params: Mapping[str, Any], rest: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns the entries of one module that acting reads, without random streams and target networks."""
-    left_out = pure.stream_refs | pure.target_refs
-    own = {ref: x for ref, x in params.items() if ref.startswith(f"{module_id}/")}
-    others = {ref: x for ref, x in rest.items() if ref.startswith(f"{module_id}/") and ref not in left_out}
-    return own, others
