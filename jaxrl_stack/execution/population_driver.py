@@ -597,29 +597,25 @@ class PopulationDriver:
         """
         states = self.states()
         kept = split_fixed(driver.kept)[0]
-        source = dataclasses.replace(
-            states,
-            learner=devices.host_view(driver.learner.state),
-            runner=jax.tree.map(lambda x: x[0], devices.all_shards(driver.shards.state)),
-            kept=jax.tree.map(lambda x: x[0], devices.all_shards(kept)),
-        )
+        source = {
+            "learner": devices.host_view(driver.learner.state),
+            "runner": jax.tree.map(lambda x: x[0], devices.all_shards(driver.shards.state)),
+            "kept": jax.tree.map(lambda x: x[0], devices.all_shards(kept)),
+        }
 
-        def of_members(axes: Any, own: Any, new: Any) -> Any:
+        def of_members(part: str, new: Any) -> Any:
+            axes, own = getattr(self.axes, part), getattr(states, part)
             return map_members(_repeated, axes, own, new, shared=lambda _, value: np.asarray(value))
 
-        parts = ("learner", "runner", "kept")
-        new = {part: of_members(*(getattr(tree, part) for tree in (self.axes, states, source))) for part in parts}
-        marks = self._with_streams(jax.tree.map(lambda _: False, states), True)
+        members = jax.tree.map(
+            lambda is_stream, own, value: _folded(own, value) if is_stream and is_key(own) else value,
+            self._with_streams(jax.tree.map(lambda _: False, states), True),
+            states,
+            dataclasses.replace(states, **{part: of_members(part, new) for part, new in source.items()}),
+        )
         self.set_state(
             {
-                "members": named_leaves(
-                    jax.tree.map(
-                        lambda is_stream, own, value: _folded(own, value) if is_stream and is_key(own) else value,
-                        jax.tree.map(lambda mark, _: mark, marks, states),
-                        states,
-                        dataclasses.replace(states, **new),
-                    )
-                ),
+                "members": named_leaves(members),
                 "num_env_steps_sampled_lifetime": driver.num_env_steps,
                 "num_updates": driver.num_updates,
             }
