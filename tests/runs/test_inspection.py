@@ -254,6 +254,15 @@ def test_a_loss_that_is_not_a_number_comes_first():
     assert "gradient norm nan, 1 after" in str(dataclasses.replace(numbers(0), gradient_norm=math.nan))
 
 
+def test_a_page_does_not_hide_that_render_fails():
+    def frames_of(index):
+        raise ValueError("no image")
+
+    inspection = Inspection(1, "Run", [], [{"return": 1.0}], 5, [], frames_of)
+    with pytest.raises(ValueError, match="no image"):
+        inspection.to_html()
+
+
 def test_more_updates_than_planned_are_refused_by_name():
     config = programs.ppo()
     config.algo_class = TwicePPO
