@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
