@@ -113,8 +113,9 @@ class JaxEnv(abc.ABC):
     packages, whose declarations are taken at their word and hold only nearly always."""
 
     render_fps: float = 30.0
-    _casts_observations: bool = False
     """Frames per second of videos."""
+
+    _casts_observations: bool = False
 
     def render(self, state: Any) -> np.ndarray | None:
         """Draws a frame for videos, on the host.
