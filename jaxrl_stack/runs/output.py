@@ -146,7 +146,7 @@ def new_directory(asked_for: Path) -> Path:
             return directory
         except FileExistsError:
             number += 1
-            directory = asked_for.with_name(f"{asked_for.name}_{number}")
+            directory = directory.with_name(f"{asked_for.name}_{number}")
 
 
 def write_run(run: Run, directory: Path) -> None:

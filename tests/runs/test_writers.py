@@ -6,11 +6,13 @@ import csv
 import itertools
 import json
 import math
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxrl_stack.runs.output import new_directory
 from jaxrl_stack.runs.writers import ResultWriter, as_json
 from tests.interrupted import at_every_line
 
@@ -141,3 +143,9 @@ def test_ctrl_c_leaves_files_that_are_written_on(tmp_path):
         writer.close()
         lines, rows = lines_of(writer.directory), rows_of(writer.directory)
         assert len(lines) == len(rows) and rows[-1]["late"] == "2.0" and lines[-1]["late"] == 2.0
+
+
+def test_new_directories_of_a_relative_path_are_absolute_and_numbered(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = [new_directory(Path("runs", "population")) for _ in range(3)]
+    assert made == [tmp_path / "runs" / name for name in ("population", "population_2", "population_3")]
