@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,7 +70,9 @@ def _play_game(policy: Any, env: Any, arguments: argparse.Namespace, ask: Callab
     obs, game = reset(jax.random.fold_in(key, 0), env.params)
     acts, state, reward, returns = env.who_acts(game), policy.initial_state(1), 0.0, dict.fromkeys(agents, 0.0)
     print(f"You are {person}, the policy is {other}. X is whoever is to move. Press Enter or type q to quit.")
-    for number in itertools.count(1):
+    number = 0
+    while True:
+        number += 1
         actions = dict.fromkeys(agents, 0)
         if acts[other]:
             batch = jax.tree.map(lambda x: np.asarray(x)[None], obs[other])
@@ -116,7 +117,9 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
     obs, _ = made.reset(seed=arguments.seed)
     state, reward, total = None, 0.0, 0.0
     print("Choose an action, or press Enter for the policy's. Type q to quit.")
-    for number in itertools.count(1):
+    number = 0
+    while True:
+        number += 1
         advice, state, _ = policy.compute_single_action(obs, state, prev_reward=reward, explore=arguments.explore)
         legal = _legal(obs, policy)
         print(f"\n{made.render() if made.render_mode == 'ansi' else board_text(_seen(obs), legal)}")
