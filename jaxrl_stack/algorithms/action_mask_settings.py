@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def honoured_mask_key(
     config: Any, module_id: str, module_class: type[RLModule] | None, observation_space: Any, action_space: Any
 ) -> str | None:
-    """Key of the action mask in the observations of a module that masks its actions; None if there is no mask or the
-    module ignores it.
+    """Returns the key of the action mask in the observations of a module that masks its actions; None if there is no
+    mask or the module ignores it.
 
     Args:
         config: The AlgorithmConfig.
@@ -85,7 +85,7 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
             f"env-to-module connector DefaultObservations(action_mask_key={key!r})."
         )
     raise ValueError(
-        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Return and declare "
-        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in the class of a pure connector. "
-        f"To train without a mask: environment(action_mask_key='none')."
+        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Let it return and declare "
+        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}; in a pure connector, the class attribute sees_action_mask = False "
+        f"does this. To train without a mask: environment(action_mask_key='none')."
     )

@@ -136,14 +136,14 @@ _CHANGED_BY_RESET = ("seed", "results_dir")
 
 
 def _writes_files() -> bool:
-    """Whether this process writes the files of a run. Of joined processes, which all know every result, the first
-    one writes.
+    """Whether this process writes the files of a run. If several processes are joined by `jax.distributed`, only
+    process 0 does.
     """
     return num_joined_processes() == 1 or jax.process_index() == 0
 
 
 def _of_driver(path: str, doc: str) -> Any:
-    """Property that returns an attribute of the driver."""
+    """Creates a property that reads an attribute of `Algorithm.driver`, the object that samples and learns."""
     return property(operator.attrgetter(f"driver.{path}"), doc=doc)
 
 
@@ -195,7 +195,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:
-        """Copy of the config. A dict, or a config of another class, is applied to the default config."""
+        """Returns a copy of `config` for this algorithm; a dict, or a config of another class, overrides the
+        algorithm's defaults.
+        """
         own = cls.get_default_config()
         if isinstance(config, type(own)):
             own = config.copy(copy_frozen=False)
@@ -240,7 +242,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     """The shape of the algorithm's training step; both drivers run it."""
 
     def setup(self, config: AlgorithmConfig) -> None:
-        """Build environment, modules, learner and the compiled iteration."""
+        """Builds the environment, modules, learner and the compiled iteration."""
         logging.getLogger("jaxrl_stack").setLevel(config.log_level)
         self._evaluated = EvaluationCounts()
         self._offline_evaluations = OfflineEvaluations(self, self._evaluated)
@@ -269,7 +271,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self._first_counters = self._counters.copy()
 
     def _make_driver(self, config: AlgorithmConfig) -> Driver:
-        """A driver for a config, ready to train and to evaluate."""
+        """Creates the driver of a config: the object that samples, learns and evaluates."""
         resolved, step_class = None, self.training_step_class.for_config(config)
         if config.env is not None or step_class.needs_env:
             resolved = config._resolve_env()
@@ -324,7 +326,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return RunOutput(*names, self._reported_config, *where, facts=self._facts_of_run)
 
     def _facts_of_run(self) -> dict[str, Any]:
-        """Facts for ``run.json``: those on which the bits of the run depend, and the run that it continues."""
+        """Facts for ``run.json``: the machine, the checkpoint from which the run continues, and the reason if the run
+        cannot be recomputed bit for bit.
+        """
         devices = [] if self.learner is None else self.learner.devices
         parent = {} if self._parent is None else {PARENT: self._parent}
         return {
@@ -474,16 +478,16 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return jax.disable_jit(bool(self.config.disable_jit))
 
     def _told_if_long(self, iteration: int) -> contextlib.AbstractContextManager[None]:
-        """Context manager that prints a line if the iteration takes long; does nothing inside `learn`, which has a
-        display.
+        """Context manager that prints a line if the iteration takes long; does nothing inside `learn`, which shows the
+        progress itself.
         """
         if self.stop_criteria is not None:
             return contextlib.nullcontext()
         return self._long_iterations.around(iteration)
 
     def _env_steps_counted(self) -> tuple[int, float]:
-        """Returns ``(env steps counted by the driver, env steps in aggregated RLlib results)``. The second number
-        includes steps that a user's training step sampled without the driver.
+        """Returns ``(env steps counted by the driver, env steps in EnvRunner results)``. Only the second count includes
+        steps that a user's `training_step` sampled with EnvRunners, without the driver.
         """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
 
@@ -491,8 +495,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.metrics.peek(key) if key in self.metrics else 0.0
 
     def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
-        """Checks the return value of `training_step`, and adds the env steps it sampled without the driver since
-        `before`.
+        """Checks the return value of `training_step`, and counts the env steps that a user's `training_step` sampled
+        without the driver since `before`.
         """
         if returned is not None:
             raise ValueError(
@@ -537,7 +541,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return {**in_envs.results, **on_data.results}
 
     def _add_logged(self, result: Result, iteration: Iteration) -> None:
-        """Adds to a result what callbacks and training steps have logged, and the times of its parts."""
+        """Adds to a result all values that callbacks and training steps have logged, and the durations of training
+        steps and evaluation.
+        """
         merge_nested(result["env_runners"], self.driver.episode_metrics.compile())
         result["timers"]["training_step"] = iteration.seconds / iteration.num_training_steps
         if self._env_evaluations.seconds is not None and self.config.evaluation_interval:
@@ -549,7 +555,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         merge_nested(result, logged)
 
     def _report(self, result: Result) -> None:
-        """Passes the result of an iteration to history, output, callbacks and displays."""
+        """Passes the result of an iteration to the callbacks, the history and the files of the run, and checks the stop
+        criteria.
+        """
         result["config"] = dict(self._reported_config)
         self._last_result = result
         config = self.config  # which a callback may change from the next iteration on
@@ -716,7 +724,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return env_runner_group.probe_unhealthy_env_runners()
 
     def restore_offline_eval_runners(self, runner_group: OfflineEvaluationRunnerGroup) -> list[int]:
-        """Adds actors that Ray has restarted to the group again. Every evaluation does this.
+        """Adds offline evaluation actors that Ray has restarted to their group again. Every evaluation does this.
 
         Returns:
             Their ids.
@@ -889,7 +897,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._policy(policy_id, weights, self.driver.env_to_module_state_of(policy_id))
 
     def _policy(self, policy_id: str, weights: dict[str, Any], env_to_module_state: dict[str, Any]) -> Policy:
-        """The policy of a module with given weights and a given state of the env-to-module pipeline."""
+        """Creates the policy of a module, with given weights and a given state of the env-to-module pipeline."""
         driver, config = self.driver, self.config
         module, env_to_module, module_to_env = driver.acting_parts(policy_id)
         settings = {}
@@ -942,7 +950,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             )
 
     def get_weights(self, policies: Collection[str] | None = None) -> dict[str, Any]:
-        """``{module_id: {name: array}}``: copies of the current weights of the named modules, or of all."""
+        """Returns ``{module_id: {name: array}}``: copies of the current weights of the named modules, or of all."""
         return self.learner_group.get_weights(policies)
 
     def set_weights(self, weights: dict[str, Any]) -> None:
@@ -1069,7 +1077,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             )
 
     def _change_modules(self, change: ModuleChange) -> MultiRLModuleSpec:
-        """Changes the modules: builds a new driver and moves the whole state to it.
+        """Adds or removes modules: builds a new driver (the object that samples and learns) and moves the whole
+        training state to it.
 
         After a failure, the algorithm has a driver of its former modules again.
         """
@@ -1091,7 +1100,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return spec
 
     def _build_with(self, config: AlgorithmConfig, state: dict[str, Any], module_map: ModuleMap) -> None:
-        """Replaces the config and the driver, and restores a state in the new driver.
+        """Replaces the config and the driver (the object that samples and learns), and restores a state in the new
+        driver.
 
         Args:
             config: May have other modules.
@@ -1115,7 +1125,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # --------------------------------------------------------------------------------------------- other settings
 
     def change_settings(self, **settings: Any) -> None:
-        """Changes values of traced settings from the next iteration on, without recompiling.
+        """Changes traced settings, such as ``lr``, from the next iteration on, without recompiling.
 
         ::
 
@@ -1147,7 +1157,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 self.history.add_setting(path, lambda num_env_steps, value=value: number_at(value, num_env_steps))
 
     def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
-        """Changes values of traced settings in all parts; returns the paths of the changed settings."""
+        """Changes traced settings, such as ``lr``, in training and evaluation; returns the paths of the changed
+        settings.
+        """
         changed = changed_config(self.config, settings, call)
         self._wait_for_evaluations()
         with self._eager_if_asked():
@@ -1282,7 +1294,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         *,
         calls_callback: bool = True,
     ) -> Self:
-        """See `from_checkpoint`.
+        """Implements `from_checkpoint`; can also skip the callback ``on_checkpoint_loaded``.
 
         Args:
             path, filesystem, config, allow, settings: See `from_checkpoint`.
@@ -1408,7 +1420,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     """Settings of the recorded run that an algorithm with recomputed state was built without, for its checkpoints."""
 
     def get_metadata(self) -> dict[str, Any]:
-        """Facts about a run for the checkpoint's metadata file, which is readable without loading the checkpoint."""
+        """Data about a run for the checkpoint's metadata file, such as the iteration, readable without loading the
+        checkpoint.
+        """
         return {
             "algorithm": type(self).__name__,
             "training_iteration": self.iteration,

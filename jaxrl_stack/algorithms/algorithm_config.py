@@ -124,7 +124,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         vars(self)["algo_class"] = algo_class or (get_algorithm_class(self._algorithm) if self._algorithm else None)
 
     def _hold(self, settings: Settings) -> None:
-        """Makes this object the config of the given settings."""
+        """Initializes this object as a config with the given settings and empty caches."""
         object.__setattr__(self, "_settings", settings)
         object.__setattr__(self, "_resolved_envs", [])
         object.__setattr__(self, "_configs_of_modules", {})
@@ -289,7 +289,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return restored
 
     def to_plain(self) -> dict[str, Any]:
-        """Settings that were set, for checkpoints; omits settings specific to this machine."""
+        """Settings that were set on this config, in the form for checkpoints; omits settings of this machine."""
         data = {name: self.stored_value(name) for name in sorted(self.explicitly_set - NOT_IN_CHECKPOINTS)}
         if self.in_evaluation:
             data["in_evaluation"] = True
@@ -566,16 +566,16 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def rounds_per_deal(self) -> int:
-        """Smallest number of sampling rounds whose fragments (one per environment and round) divide evenly between the
-        learners.
+        """Smallest number of sampling rounds whose rollout fragments (one per environment and round) divide evenly
+        between the learners.
         """
         num_fragments = max(self.num_sampling_actors, 1) * self.num_envs_per_env_runner
         num_learners = max(self.num_learners, 1)
         return num_learners // math.gcd(num_fragments, num_learners)
 
     def train_batch_blocks(self, counted_per_env_step: int = 1) -> tuple[int, int]:
-        """Returns ``(number of blocks, T)`` of an on-policy train batch, whose blocks ``[T, B]`` have B environments
-        each.
+        """Returns ``(number of blocks, T)`` of an on-policy train batch. A block ``[T, B]`` is a rollout of T steps in
+        B environments.
 
         Every runner contributes the same number of blocks: the smallest number that covers the batch and divides evenly
         between the learners. With fewer environments than learners, it is several short blocks in sequence.
@@ -642,7 +642,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config
 
     def traced_values(self) -> dict[str, np.ndarray | schedules.ScheduleArrays]:
-        """Traced settings as arguments of a compiled program.
+        """Values of the traced settings, which compiled programs take as arguments.
 
         Returns:
             Name → ``float32[]``, or arrays of a schedule for every setting that may be a schedule. Settings that are
@@ -651,7 +651,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return {s.name: traced_value(s, vars(self)[s.attribute]) for s in self._traced_settings()}
 
     def static_value(self, name: str) -> float | None:
-        """The constant value of a traced setting in ``_static_settings``, else None."""
+        """Value of a traced setting that ``_static_settings`` makes a constant of the compiled programs; None for other
+        settings.
+        """
         return getattr(self, name) if name in self._static_settings else None
 
     def _traced_settings(self) -> list[Setting]:
@@ -1044,7 +1046,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_building.user_connectors(self, name, arguments)
 
     def for_checkpoints(self, *pipelines: ConnectorPipelineV2) -> Self:
-        """This config for a checkpoint: built connectors replace connector functions without importable names.
+        """Returns this config in the form for checkpoints: connectors replace the functions that built them, if a
+        function has no importable name.
 
         Args:
             *pipelines: Pipelines that were built with this config's connector settings.
@@ -1129,13 +1132,15 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return known_result(self)
 
     def can_be_members(self, other: AlgorithmConfig) -> bool:
-        """Whether this config and another one can be members of one population."""
+        """Whether one population (one compiled program for several runs) can train this config and another one."""
         from jaxrl_stack.algorithms import members  # which needs what trains
 
         return members.are_alike(self, other)
 
     def settings_between_populations(self, other: AlgorithmConfig) -> list[str]:
-        """Settings whose difference prevents this config and another one from being members of one population."""
+        """Names of settings that differ between this config and another one and prevent one population from training
+        both.
+        """
         from jaxrl_stack.algorithms import members  # which needs what trains
 
         return members.differing_settings(self, other)

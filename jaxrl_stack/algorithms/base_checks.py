@@ -111,7 +111,7 @@ def randomized_params(value: Any) -> str | None:
 
 
 def stored_randomized_params(value: Any) -> Any:
-    """Converts `randomized_params` to its form in configs."""
+    """Converts the parameter distributions in `randomized_params` to the form in which a config stores them."""
     return {name: stored_form(own) for name, own in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -208,7 +208,7 @@ def loggers(value: Any) -> str | None:
 
 
 def with_options(value: Any) -> Any:
-    """A dict of loggers; a list of names becomes a dict without options."""
+    """Converts a list of logger names to a dict ``{name: options}`` without options; returns a dict unchanged."""
     return {name: {} for name in value} if isinstance(value, list | tuple) else value
 
 
@@ -289,7 +289,7 @@ def static_names(value: Any) -> str | None:
 
 @check_of("list[Callable[[Any], Any]] | dict[str, list[Callable[[Any], Any]]]")
 def lr_schedules(value: Any) -> str | None:
-    """Check of schedules of factors of the learning rate."""
+    """Checks optax schedules of factors of the learning rate: a list, or a dict of lists by module id."""
     lists = list(value.values()) if isinstance(value, Mapping) else [value]
     if all(isinstance(own, (list, tuple)) and all(map(_is_schedule, own)) for own in lists):
         return None

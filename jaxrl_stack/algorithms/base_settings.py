@@ -75,7 +75,7 @@ def _as_jax(value: str) -> str:
 
 
 def callback(hook: str) -> Setting:
-    """Setting of a function for one of the hooks, described by the first line of the hook's docstring."""
+    """Declares the setting for one callback hook; the first line of the hook's docstring describes the setting."""
     when, _, _ = (inspect.getdoc(getattr(RLlibCallback, hook)) or "").partition("\n")
     doc = f"Function, or list of functions, called {when[:1].lower()}{when[1:]}"
     return host(hook, None, functions, doc, ALGORITHM, attribute=f"callbacks_{hook}")
@@ -558,7 +558,7 @@ BASE_SETTINGS: dict[str, Setting] = {setting.name: setting for section in BASE_S
 
 
 def _is_of_default_networks(model: Any) -> bool:
-    """Whether all settings of an old "model" belong to today's default networks."""
+    """Whether all keys of RLlib's old setting "model" are settings of the default networks."""
     return isinstance(model, Mapping) and model.keys() <= DefaultModelConfig.__dataclass_fields__.keys()
 
 

@@ -122,7 +122,7 @@ def run_benchmark(
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """An algorithm on a task, to be trained or skipped.
+    """Plan for an algorithm on a task: to be trained, or skipped.
 
     Attributes:
         cell: Result cell, still without runs.
@@ -178,7 +178,9 @@ def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], sco
 
 
 def _plan(path: Path, label: str, given: AlgorithmConfig | None, task: str, score: str) -> _Plan:
-    """Config of an algorithm on a task, or the reason why the algorithm does not support the task."""
+    """Plans the training of an algorithm on a task: its config, or the reason why the algorithm does not support the
+    task.
+    """
     folder = f"{_slug(label)}/{_slug(task)}"
     if given is not None:
         config, settings = given.copy(copy_frozen=False).environment(task), "a config"
@@ -249,7 +251,7 @@ def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
 def _series(
     plan: _Plan, seeds: Sequence[int], until: Mapping[str, float], score: str, checkpoint_seconds: float
 ) -> tuple[list[Trial], SeriesFolder]:
-    """Runs of an algorithm on a task, and their folder."""
+    """Creates the runs of an algorithm on a task, one per seed, and the folder of these runs."""
     assert plan.config is not None
     trials = [Trial(plan.config, seed) for seed in seeds]
     measure = final_scores if score == "evaluation" else None

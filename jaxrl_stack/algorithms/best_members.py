@@ -1,4 +1,4 @@
-"""Best state of each member of a population, for ``reporting(keep_best=True)``."""
+"""Best state of each member (run) of a population, for ``reporting(keep_best=True)``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class KeptMember(NamedTuple):
-    """State of a member after an iteration.
+    """State of one member (run) of a population after an iteration.
 
     Attributes:
         state: State on the host, with leaves of one member; without data of the training step, such as replayed steps.
@@ -36,7 +36,7 @@ class KeptMember(NamedTuple):
 
 
 class BestMembers:
-    """Stores each member's state at its highest mean return, in host memory.
+    """Stores the state of each population member at its highest mean return, in host memory.
 
     Args:
         num_members: Number of members.
@@ -52,7 +52,7 @@ class BestMembers:
         self._unsaved: set[int] = set()
 
     def update(self, results: MemberResults, is_live: np.ndarray, driver: PopulationDriver, seconds: float) -> None:
-        """Stores the states of members whose return is higher than in all earlier iterations.
+        """Stores the states of population members whose mean return is higher than in all earlier iterations.
 
         Args:
             results: Results of all members.
@@ -68,11 +68,11 @@ class BestMembers:
             self._unsaved.update(better)
 
     def knows(self, member: int) -> bool:
-        """Whether a state of the member is stored."""
+        """Whether a state of the population member is stored."""
         return member in self._kept
 
     def hand_over(self, member: int, algo: Algorithm, history: MemberHistory) -> None:
-        """Loads a member's best state into an algorithm, with an empty replay buffer.
+        """Loads the best state of a population member into an algorithm, with an empty replay buffer.
 
         Args:
             member: Index of a member that `knows` confirms.
@@ -85,7 +85,8 @@ class BestMembers:
         set_past(algo, history.of_member(member, self.best[member].iteration), kept.seconds)
 
     def save(self, paths: Sequence[Path], configs: Sequence[AlgorithmConfig], history: MemberHistory) -> None:
-        """Writes each member's best state as an ordinary checkpoint; skips states that were written before.
+        """Writes the best state of each population member as an ordinary checkpoint; skips states that were written
+        before.
 
         Args:
             paths: Path of each member's checkpoint.
@@ -114,7 +115,9 @@ class BestMembers:
 def set_past(
     algo: Algorithm, history: History, seconds: float, changed_settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Sets the counters, history and changed settings of an algorithm with a member's state to the end of a history."""
+    """Sets the counters, history and changed settings of an algorithm that continues a population member from the end
+    of a history.
+    """
     so_far = {"training_iteration": len(history), "time_total_s": seconds, "evaluation": {}}
     past = {"history": history.get_state(), "changed_settings": changed_settings or {}}
     algo.set_state({**so_far, "num_actions_computed": 0, **past})

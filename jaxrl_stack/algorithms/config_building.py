@@ -210,7 +210,7 @@ def _complete_spec(
 
 
 def with_default_class(config: AlgorithmConfig, spec: RLModuleSpec) -> RLModuleSpec:
-    """A spec without a class, applied on top of the algorithm's default spec."""
+    """Completes a spec without a module class: overrides the algorithm's default spec with its values."""
     default = config.get_default_rl_module_spec()
     if not isinstance(default, RLModuleSpec):
         raise ValueError(
@@ -303,7 +303,7 @@ def build_module_to_env_connector(config: AlgorithmConfig, env: Any, spaces: Spa
 def build_learner_connector(
     config: AlgorithmConfig, input_observation_space: gym.Space | None, input_action_space: gym.Space | None
 ) -> LearnerConnectorPipeline:
-    """The user's learner connectors, then the algorithm's."""
+    """Builds the learner pipeline: the user's learner connectors, then the algorithm's."""
     defaults: list[ConnectorV2] = []
     if config.add_default_connectors_to_learner_pipeline:
         defaults = [*(marker() for marker in markers.LEARNER), *config._default_learner_connectors()]
@@ -330,13 +330,13 @@ def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
     if algo_class is not None and algo_class.training_step_class.uses_replay:
         raise ValueError(
             f"Learner connector(s) {names} need every step once, in the sampled order, but {algo_class.__name__} "
-            f"learns from random rows of a replay buffer. Scale rewards by a constant, ScaleRewards(factor=...), or "
+            f"learns from random steps of a replay buffer. Scale rewards by a constant, ScaleRewards(factor=...), or "
             f"use PPO."
         )
     if names and config.clip_rewards:
         raise ValueError(
-            f"environment(clip_rewards={config.clip_rewards!r}) clips rewards before learner connector(s) {names} "
-            f"measure them. Set clip_rewards=None, and clip the output with the connector's clip_by_value."
+            f"environment(clip_rewards={config.clip_rewards!r}) clips rewards, but learner connector(s) {names} need "
+            f"unclipped rewards. Set clip_rewards=None, and clip the output with the connector's clip_by_value."
         )
 
 
@@ -415,7 +415,7 @@ def build_learner_group(
     rl_module_spec: RLModuleSpec | MultiRLModuleSpec | None,
     placement_group: Any,
 ) -> LearnerGroup:
-    """A group of Learners of a copy of the config."""
+    """Builds a LearnerGroup from a copy of the config."""
     own = config.copy()
     spec = rl_module_spec or config.get_multi_rl_module_spec(env=env, spaces=spaces)
     return LearnerGroup(config=own, module_spec=spec, placement_group=placement_group)
@@ -430,7 +430,7 @@ def build_population(
     on_divergence: Literal["freeze", "raise"],
     members_at_once: int | None,
 ) -> Population:
-    """A population of listed members, or of seeds and combinations of settings."""
+    """Builds a population from a list of its members, or from seeds and combinations of settings."""
     from jaxrl_stack.algorithms.members import listed_members  # which needs what trains
     from jaxrl_stack.algorithms.population import Population
 

@@ -110,7 +110,7 @@ class Settings:
             self._store(setting, value, merge=True)
 
     def set_attribute(self, name: str, value: Any) -> None:
-        """Sets the attribute of ``config.name = value``; any name until the constructor has returned.
+        """Implements ``config.name = value``; accepts unknown names only until the constructor has returned.
 
         Raises:
             AttributeError: If the config is frozen, or the name is unknown (with a suggestion).
@@ -130,7 +130,7 @@ class Settings:
             )
 
     def set_key(self, key: str, value: Any) -> None:
-        """Sets the value of a dict's key: a keyword, an attribute, or a key of `to_dict`.
+        """Sets the setting with the name ``key`` in a dict: a keyword, an attribute, or a key of `to_dict`.
 
         Raises:
             ValueError: If the name is unknown (with a suggestion) or old, or the value is invalid.
@@ -163,7 +163,8 @@ class Settings:
         )
 
     def _mapped(self, old: OldName, value: Any, where: str, is_key: bool) -> Setting | None:
-        """Setting that replaces an old name, after a deprecation warning; None if the old value has no effect.
+        """Finds the setting that replaces an old name, and issues a deprecation warning; None if the old value has no
+        effect.
 
         Raises:
             ValueError: If the old name stands for no setting.
@@ -204,7 +205,7 @@ class Settings:
             notice_once(f"{self.declarations.call(setting, short(value))} has no effect: {setting.instead}")
 
     def _take(self, name: str, value: Any, where: str, is_key: bool) -> bool:
-        """Sets a setting by attribute or dict key; returns False if there is none of this name."""
+        """Sets a setting by attribute or dict key; returns False if no setting has this name."""
         setting = self.declarations.find(name)
         if setting is None and (name in INTERNAL_DEFAULTS or name in self.own_names):
             self.values[name] = value
@@ -284,7 +285,7 @@ class Settings:
     # -------------------------------------------------------------------------------------------------- copies, pickles
 
     def copy_into(self, copy: Settings) -> None:
-        """Copies the values, and the names of set settings, to another config of the same class."""
+        """Copies the values, and the names of the settings that were set, to another config of the same class."""
         copy.values.update({name: copy_value(value) for name, value in self.values.items()})
         copy.explicitly_set, copy.own_names = set(self.explicitly_set), set(self.own_names)
         copy.is_constructed, copy.is_frozen = self.is_constructed, self.is_frozen
@@ -308,7 +309,7 @@ class Settings:
 
 
 def _searchable(value: Any) -> Any:
-    """A model config with a search space as a dict, because tuners only look into dicts and lists."""
+    """Converts a model config with a search space to a dict, because tuners only look into dicts and lists."""
     if isinstance(value, DefaultModelConfig) and any(map(is_search_space, as_dict(value).values())):
         return given_settings(value)
     return value
@@ -363,7 +364,8 @@ def check_trusted(values: Mapping[str, Any], loader: ClassLoader) -> None:
     for setting in _all_names(values):
         if setting in NOT_IN_CHECKPOINTS:
             raise ValueError(
-                f"The checkpoint sets {setting}, which no saved checkpoint contains: it was changed. Do not use it."
+                f"The checkpoint sets {setting}, which is never saved in a checkpoint: its files were changed. Use an "
+                "unchanged checkpoint."
             )
     for kind, text, setting in texts_that_import(values):
         if not loader.allows_text(text):
@@ -392,7 +394,9 @@ def _all_names(value: Any) -> Iterator[Any]:
 
 
 def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields ``(kind, text, setting)`` for strings in settings, or in their JSON, that name something to import."""
+    """Yields ``(kind, text, setting)`` for strings in settings, or in their JSON, that name code to import, such as an
+    environment in ``"module:id"``.
+    """
     for items in _dicts_in(value):
         for name, item in items.items():
             # "env_id" is what gymnasium's wrappers for environments of older APIs call it.

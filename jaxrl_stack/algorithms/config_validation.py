@@ -100,7 +100,9 @@ def validate(config: AlgorithmConfig) -> None:
 
 
 def _validate_checkpoints(config: AlgorithmConfig) -> None:
-    """Refuses checkpoints without a folder, and limits without checkpoints."""
+    """Raises for settings that need checkpoints without a folder for them, and for limits on checkpoints if none are
+    written.
+    """
     for name in ("keep_best", "checkpoint_frequency"):
         value = getattr(config, name)
         if value and not config.results_dir:
@@ -140,7 +142,7 @@ def _check_values(config: AlgorithmConfig) -> None:
 
 
 def _validate_normalization(config: AlgorithmConfig) -> None:
-    """Raises for normalization settings of recorded data in algorithms that sample."""
+    """Raises if an algorithm that samples has settings for the normalization of recorded data."""
     asked = [name for name in ("normalize_observations", "normalize_rewards") if getattr(config, name)]
     if asked and config.is_online:
         config._value_error(
@@ -177,7 +179,7 @@ def _validate_output(config: AlgorithmConfig) -> None:
 
 
 def _validate_replayable_episodes(config: AlgorithmConfig) -> None:
-    """Refuses replayable episodes of environments that cannot be reset and stepped one by one in this process."""
+    """Raises for replayable episodes of environments that cannot be reset and stepped one by one in this process."""
     if not config.replayable_episodes or config.in_evaluation or not config.is_online or config.samples_on_device:
         return
     called = "env_runners(replayable_episodes=True)"
@@ -299,7 +301,7 @@ def _validate_several_agents(config: AlgorithmConfig) -> None:
 
 
 def _validate_opponents(config: AlgorithmConfig) -> None:
-    """Refuses snapshots as opponents where they are not supported."""
+    """Raises for snapshots of policies as opponents where they are not supported."""
     opponents = config.opponents
     if opponents is None:
         return
@@ -353,7 +355,7 @@ def _problem_with_override(config: AlgorithmConfig, key: str, value: Any) -> str
 
 
 def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> None:
-    """Raises if the specs of the policies' modules prevent training or acting, or if no spec is a policy's."""
+    """Raises if the module specs prevent training or acting, or if no spec belongs to a policy."""
     specs = config._given_specs()
     if specs and not ids & specs.keys():
         config._value_error(
@@ -577,7 +579,7 @@ def _validate_for_joined_processes(config: AlgorithmConfig) -> None:
 
 
 def validate_for_device(config: AlgorithmConfig) -> None:
-    """Checks settings for an environment inside of the compiled program."""
+    """Checks the settings of a config whose environment runs inside the compiled program."""
     if config.batch_mode != "truncate_episodes":
         config._value_error(
             f"env_runners(batch_mode={config.batch_mode!r}) needs a host environment, because JAX environments all "
@@ -622,7 +624,7 @@ def _note_without_effect(config: AlgorithmConfig, names: Iterable[str], reason: 
 
 
 def _validate_for_device_of_actors(config: AlgorithmConfig) -> None:
-    """Raises for settings that need environments in this process, if learner actors step them."""
+    """Raises for settings that need environments in this process, if learner actors step the environments."""
     where = f"with learners(num_learners={config.num_learners}), whose actors step {short(config.env)}"
     if config.disable_jit:
         config._value_error(

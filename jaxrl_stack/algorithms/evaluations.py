@@ -50,7 +50,7 @@ class EvaluationCounts:
 
 
 class Evaluations(abc.ABC):
-    """Evaluations of one kind: their schedule, runs and last results.
+    """Base class of the evaluations in environments and on recorded data: their schedule, runs and last results.
 
     Args:
         algorithm: Algorithm with the weights and the callbacks.
@@ -126,7 +126,7 @@ class Evaluations(abc.ABC):
         return self._concurrent
 
     def end_concurrent(self) -> bool:
-        """Takes over the results of the concurrent evaluation; False if there was none."""
+        """Stores the results of the concurrent evaluation as `last`; returns False if none ran."""
         if self._concurrent is None:
             return False
         concurrent, self._concurrent = self._concurrent, None
@@ -225,7 +225,9 @@ class OfflineEvaluations(Evaluations):
         return bool(self._algorithm.config.offline_evaluation_parallel_to_training)
 
     def start(self) -> None:
-        """Uses the algorithm's present driver and config from now on; creates runners if evaluations are configured."""
+        """Prepares evaluations with the algorithm's present driver and config; creates runners if evaluations are
+        configured.
+        """
         self._runs = OfflineEvaluation(self._algorithm.driver, self._algorithm.config, self._on_recreated)
         self._runs.start()
 

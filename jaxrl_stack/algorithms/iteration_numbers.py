@@ -1,4 +1,4 @@
-"""Metrics about sampling in an iteration's result, for one run and for members of a population."""
+"""Metrics about sampling in an iteration's result, for one run and for the members (runs) of a population."""
 
 from __future__ import annotations
 

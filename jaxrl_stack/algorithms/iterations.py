@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 class Counting(Protocol):
-    """Counters that iterations read from a `Driver`, or from a `PopulationDriver`, whose episodes are counted by
-    member.
+    """Interface to the counters that a training loop reads: of one run's `Driver`, or of a `PopulationDriver`, which
+    counts episodes per member.
     """
 
     @property

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ended(NamedTuple):
-    """Last iteration of a member, and the reason for its end.
+    """Last iteration of a population member, and the reason for its end.
 
     Attributes:
         iteration: The last iteration.
@@ -44,7 +44,7 @@ class Ended(NamedTuple):
 def note_diverged(
     ill: Sequence[int], members: Sequence[Member], diverged: dict[int, Ended], iteration: int, *, raises: bool
 ) -> None:
-    """Records the members that diverged in an iteration.
+    """Records which population members diverged (a value is not finite) in an iteration.
 
     Args:
         ill: Indices of the diverged members.
@@ -68,7 +68,7 @@ def note_diverged(
 
 
 def copy_ends(diverged: dict[int, Ended], sources: Sequence[int], targets: Sequence[int]) -> None:
-    """Copies the diverged state between members.
+    """Copies the records of diverged members when population members are copied over others.
 
     Args:
         diverged: Diverged members; changed in place.
@@ -90,7 +90,7 @@ def reason_to_stop(
     *,
     until_any: bool,
 ) -> StopReason | None:
-    """The reason why training ends, in words; None to continue.
+    """Reason in words why the population stops training; None to continue.
 
     Args:
         results: Results of an iteration.
@@ -159,18 +159,21 @@ def runs_of(
 
 
 def folders_of(members: Sequence[Member], directory: Path) -> list[Path]:
-    """Free folder for each member, named after the member, inside the population's folder."""
+    """Finds an unused folder for each population member, named after the member, inside the population's folder."""
     return [free_directory(folder_of(name, directory)) for name in distinct_names([str(member) for member in members])]
 
 
 def alone(config: AlgorithmConfig, results_dir: Path | None = None) -> AlgorithmConfig:
-    """Unfrozen copy of a member's config for a single algorithm, which writes to `results_dir` and uses no trackers."""
+    """Unfrozen copy of a population member's config for a single algorithm, which writes to `results_dir` and uses no
+    trackers.
+    """
     own = config.copy(copy_frozen=False)
     return own.reporting(**WITHOUT_FOLDER) if results_dir is None else own.reporting(results_dir=results_dir)
 
 
 def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> list[Run]:
-    """Reduces the settings of runs to ``env`` and `hue`, so that labels in figures distinguish runs by this setting.
+    """Reduces the settings of each run to `env` and the setting `hue`, so that labels in figures distinguish runs by
+    `hue`.
 
     Raises:
         ValueError: If members do not differ in it.
@@ -178,7 +181,8 @@ def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> l
     known = members[0].settings
     if hue not in known:
         raise ValueError(
-            f"plot(hue={hue!r}): must be a setting in which members differ: {', '.join(known) or 'none but seeds'}."
+            f"plot(hue={hue!r}): must be a setting that differs between the members of the population, one of: "
+            f"{', '.join(known) or 'none, because only the seeds differ'}."
         )
     pairs = zip(runs, members, strict=True)
     return [dataclasses.replace(run, settings={"env": run.settings["env"], hue: m.settings[hue]}) for run, m in pairs]
@@ -187,7 +191,7 @@ def told_apart_by(hue: str, runs: Sequence[Run], members: Sequence[Member]) -> l
 def sweep_of(
     runs: Sequence[Run], members: Sequence[Member], config: AlgorithmConfig, defaults: Mapping[str, Any]
 ) -> Sweep:
-    """Converts the members to a `Sweep`, as returned by `run_sweep`."""
+    """Converts the members of a population to a `Sweep`, as returned by `run_sweep`."""
     combinations = [dict(member.settings) for member in members]
     tried = [one for place, one in enumerate(combinations) if one not in combinations[:place]]
     return Sweep(

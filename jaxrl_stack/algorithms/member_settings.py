@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class MemberSettings:
-    """Settings and config of each member.
+    """Current settings and config of each population member.
 
     Args:
         base: The config that members have in common.
@@ -51,7 +51,9 @@ class MemberSettings:
         return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> list[str]:
-        """Copies settings, but not seeds, between members; returns the settings that changed for the first time."""
+        """Copies settings, but not seeds, between population members; returns the settings that changed for the first
+        time.
+        """
         new = self._track(dict.fromkeys(name for own in self._settings for name in own))
         before, configs = [dict(own) for own in self._settings], list(self.configs)
         for source, target in zip(sources, targets, strict=True):
@@ -64,7 +66,7 @@ class MemberSettings:
         return new
 
     def changed(self, member: int, settings: Mapping[str, Any], call: str) -> AlgorithmConfig:
-        """Returns a member's config with new settings, without applying them.
+        """Returns a population member's config with new settings, without applying them.
 
         Raises:
             ValueError: See `changed_config`; or there is no such number in ``env_config``.
@@ -74,8 +76,8 @@ class MemberSettings:
         for name, value in of_env.items():
             if name.removeprefix(ENV_CONFIG) not in config.env_config or not isinstance(value, int | float):
                 raise ValueError(
-                    f"{call}: {name}={short(value)}: must be a number, for one of the entries "
-                    f"{sorted(config.env_config)} of env_config."
+                    f"{call}: {name}={short(value)}: must set one of the entries {sorted(config.env_config)} of "
+                    f"env_config to a number."
                 )
         others = {name: value for name, value in settings.items() if name not in of_env}
         if others or not of_env:
@@ -89,7 +91,8 @@ class MemberSettings:
     def taken_over(
         self, stored: Mapping[str, Sequence[Any]], call: str
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
-        """Settings that members take over from a run that changed them, as arguments of `change`.
+        """Selects the settings that population members adopt from a single run whose settings were changed; returns
+        arguments for `change`.
 
         A member keeps a setting that it names, and one whose value differs from the run's first value.
 
@@ -104,8 +107,8 @@ class MemberSettings:
         if of_module is not None:
             module_id, _, name = of_module.rpartition("/")
             raise ValueError(
-                f"{call}(): the run changed {name} of module {module_id!r}, and members have no changed overrides. "
-                "Continue it as one algorithm: restore_from_path(path)."
+                f"{call}(): the run changed {name} only for module {module_id!r}, which a population does not support. "
+                "Continue the run as a single algorithm: restore_from_path(path)."
             )
         changes = {}
         for member, config in enumerate(self.configs):
@@ -119,7 +122,9 @@ class MemberSettings:
         return changes
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
-        """Applies settings with the configs from `changed`; returns the settings that changed for the first time."""
+        """Applies settings with the configs from `changed`; returns the names of settings that changed for the first
+        time.
+        """
         named = {
             member: {_name(config, name): value for name, value in settings.items()}
             for member, (settings, config) in changes.items()
@@ -135,21 +140,25 @@ class MemberSettings:
         return new
 
     def numbers(self, num_env_steps: int) -> dict[str, np.ndarray]:
-        """Values of each changed setting, float64 ``[M]``; of schedules the values after `num_env_steps`."""
+        """Returns ``{setting: float64 [M]}``, the value of each changed setting for all M members; of schedules the
+        value after `num_env_steps`.
+        """
         members = range(len(self.configs))
         return {name: _numbers([self.value(i, name) for i in members], num_env_steps) for name in self.first}
 
     def first_numbers(self, name: str) -> Callable[[int], np.ndarray]:
-        """``num_env_steps -> float64[M]``: initial values of a setting."""
+        """Returns a function ``num_env_steps -> float64[M]`` with each member's initial value of a setting."""
         return lambda num_env_steps: _numbers(self.first[name], num_env_steps)
 
     def changes_of(self, member: int) -> dict[str, list[Any]]:
-        """``{name: [first value, present value]}``, as in checkpoints of an `Algorithm`."""
+        """Changed settings of a member as in checkpoints of an `Algorithm`: ``{name: [first value, present
+        value]}``.
+        """
         names = [name for name in self.first if not _is_of_env(name)]
         return {name: [self.first[name][member], self.value(member, name)] for name in names}
 
     def get_state(self) -> dict[str, Any]:
-        """Current and first settings of each member, for checkpoints."""
+        """Current and first settings of each population member, for checkpoints."""
         return {"present": {str(i): dict(own) for i, own in enumerate(self._settings)}, "first": dict(self.first)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -161,14 +170,14 @@ class MemberSettings:
 
 
 class _Reported(Sequence[Mapping[str, Any]]):
-    """Configs as dicts. Few are read, and a dict takes a third of the time of a changed setting."""
+    """Sequence of the members' configs as dicts, each converted at its first access, because conversion is slow."""
 
     def __init__(self, configs: Sequence[AlgorithmConfig]):
         self._configs = configs
         self._made: dict[int, Mapping[str, Any]] = {}
 
     def forget(self, member: int) -> None:
-        """Deletes a member's cached dict; the next access creates it again."""
+        """Deletes a member's cached dict; the next access creates a new one."""
         self._made.pop(member, None)
 
     def __len__(self) -> int:

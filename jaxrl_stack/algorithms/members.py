@@ -1,4 +1,4 @@
-"""Members of a population (seeds with settings), and the checks that one compiled program can train them."""
+"""Members of a population (seeds with settings), and checks that one compiled program can train them together."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def search_space(config: AlgorithmConfig) -> dict[str, Any]:
 
 
 def why_not_together(config: AlgorithmConfig) -> str | None:
-    """Reason why one program cannot train members of this config, without a full stop; None if it can.
+    """Reason why one compiled program cannot train several runs of this config, without a full stop; None if it can.
 
     Args:
         config: A validated config.
@@ -116,7 +116,7 @@ def _overrides_host_hooks(learner_class: type[Learner]) -> bool:
 
 
 def differing_settings(config: AlgorithmConfig, other: AlgorithmConfig) -> list[str]:
-    """Settings whose values in both configs need different programs."""
+    """Names of settings whose values in the two configs need different compiled programs."""
     if _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
         return []
     return [
@@ -133,7 +133,9 @@ def differing_settings(config: AlgorithmConfig, other: AlgorithmConfig) -> list[
 
 
 def are_alike(config: AlgorithmConfig, other: AlgorithmConfig) -> bool:
-    """Whether one compiled program can train both configs as members, ignoring effects of ``env_config``."""
+    """Whether one compiled program can train both configs as members of a population, ignoring effects of
+    ``env_config``.
+    """
     own, others = config.env_config, other.env_config
     if not _with_env_of(other, config).differs_in_traced_settings_only(config, but_for=OWN_TO_EACH):
         return False
@@ -154,7 +156,7 @@ def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmCo
 def member_starts(
     configs: Sequence[AlgorithmConfig], first: AlgorithmConfig, template: Driver, names: Collection[str] | None = None
 ) -> list[MemberStart]:
-    """Initial states of members.
+    """Creates the initial states of population members.
 
     Args:
         configs: Frozen configs of the members.
@@ -168,7 +170,7 @@ def member_starts(
     """
     if not template.is_on_device:
         raise ValueError(
-            "Members of a population need recorded data on the devices, and this data is streamed. Set "
+            "A population needs its recorded data in device memory, but this data is streamed. Set "
             "offline_data(keep_resident=True) if it fits, or train one run after the other with run_seeds() or "
             "run_sweep()."
         )
@@ -186,8 +188,8 @@ def member_starts(
         differing = [n for n in of_first if any(not np.array_equal(of_first[n], own[n]) for _, own in known)]
         if names is not None and (more := set(differing) - set(names)):
             raise ValueError(
-                f"env_config changes {', '.join(sorted(more))} of the environment, but members of this population may "
-                f"differ only in {', '.join(names) or 'nothing'} of it. Build another population."
+                f"env_config changes the environment parameters {', '.join(sorted(more))}, but members of this "
+                f"population may differ only in: {', '.join(names) or 'none'}. Build another population."
             )
         differing = differing if names is None else list(names)
         leaves = [{name: own[name] for name in differing} for own in leaves]
@@ -231,8 +233,8 @@ def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig
 def listed_members(
     config: AlgorithmConfig, seeds: int | Iterable[int] | None, num_samples: int
 ) -> tuple[AlgorithmConfig, list[Member]]:
-    """Returns ``(config without search spaces, members)``, with one member for each combination of values and each
-    seed.
+    """Returns ``(config without search spaces, members)``, with one population member for each combination of values
+    and each seed.
 
     Raises:
         ValueError: If there are no seeds, or a search space is invalid.
@@ -268,7 +270,7 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
 
 
 def of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Validated, frozen config of a member on one device."""
+    """Validated, frozen copy of a population member's config with a learner on one device."""
     own = config.learners(num_cpus_per_learner=1)
     if own.num_gpus_per_learner > 1:
         own.learners(num_gpus_per_learner=1)
@@ -278,7 +280,7 @@ def of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
 
 
 def check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -> None:
-    """Raises ValueError for members that need different programs.
+    """Raises ValueError if population members need different compiled programs.
 
     Args:
         configs: Configs of the members.
@@ -297,7 +299,7 @@ def check_alike(configs: Sequence[AlgorithmConfig], members: Sequence[Member]) -
         if not are_alike(config, configs[0]):
             names = differing_settings(configs[0], config) or ["env_config"]
             raise ValueError(
-                f"One program cannot serve both {members[0]} and {member}: they differ in {', '.join(names)}, and "
+                f"One program cannot train both {members[0]} and {member}: they differ in {', '.join(names)}, but "
                 f"members may differ only in seeds, traced settings (lr, gamma, ...) and numbers of env_config. Use "
                 f"run_sweep(), which makes a population for each value of other settings."
             )

@@ -184,7 +184,7 @@ def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., st
 
 @contextlib.contextmanager
 def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None, filesystem: Any) -> Iterator[None]:
-    """Context manager that adds a checkpoint's additional policies, and removes them if the block raises.
+    """Context manager that adds a checkpoint's additional policies, and removes them if the ``with`` block raises.
 
     Args:
         algorithm: Algorithm that gets the policies.
@@ -266,7 +266,7 @@ def match_modules(
 
 @contextlib.contextmanager
 def ray_kept(driver: Driver) -> Iterator[None]:
-    """Context manager that prevents Ray's shutdown while an old driver is replaced by a new one."""
+    """Context manager that keeps Ray running while an old driver is stopped and a new one is built."""
     lease = start_ray_if_needed(driver.config) if driver.placement_group is not None else None
     try:
         yield
@@ -276,7 +276,7 @@ def ray_kept(driver: Driver) -> Iterator[None]:
 
 
 def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> RLModuleSpec:
-    """Adds the acting policies' spaces to a spec without spaces, if all policies have equal spaces."""
+    """Fills in missing spaces of a new module's spec, if all acting policies have equal spaces."""
     for i, name in enumerate(("observation_space", "action_space")):
         own = [pair[i] for pair in spaces.values()]
         if getattr(spec, name) is None:
@@ -295,7 +295,7 @@ def _specs_with(
     added: Mapping[str, RLModuleSpec],
     without: str | None = None,
 ) -> MultiRLModuleSpec:
-    """Specs of the config by module, with the added ones.
+    """Module specs of the config, by module, together with the added specs.
 
     Args:
         config: A config with the policies after the change.

@@ -15,7 +15,7 @@ from jaxrl_stack.utils.action_masks import OBSERVATIONS, mask_key_in
 
 
 def check_observation_key_settings(config: Any) -> None:
-    """Checks `policy_obs_key` and `value_obs_key` of a config, as far as no observation space is needed.
+    """Checks `policy_obs_key` and `value_obs_key` of a config, before the observation space is known.
 
     Args:
         config: The AlgorithmConfig; it uses the algorithm's default module.
@@ -67,7 +67,9 @@ def _selects_keys(settings: Mapping[str, Any]) -> bool:
 
 
 def _supported(config: Any, spec: RLModuleSpec) -> Collection[str]:
-    """Names of the observation key settings that a module class supports; both for a user's class."""
+    """Names of the observation key settings that a module class supports; a user's module class counts as supporting
+    both.
+    """
     if spec.module_class is not None:
         return getattr(spec.catalog_class, "observation_key_settings", OBSERVATION_KEYS)
     default = config.get_default_rl_module_spec()

@@ -14,7 +14,7 @@ SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
 
 
 def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> SpacesById | None:
-    """Spaces by id, extended by spaces of policies with agents in a multi-agent environment.
+    """Extends ``{id: spaces}`` by the spaces of policies that act for agents in a multi-agent environment.
 
     Args:
         config: The config.

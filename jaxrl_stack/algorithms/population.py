@@ -135,7 +135,7 @@ class Population(Checkpointable):
         self._begin(checked, configs)
 
     def _begin(self, members: tuple[Member, ...], configs: list[AlgorithmConfig]) -> None:
-        """Starts with no iterations."""
+        """Initializes members, settings, history and counters of the population before its first iteration."""
         self.members, self._settings = members, MemberSettings(self.config, members, configs)
         self._evaluation: PopulationEvaluation | None = None
         self._evaluated: dict[str, Any] | None = None
@@ -155,7 +155,7 @@ class Population(Checkpointable):
         self._begin_files()
 
     def _begin_files(self) -> None:
-        """Starts a new folder, which the first stored checkpoint creates."""
+        """Prepares a new folder, which is created with the first stored checkpoint."""
         self.directory: Path | None = None
         self._commands = CommandLog(is_kept=self.config.checkpoint_frequency is not None)
         self.stored_checkpoints = StoredCheckpoints(
@@ -285,7 +285,7 @@ class Population(Checkpointable):
         return result
 
     def _made_directory(self) -> Path:
-        """`directory`, which is created with ``run.json`` in it."""
+        """Returns `directory`; creates it, with ``run.json`` in it, at the first call."""
         if self.directory is None:
             self.directory = new_directory(Path(self.config.results_dir or "", "population"))
             devices = self.driver.devices
@@ -296,7 +296,7 @@ class Population(Checkpointable):
         return self.directory
 
     def _why_not(self, devices: Sequence[Any]) -> str | None:
-        """Reason why the iterations cannot be repeated, with the remedy; None if they can."""
+        """Reason why the population's iterations cannot be recomputed, with the remedy; None if they can."""
         if len(self) != self._num_built:
             return (
                 f"restart() trains {len(self)} members by a program for {self._num_built}. "
@@ -313,7 +313,7 @@ class Population(Checkpointable):
             self._num_training_steps = None
 
     def _replace_settings(self, settings: Mapping[str, Any]) -> None:
-        """Continues with other settings that do not change training, such as no files; checkpoints keep the present
+        """Replaces settings that do not affect training, such as the results folder; checkpoints still store the former
         ones.
         """
         self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
@@ -325,7 +325,9 @@ class Population(Checkpointable):
     """Settings of the recorded population that this one continues without, for its checkpoints."""
 
     def _numbers(self, iteration: Iteration) -> dict[str, Any]:
-        """Metrics of an iteration: nested dicts with arrays ``[M]``, and numbers that are equal for all members."""
+        """Metrics of an iteration: nested dicts with arrays ``[M]``, one value per member, and numbers that are equal
+        for all M members.
+        """
         driver, numbers = self.driver, {}
         merge_nested(numbers, self._empty)
         merge_nested(numbers, driver.results())
@@ -335,7 +337,9 @@ class Population(Checkpointable):
         return numbers
 
     def _result(self, numbers: dict[str, Any], iteration: Iteration) -> Result:
-        """Builds the result of an iteration, and adds it to `middle`."""
+        """Builds the result of an iteration, and adds its summary over members (IQM, best, worst) to the history
+        `middle`.
+        """
         members = MemberResults(numbers, len(self), self._settings.reported)
         together = population_numbers(members, self.driver.is_live)
         sampled = iteration.num_env_steps * self.driver.num_running
@@ -645,7 +649,7 @@ class Population(Checkpointable):
         self._change({int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()})
 
     def _change(self, changed: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> None:
-        """Applies new settings of members, with the configs that `MemberSettings.changed` returned."""
+        """Applies new settings of population members, with the configs that `MemberSettings.changed` returned."""
         template: Any = self._template.driver
         configs = [config for _, config in changed.values()]
         starts = member_starts(configs, self._first, template, self.driver.axes.env_params)
@@ -709,8 +713,8 @@ class Population(Checkpointable):
             )
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Updates history and evaluation after a change of settings; `new` lists settings that changed for the first
-        time.
+        """Updates history and evaluation after a change of settings; `new` contains the settings that changed for the
+        first time.
         """
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))
@@ -722,7 +726,7 @@ class Population(Checkpointable):
         return type(self._template).get_default_config()
 
     def check_names(self, criteria: StopCriteria) -> None:
-        """Checks paths of stop criteria before the first result; see `StopCriteria.check_names`."""
+        """Checks that the paths of stop criteria exist before the first result; see `StopCriteria.check_names`."""
         criteria.check_names(known_result(self.config, self._template.driver.module_ids))
 
     # ------------------------------------------------------------------------------------------------- checkpoints

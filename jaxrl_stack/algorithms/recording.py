@@ -23,7 +23,7 @@ def record(
     recorded, own_fps = algorithm.driver.record(algorithm.iteration, seed, episodes)
     if not recorded:
         raise ValueError(
-            f"record(): {short(algorithm.config.env_runner_cls)} calls no episode callbacks, which take the frames. "
+            f"record() takes frames in episode callbacks, but {short(algorithm.config.env_runner_cls)} calls none. "
             f"Call them in the env_runner_cls, or use algorithm.get_policy().record(path, env)."
         )
     return make_video(recorded, path, own_fps if fps is None else fps)

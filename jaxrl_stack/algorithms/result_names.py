@@ -1,4 +1,4 @@
-"""Names of the numbers in the results of a config."""
+"""Names of the metrics in the results of a config."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_M
 
 
 def _is_of_package(value: Any) -> bool:
-    """Whether a value is data, or code of this package."""
+    """Whether a value contains no user code: it is data, or code of this package."""
     if isinstance(value, Mapping):
         return all(_is_of_package(item) for item in value.values())
     if isinstance(value, list | tuple):

@@ -33,7 +33,8 @@ class ChangedConfig(NamedTuple):
 
 
 def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: str) -> ChangedConfig:
-    """Returns a config with changed traced settings; raises for settings that would need new programs or actors.
+    """Returns a config with changed traced settings; raises for settings whose change needs new compiled programs or
+    actors.
 
     Args:
         config: The present config.
@@ -138,7 +139,7 @@ def _num_points(setting: Setting, value: Any) -> int:
 
 
 def _note_overridden(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[str], call: str) -> None:
-    """Prints notices about modules whose overrides make a change ineffective."""
+    """Prints a notice for each module whose overrides of a setting make its change ineffective."""
     if OVERRIDES in names:
         return
     for mid, overrides in after.algorithm_config_overrides_per_module.items():
@@ -201,7 +202,7 @@ class SettingChanges:
         self.stored: Mapping[str, list[Any]] = {}
 
     def note(self, before: AlgorithmConfig, paths: Collection[str]) -> list[str]:
-        """Adds changes to the record.
+        """Adds changed settings to the record.
 
         Args:
             before: The config before the change.
@@ -223,7 +224,7 @@ class SettingChanges:
         return {path: [plain_number(first), plain_number(value_of(config, path))] for path, first in self.first.items()}
 
     def restored(self, config: AlgorithmConfig, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Restores the record of a checkpoint.
+        """Restores the record of changed settings from a checkpoint.
 
         A setting keeps its value if this algorithm was built with another value than the stored run.
 
@@ -244,7 +245,7 @@ class SettingChanges:
 
 
 def with_replaced_settings(config: AlgorithmConfig, settings: Mapping[str, Any]) -> AlgorithmConfig:
-    """Frozen copy of a config with other values of settings that do not change training, such as no files.
+    """Frozen copy of a config with new values of settings that do not affect training, such as the results folder.
 
     Args:
         config: The config.
@@ -265,7 +266,7 @@ def number_at(value: Any, num_env_steps: int) -> float:
 
 
 def plain_number(value: Any) -> Any:
-    """A number, or a schedule as lists of numbers."""
+    """Converts a number, or a schedule, to Python numbers in lists."""
     if isinstance(value, list | tuple):
         return [plain_number(own) for own in value]
     return int(value) if isinstance(value, int) else float(value)

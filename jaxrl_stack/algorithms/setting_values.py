@@ -14,7 +14,8 @@ _Array = (np.ndarray, jax.Array)
 
 
 class DefaultNumber(int):
-    """RLlib's default of a setting, marked because the unset setting has another effect in this package.
+    """RLlib's default for a setting, marked as unset: an unset setting has another effect in this package than this
+    number.
 
     It equals the number everywhere except in `same`, which distinguishes a config that explicitly set the number.
     """

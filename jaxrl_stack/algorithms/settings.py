@@ -183,7 +183,7 @@ class Declarations:
                 self.section_of[setting.name] = section.name
         for name, default in (defaults or {}).items():
             if name not in self.by_name:
-                raise ValueError(f"{owner}: default of an unknown setting {name!r}.")
+                raise ValueError(f"{owner} declares a default for the unknown setting {name!r}.")
             self.by_name[name] = dataclasses.replace(self.by_name[name], default=default)
         for name, check in (checks or {}).items():
             self.by_name[name] = dataclasses.replace(self.by_name[name], check=check)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def checked_state(module_id: str, module: RLModule, state: Any) -> Any:
-    """A given recurrent state of a module, as arrays.
+    """Checks a recurrent state that a user passes for a module, and converts it to arrays.
 
     Args:
         module_id: Id of the module.

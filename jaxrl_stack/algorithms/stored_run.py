@@ -49,8 +49,8 @@ class SavedCheckpoint:
 
 
 def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> AlgorithmConfig:
-    """Config for a run's checkpoint. If each agent has the same policy in all episodes, a table replaces the mapping
-    function.
+    """Config for a run's checkpoint. If each agent has the same policy in all episodes, a table replaces the policy
+    mapping function.
 
     Args:
         config: The config of a run.
@@ -67,7 +67,8 @@ def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> Algorithm
 
 
 def restored_checkpoint(path: Any, filesystem: Any) -> tuple[dict[str, Any], str | None]:
-    """The checkpoint that a run restores, for its commands: ``({"path", "checksum"}, why it cannot be repeated)``.
+    """Describes a restored checkpoint for the log of the run's commands: ``({"path", "checksum"}, reason why the
+    command cannot be repeated)``.
 
     Args:
         path, filesystem: See `Checkpointable.restore_from_path`.
@@ -81,7 +82,7 @@ def restored_checkpoint(path: Any, filesystem: Any) -> tuple[dict[str, Any], str
 
 
 def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -> ValueError:
-    """Error for a checkpoint whose config fails to build an algorithm."""
+    """Creates the error for a checkpoint whose config fails to build an algorithm."""
     remedy = ""
     if isinstance(error, UnknownEnvironmentError):
         remedy = f"\nRegister it first, register_env({config.env!r}, ...), or pass one: from_checkpoint(path, env=...)."
@@ -93,7 +94,7 @@ def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -
 def check_code(
     stored: Stored, loader: ClassLoader, algo_class: type, config: AlgorithmConfig | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raises a single error that lists all code that a checkpoint needs from the caller.
+    """Raises a single error that lists all code which the caller must allow for loading a checkpoint.
 
     Args:
         stored: The checkpoint.
@@ -125,7 +126,7 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds the code of modules that are not policies of the config: their own stored descriptions build them."""
+    """Adds the code of stored modules that are not policies of the config; their own stored descriptions build them."""
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
     modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
@@ -135,13 +136,13 @@ def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) 
 
 
 def _names(node: Any) -> Collection[str]:
-    """Names in a stored setting, as JSON or as a value; [] if it is damaged."""
+    """Names in a stored setting, which is JSON or a value; [] if the setting is damaged."""
     names = node["value"] if isinstance(node, dict) and KIND in node else node
     return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
 
 
 def _settings_left_out(left_out: Mapping[str, str]) -> dict[str, str]:
-    """Settings that contain code and are not stored, ``{setting: description}``."""
+    """Settings that a checkpoint does not store because they contain code, ``{setting: description}``."""
     return {where.partition("config/")[2].partition("/")[0]: text for where, text in left_out.items()}
 
 
@@ -167,7 +168,8 @@ def stored_config(
     node = component.ctor["kwargs"].get("config")
     if not isinstance(node, dict) or not isinstance(node.get("value"), dict) or node.get(KIND) != "plain":
         raise ValueError(
-            f"{what} is not an Algorithm's: it has no config. Pass the folder that Algorithm.save_to_path() wrote."
+            f"{what} is not the checkpoint of an Algorithm: it has no config. Pass the folder that "
+            f"Algorithm.save_to_path() wrote."
         )
     config_class = loader.load(node.get("class"), what=what, base=AlgorithmConfig)
     left_out = _settings_left_out(component.left_out)
@@ -203,7 +205,7 @@ def stored_settings(stored: Stored, loader: ClassLoader, names: Sequence[str]) -
 
 
 def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, Any]) -> RLModuleSpec:
-    """Reads the spec of a stored module.
+    """Reads the spec of a module from its checkpoint.
 
     Args:
         stored: Checkpoint of the module.

@@ -1,4 +1,4 @@
-"""Games between trained policies, each pair of players on both seats: `run_tournament`."""
+"""Games between trained policies, each pair of players in both seats: `run_tournament`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_tournament(
     seed: int = 0,
     explore: bool = True,
 ) -> GameResults:
-    """Plays games between all pairs of players, half of them on each seat.
+    """Plays games between all pairs of players; in half of them, the players have swapped seats.
 
     ::
 
@@ -89,7 +89,10 @@ def run_tournament(
         found = own if found is None else found
     if env is None:
         if found is None:
-            raise ValueError(f"{_WHERE}(env=None): no player is an algorithm. Pass env='pgx_multi/connect_four'.")
+            raise ValueError(
+                f"{_WHERE}(env=None): no player is an algorithm, whose config would name the environment. Pass "
+                "env='pgx_multi/connect_four'."
+            )
         env, env_config = found[0], found[1] if env_config is None else env_config
     table = GameTable(_game(env, env_config), games, max_steps, explore)
     for name, policy in loaded.items():
@@ -105,7 +108,8 @@ def run_tournament(
 
 
 def _loaded(name: str, player: Player) -> tuple[Policy | None, tuple[Any, Mapping[str, Any]] | None]:
-    """``(policy, (env, env_config) of its algorithm)``; None for the random player, and where no algorithm is known.
+    """Loads a player: ``(policy, (env, env_config) of its algorithm)``. The policy is None for the random player, the
+    environment if no algorithm is known.
 
     Raises:
         ValueError: If there is no single module to play with.
@@ -131,7 +135,7 @@ def is_policy(path: str | os.PathLike[str]) -> bool:
 
 
 def policy_of(name: str, algorithm: Algorithm) -> Policy:
-    """Policy of the only module that is trained.
+    """Returns the policy of the only module that is trained.
 
     Raises:
         ValueError: If several are trained, or it is not known which ones; the message names the player `name`.
@@ -148,7 +152,7 @@ def policy_of(name: str, algorithm: Algorithm) -> Policy:
 
 
 def _game(env: Any, env_config: Mapping[str, Any] | None) -> MultiAgentJaxEnv:
-    """The environment.
+    """Creates the environment of a tournament.
 
     Raises:
         ValueError: If it is no JAX environment of two agents with equal spaces.
@@ -162,8 +166,8 @@ def _game(env: Any, env_config: Mapping[str, Any] | None) -> MultiAgentJaxEnv:
     for what, of_agents in (("observation", made.observation_spaces), ("action", made.action_spaces)):
         if of_agents[first] != of_agents[second]:
             raise ValueError(
-                f"{_WHERE}(env={env!r}): the {what} spaces of {first!r} and {second!r} differ, so that players cannot "
-                "change seats."
+                f"{_WHERE}(env={env!r}): the {what} spaces of {first!r} and {second!r} differ, so that policies cannot "
+                "swap seats. Use an environment whose agents have equal spaces."
             )
     return made
 
@@ -185,7 +189,7 @@ class GameTable:
     explore: bool
 
     def check(self, name: str, policy: Policy | None) -> None:
-        """Refuses a policy with other spaces than the game's.
+        """Raises if a policy has other spaces than the game.
 
         Raises:
             ValueError: Names the player.
@@ -194,7 +198,7 @@ class GameTable:
         expected = self.env.observation_spaces[first], self.env.action_spaces[first]
         if policy is not None and (policy.observation_space, policy.action_space) != expected:
             raise ValueError(
-                f"{_WHERE}: player {name!r} acts on {policy.observation_space} with {policy.action_space}, and "
+                f"{_WHERE}: player {name!r} has the spaces {policy.observation_space} and {policy.action_space}, but "
                 f"{self.env.name} has {expected[0]} and {expected[1]}. Choose a policy that was trained on it."
             )
 
@@ -230,7 +234,9 @@ class GameTable:
         seats = [_Seat(first, self, keys["first"]), _Seat(second, self, keys["second"])]
 
         def exchanged(pair: Sequence[Any]) -> list[Any]:
-            """Values by player of values by agent ``[B, ...]``, or by agent of those by player."""
+            """Reorders values ``[B, ...]`` from agents to players, or from players to agents, because players swap
+            seats in some games.
+            """
             one, other = pair
             return [where_rows(swapped, other, one), where_rows(swapped, one, other)]
 
@@ -256,7 +262,7 @@ class GameTable:
 
 
 class _Seat:
-    """A player in ``B`` running games: the state of its policy, which only advances in games in which it acts."""
+    """Player in ``B`` parallel games. The state of its policy only advances in games in which the player acts."""
 
     def __init__(self, policy: Policy | None, table: GameTable, key: jax.Array):
         env, self._policy, self._table, self._key = table.env, policy, table, key
@@ -268,7 +274,9 @@ class _Seat:
         self._last: Any = None
 
     def act(self, obs: Any, acts: jax.Array, number: int) -> Any:
-        """Actions ``[B, ...]``: any legal or earlier action in games in which the player waits."""
+        """Computes actions ``[B, ...]`` for all games; games in which the player waits get any legal or earlier
+        action.
+        """
         key = jax.random.fold_in(self._key, number)
         if self._policy is None:
             return self._drawn(obs, key)
@@ -298,7 +306,7 @@ class _Seat:
 
 
 def names_of_paths(paths: list[str]) -> dict[str, str]:
-    """Short different names of checkpoints: the parts of their paths in which they differ.
+    """Derives short, different names of checkpoints: the parts of their paths in which they differ.
 
     Args:
         paths: Checkpoints or ``"random"``.
@@ -311,4 +319,4 @@ def names_of_paths(paths: list[str]) -> dict[str, str]:
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(paths):
             return dict(zip(names, paths, strict=True))
-    raise ValueError(f"{paths}: a player is named twice.")
+    raise ValueError(f"{paths}: two players have the same path. Leave one of them out.")

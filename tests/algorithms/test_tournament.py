@@ -103,7 +103,7 @@ def test_names_are_the_differing_ends_of_paths():
         "b/checkpoint_000001",
         "random",
     ]
-    with pytest.raises(ValueError, match="named twice"):
+    with pytest.raises(ValueError, match="two players have the same path"):
         names_of_paths(["runs/a", "runs/a"])
 
 

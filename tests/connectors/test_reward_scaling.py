@@ -215,5 +215,5 @@ def test_what_does_not_fit_is_refused_with_what_does():
     with pytest.raises(ValueError, match=r"clip_rewards=True.*\['NormalizeRewards'\].*clip_by_value"):
         ppo(CounterEnv).environment(clip_rewards=True).build_algo()
     dqn = DQNConfig().environment(CounterEnv).learners(learner_connector=lambda *spaces: NormalizeRewards())
-    with pytest.raises(ValueError, match=r"\['NormalizeRewards'\].*DQN learns from random rows.*ScaleRewards.*PPO"):
+    with pytest.raises(ValueError, match=r"\['NormalizeRewards'\].*DQN learns from random steps.*ScaleRewards.*PPO"):
         dqn.build_algo()

@@ -76,7 +76,9 @@ class DefaultCQLRLModule(DefaultSACRLModule):
         return out | ({Q_TWIN_REPEAT: values[QF_TWIN_PREDS]} if self.twin_q else {})
 
     def _repeated_actions(self, out: dict[str, Any]) -> tuple[jax.Array, jax.Array]:
-        """`ACTIONS_REPEAT` and `LOGPS_REPEAT`, without gradients."""
+        """Draws actions and their log-probabilities for the columns `ACTIONS_REPEAT` and `LOGPS_REPEAT`, without
+        gradients.
+        """
         dist_cls = self.get_train_action_dist_cls()
 
         def drawn(inputs: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -186,7 +186,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._qf_forward_helper(batch, self._target_encoder, heads, noise)
 
     def compute_advantage_distribution(self, batch: Any) -> dict[str, Any]:
-        """Distributions in the outputs of the head `af`.
+        """Converts outputs of the head `af` to categorical distributions of the return (C51), one per action.
 
         Args:
             batch: Float `[..., A * K]`.
@@ -237,7 +237,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     @staticmethod
     def _with_noise(function: Any, inputs: Any, noise: jax.Array | None) -> Any:
-        """``function(inputs)``, with the argument `noise` for noisy networks only."""
+        """Returns ``function(inputs)``; for noisy networks ``function(inputs, noise=noise)``."""
         return function(inputs) if noise is None else function(inputs, noise=noise)
 
 

@@ -124,14 +124,16 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         return means[QF_LOSS_KEY]
 
     def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of `q_learning.n_step_targets` for the discount after n steps, with the environment's discounts."""
+        """Arguments of `q_learning.n_step_targets` that set the discount after n steps, from ``gamma`` or the
+        environment's discounts.
+        """
         if Columns.DISCOUNT not in batch:
             return {"n_step": batch["n_step"], "gamma": config.gamma}
         if Columns.N_STEP_DISCOUNT not in batch:
             raise ValueError(
-                f"{type(self).__name__} reads the column {Columns.DISCOUNT!r}, and only the replay on the device, of "
-                f"single steps, multiplies it over n steps. Use a JAX environment and a module without a recurrent "
-                f"state, or leave the column out of columns_from_acting."
+                f"{type(self).__name__} needs the column {Columns.DISCOUNT!r} multiplied over n steps, which only the "
+                f"replay buffer of single steps on the device does. Use a JAX environment and a module without a "
+                f"recurrent state, or leave the column out of columns_from_acting."
             )
         gamma = config.gamma ** batch["n_step"] * batch[Columns.N_STEP_DISCOUNT]
         return {"n_step": 1, "gamma": gamma[..., None] if config.num_atoms > 1 else gamma}

@@ -143,11 +143,11 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self._act(batch, choose, draws=True)
 
     def _latent(self, state: dict[str, Any]) -> Latent:
-        """The model's part of a recurrent state ``[B, ...]``."""
+        """Latent state of the world model in a recurrent state ``[B, ...]``."""
         return Latent(state["h"], jax.nn.one_hot(state["z"], self.size.num_classes))
 
     def state_before(self, state: dict[str, Any]) -> tuple[Latent, jax.Array, jax.Array]:
-        """A recurrent state ``[B, ...]`` as argument of `WorldModel.observe`."""
+        """Converts a recurrent state ``[B, ...]`` to the argument `before` of `WorldModel.observe`."""
         return self._latent(state), state["a"], state["fresh"]
 
     def actions_for_model(self, actions: jax.Array) -> jax.Array:
@@ -180,8 +180,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """States of the world model for windows of consecutive items ``[B, T, ...]``. Windows continue from the states
-        in ``STATE_IN`` ``[B, ...]`` if given; states marked as fresh are replaced by an episode's initial state.
+        """Computes latent states of the world model for windows of consecutive steps ``[B, T, ...]``. Windows continue
+        from the states in ``STATE_IN`` ``[B, ...]`` if given; states marked as fresh are replaced by an episode's
+        initial state.
         """
         actions = self.actions_for_model(batch[Columns.ACTIONS])
         normalised = self.world_model.normalised(batch[Columns.OBS])

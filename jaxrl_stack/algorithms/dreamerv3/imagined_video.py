@@ -27,7 +27,7 @@ _PANEL, _BAR, _GAP = 192, 6, 4
 
 
 class Comparison(NamedTuple):
-    """Windows of replay, and the model's continuation of their beginnings.
+    """Windows from the replay buffer, and the world model's predictions of their observations and rewards.
 
     Attributes:
         observed: ``{part of observations: [N, T, ...]}``, the module's inputs; the part of a space without parts is
@@ -52,7 +52,7 @@ class Comparison(NamedTuple):
 
 
 def compare(module: DreamerV3RLModule, columns: Mapping[str, Any], given: int) -> Comparison:
-    """Imagines the continuation of windows, with the most likely actions and states.
+    """Predicts the rest of windows from their first steps and all recorded actions, with the most likely latent states.
 
     Args:
         module: The module.
@@ -108,8 +108,9 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
     length = int(lengths[chosen].min())
     if length < least:
         raise ValueError(
-            f"imagine_video() needs {least} steps of one episode in each of {number} windows, but replay has {length}. "
-            f"Lower `given`, show fewer windows, or train until episodes are longer."
+            f"imagine_video() needs {least} steps of one episode in each of {number} windows, but the replay buffer "
+            f"has {number} windows of at most {length}. Lower `given`, show fewer windows, or train until episodes are "
+            f"longer."
         )
 
     def of(name: str, x: Any) -> Any:

@@ -121,7 +121,7 @@ class GRU(nnx.Module):
         return update * jnp.tanh(jax.nn.sigmoid(reset) * candidate) + (1.0 - update) * h
 
     def _gates(self, h: jax.Array, x: jax.Array) -> jax.Array:
-        """``W [h, x]``, all resets first, then candidates, then updates."""
+        """Computes ``W [h, x]``: the inputs of all reset gates, then of all candidates, then of all update gates."""
         if self.num_blocks == 1:
             return self.linear(jnp.concatenate([h, x], axis=-1))
         own = h.reshape(*h.shape[:-1], self.num_blocks, -1)

@@ -1,4 +1,4 @@
-"""DreamerV3's training step: sample into a replay, then update on windows of consecutive items."""
+"""DreamerV3's training step: sample into a replay buffer, then update on windows of consecutive steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WindowsStep(OffPolicyStep):
-    """Samples one round into a replay buffer, then makes as many gradient steps on windows of consecutive items as the
+    """Samples one round into a replay buffer, then makes as many gradient steps on windows of consecutive steps as the
     training ratio requires.
     """
 
@@ -50,8 +50,8 @@ class WindowsStep(OffPolicyStep):
         return Plan.of(self, [self._samples])
 
     def _form_of(self, module: RLModule) -> Windows:
-        """Form of drawn windows, which start from the module's initial state or from stored latents
-        (`replay_latents`).
+        """Describes the windows to draw from the replay buffer: they start from the module's initial state, or from
+        stored latents (`replay_latents`).
         """
         config, is_stored = self.config, bool(self.config.replay_latents)
         remedy = "replay_latents=False keeps none of the model's states in the buffer."
@@ -81,7 +81,7 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates, at most `num_updates`, that bring the ratio of replayed items to sampled env steps closer
+        """Number of updates, at most `num_updates`, that bring the ratio of replayed steps to sampled env steps closer
         to `training_ratio`. Both counts are lifetime counters, stored in checkpoints. int32 array on the device.
         """
         due = self._due_after(place.num_env_steps(state))

@@ -41,8 +41,8 @@ class Latent(NamedTuple):
         return jnp.concatenate([self.h, self.z.reshape(*self.z.shape[:-2], -1)], axis=-1)
 
     def stored(self) -> dict[str, jax.Array]:
-        """Form of the latent state in recurrent states and replay: h, and the class indices of z's variables, uint8
-        ``[..., Z]``.
+        """Compact form of the latent state for recurrent states and the replay buffer: h, and the class indices of z's
+        variables, uint8 ``[..., Z]``.
         """
         return {"h": self.h, "z": jnp.argmax(self.z, axis=-1).astype(jnp.uint8)}
 

@@ -35,7 +35,7 @@ _READ_BY_VTRACE = (Columns.OBS, Columns.FINAL_OBS, Columns.REWARDS, Columns.TERM
 
 
 def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Array:
-    """Values of the observations after the last rows of columns ``[L, N, ...]``, float32 ``[N]``.
+    """Bootstrap values of chunks ``[L, N, ...]``: values of the observations after their last steps, float32 ``[N]``.
 
     Args:
         module: A module with a recurrent state.
@@ -56,7 +56,8 @@ def _bound(threshold: Any) -> Any:
 
 
 class VTraceLearner(Learner):
-    """Base of learners with V-trace: values, targets and advantages of the chunks of a minibatch.
+    """Base of learners with V-trace: computes values, targets and advantages of the chunks (consecutive steps) of a
+    minibatch.
 
     They are computed with the current parameters in every minibatch, which consists of whole chunks: T steps of a
     column of the block, or ``max_seq_len`` steps for a module with a recurrent state.
@@ -76,7 +77,7 @@ class VTraceLearner(Learner):
         return [ValueFunctionAPI]
 
     def compute_values(self, module_id: str, batch: dict[str, Any], fwd_out: dict[str, Any]) -> jax.Array:
-        """Values of the steps of chunks, with gradients: float32 ``[N, L]``.
+        """Computes state values of the steps of chunks, with gradients: float32 ``[N, L]``.
 
         Args:
             module_id: Module with the value function.
@@ -93,7 +94,8 @@ class VTraceLearner(Learner):
         return values.astype(jnp.float32).reshape(batch[Columns.LOSS_MASK].shape)
 
     def columns_to_forward(self, module_id: str, batch: dict[str, Any]) -> dict[str, Any]:
-        """Chunks as inputs of a module's forward passes: rows ``[N * L, ...]`` without a recurrent state.
+        """Converts chunks to inputs of a module's forward passes: ``[N * L, ...]`` for modules without a recurrent
+        state.
 
         Args:
             module_id: The module.
@@ -116,7 +118,8 @@ class VTraceLearner(Learner):
         log_rhos: jax.Array,
         state_out: Any = None,
     ) -> VTrace:
-        """V-trace of chunks, with bootstrap values of the current parameters: ``[N, L]``, without gradients.
+        """Computes V-trace targets and advantages of chunks ``[N, L]``, with bootstrap values of the current
+        parameters, without gradients.
 
         Args:
             module_id: Module with the value function.

@@ -105,8 +105,8 @@ class MARWILLearner(Learner):
     def _weights_and_vf_loss(
         self, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> tuple[jax.Array, jax.Array]:
-        """Weights of the rows ``[N]``, without gradients, and half the mean squared advantage, with the gradient of the
-        value function.
+        """Loss weights of the batch rows ``[N]``, without gradients, and half the mean squared advantage, with the
+        gradient of the value function.
         """
         # build() accepts no other module.
         module = cast("ValueFunctionAPI", self.module[module_id])

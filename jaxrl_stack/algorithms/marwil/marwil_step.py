@@ -28,7 +28,8 @@ STEPS_PER_COLUMN = 1024
 
 
 class MARWILStep(OfflineStep):
-    """Training step with value targets by GAE, computed at the start of every pass with the present value function.
+    """Training step with value targets by GAE, computed with the present value function at the start of every pass over
+    the data.
 
     At the end of a cut or truncated piece of an episode, the value of its last observation is the bootstrap value.
     """
@@ -59,7 +60,7 @@ class MARWILStep(OfflineStep):
 
 
 def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """Values of observations ``[R, ...]``, float32 ``[R]``."""
+    """Computes values of observations ``[R, ...]``, float32 ``[R]``."""
     definition, *state = ModuleDefinition.of(module)
 
     def some(rows: Any) -> jax.Array:
@@ -77,7 +78,8 @@ def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
 
 
 def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """`_values_of_rows` for a recurrent module, whose state is reset at the start of every piece of an episode.
+    """Computes values like `_values_of_rows`, for a recurrent module; its state is reset at the start of every recorded
+    part of an episode.
 
     Rows are processed in columns of `STEPS_PER_COLUMN` steps. The few pieces that continue in the next column are also
     reset there.

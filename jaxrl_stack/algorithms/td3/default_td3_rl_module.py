@@ -48,7 +48,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
         return [*super().get_target_network_pairs(), *policy]
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Names of everything except the policy and the stream of exploration."""
+        """Attributes that acting does not need: SAC's, and the target networks of the policy."""
         return [*super().get_non_inference_attributes(), "target_pi_encoder", "target_pi"]
 
     # ------------------------------------------------------------------------------------------------------ acting

@@ -101,7 +101,8 @@ class TD3Config(OffPolicyConfig):
         return TD3Learner if self.bc_alpha is None else TD3BCLearner
 
     def traced_values(self) -> dict[str, Any]:
-        """Traced settings as arguments of a compiled program; with `bc_alpha` no action is uniformly random.
+        """Values of the traced settings, which compiled programs take as arguments; with `bc_alpha` no action is
+        uniformly random.
 
         TD3+BC samples nothing at the start of training, and its steps are recorded rows.
         """
@@ -111,7 +112,9 @@ class TD3Config(OffPolicyConfig):
         return values
 
     def static_value(self, name: str) -> float | None:
-        """The constant value of a traced setting in ``_static_settings``, else None; see `traced_values`."""
+        """Value of a traced setting that ``_static_settings`` makes a constant of the compiled programs, else None; see
+        `traced_values`.
+        """
         value = super().static_value(name)
         return 0 if name == "random_timesteps" and value is not None and self.bc_alpha is not None else value
 
@@ -156,11 +159,11 @@ class TD3Config(OffPolicyConfig):
 
 
 class TD3Step(OffPolicyStep):
-    """Training step of TD3: replay, or recorded transitions with `bc_alpha`."""
+    """Training step of TD3: updates from a replay buffer, or with `bc_alpha` from recorded transitions."""
 
     @classmethod
     def for_config(cls, config: AlgorithmConfig) -> type[TrainingStep]:
-        """This class; with `bc_alpha` the step of recorded transitions."""
+        """Returns this class; with `bc_alpha` the training step on recorded transitions."""
         settings: Any = config
         return cls if settings.bc_alpha is None else OfflineTransitions.for_config(config)
 
