@@ -1,4 +1,4 @@
-"""Meanings of the names in a script."""
+"""Resolves the names in a script to full names, such as ``nn`` to ``torch.nn``."""
 
 from __future__ import annotations
 

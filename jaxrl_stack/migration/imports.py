@@ -94,7 +94,9 @@ def _is_of_old_stack(module: str, name: str) -> bool:
 
 
 def _is_used(source: SourceCode, alias: ast.alias) -> bool:
-    """Whether a script uses an imported name outside of branches, so that None cannot stand in for it."""
+    """Whether a script uses an imported name outside of if and try statements; if so, the missing name cannot be
+    replaced by None.
+    """
     name = alias.asname or alias.name
     uses = (node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == name)
     return any(not _is_in_branch(source, use) for use in uses)
@@ -109,7 +111,9 @@ def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
 
 
 def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
-    """Reasons, ``{name: reason}``, for names that can be imported but not used, and for used names of the old stack."""
+    """Reasons, ``{name: reason}``, for imported names that raise an error when they are used, and for used names of
+    RLlib's old API stack.
+    """
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]
     used = {alias.asname or alias.name: _OLD_STACK_USED for alias in old if _is_used(source, alias)}

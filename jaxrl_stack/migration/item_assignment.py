@@ -44,7 +44,7 @@ class ItemAssignments:
                 self._augmented(node, node.target)
 
     def _augmented(self, statement: ast.AugAssign, target: ast.Name | ast.Attribute) -> None:
-        """``a += 1`` changes the tensor in PyTorch, but creates another array in JAX."""
+        """Adds a to-do comment for ``a += 1``, which changes the tensor in PyTorch but creates another array in JAX."""
         if self.tensors.may_be_tensor(target) and not self._has_one_name(target):
             code = self.source.code_of(target)
             self.source.to_do(

@@ -1,4 +1,4 @@
-"""Equivalents of RLlib's names: the table in ``names.json``, a rule for PyTorch names, and checks of imports."""
+"""Replacements of RLlib's names: the table in ``names.json``, a rule for PyTorch names, and checks of imports."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Target(NamedTuple):
 
 @functools.cache
 def table(section: str) -> dict[str, str]:
-    """A section of ``names.json``: RLlib's name → name here."""
+    """Reads a section of ``names.json``: RLlib's name → name in this package."""
     text = importlib.resources.files(__name__.rpartition(".")[0]).joinpath("names.json").read_text(encoding="utf-8")
     return json.loads(text)[section]
 
 
 def is_rllibs(full: str) -> bool:
-    """Whether a full name is in RLlib, or in another module of Ray with an equivalent here."""
+    """Whether a full name is in RLlib, or in another module of Ray for which this package has a replacement."""
     return any(full == module or full.startswith(f"{module}.") for module in table("modules"))
 
 
 @functools.cache
 def module_here(module: str) -> str:
-    """Path here of a module of RLlib, whether it exists or not."""
+    """Path in this package that corresponds to a module of RLlib, whether it exists or not."""
     known = [name for name in table("modules") if module == name or module.startswith(f"{name}.")]
     longest = max(known, key=len)
     return table("modules")[longest] + module.removeprefix(longest)
@@ -84,7 +84,7 @@ def _without_torch(name: str) -> str:
 
 @functools.cache
 def why_not(module: str, name: str = "") -> str:
-    """Reason why a module of this package, or a name in it, cannot be imported or used; "" if it can.
+    """Reason why a module or name of this package cannot be imported or used; "" if it can.
 
     Args:
         module: A module of this package.
@@ -105,7 +105,7 @@ def _can_be_imported(module: str, name: str) -> bool:
 
 
 def _comes_later(module: str, name: str) -> str:
-    """Message of an unsupported name when it is used; empty for other names.
+    """Message that an unsupported name raises when it is used; empty for other names.
 
     Raises:
         ImportError: If the module or name does not exist.

@@ -71,7 +71,9 @@ def _is_local_mode(target: ast.AST) -> bool:
 
 
 def _is_config(node: ast.expr) -> bool:
-    """Whether an expression ends in a section of a config, or has a config's name."""
+    """Whether an expression looks like an AlgorithmConfig: a call of a config method, or a name that ends in
+    "config".
+    """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in SECTIONS
     name = node.func if isinstance(node, ast.Call) else node
@@ -114,7 +116,7 @@ def _setting(source: SourceCode, section: str, call: ast.Call, keyword: ast.keyw
 
 
 def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> None:
-    """Rewrites ``train_batch_size``, the rows of all learners, to ``train_batch_size_per_learner``: divides it by the
+    """Rewrites ``train_batch_size``, the total of all learners, to ``train_batch_size_per_learner``: divides it by the
     number of learners, or adds a to-do comment if that number is unclear.
     """
     numbers = _numbers_of_learners(source, call)
@@ -144,14 +146,14 @@ def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> Non
 
 
 def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
-    """Rewrites reads of ``config.train_batch_size`` in scripts that set the rows of all learners."""
+    """Rewrites reads of ``config.train_batch_size`` in scripts that set it, to ``config.total_train_batch_size``."""
     is_set = any(isinstance(other, ast.keyword) and other.arg == "train_batch_size" for other in ast.walk(source.tree))
     if is_set and getattr(node.value, "attr", getattr(node.value, "id", "")).lower().endswith("config"):
         source.rename_attribute(node, "total_train_batch_size")
 
 
 def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.expr, bool]]:
-    """Values of ``num_learners`` for a call, each with whether it is in the same statement.
+    """Expressions for ``num_learners`` that apply to a call, each with a flag: whether it is in the same statement.
 
     A chain of calls on a config uses its own value; otherwise the values of the whole script count.
     """
@@ -170,7 +172,9 @@ def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.e
 
 
 def _framework_of_model(source: SourceCode, node: ast.Call) -> None:
-    """Rewrites ``encoder_config.build(framework="torch")``: models are built with random streams here."""
+    """Adds a to-do comment to ``encoder_config.build(framework="torch")``, because models of this package are built
+    with random streams.
+    """
     names = {keyword.arg for keyword in node.keywords}
     values = [getattr(arg, "value", getattr(arg, "id", "")) for arg in node.args[:1]]
     if "rngs" not in names and ("framework" in names or values in (["torch"], ["tf2"], ["framework"])):
@@ -183,8 +187,8 @@ def _framework_of_model(source: SourceCode, node: ast.Call) -> None:
 
 
 def _builder(source: SourceCode, node: ast.FunctionDef) -> None:
-    """Rewrites a method of a catalog or model config that takes a framework, such as ``build_encoder(self,
-    framework)``.
+    """Adds a to-do comment to a method of a catalog or model config that takes a framework, such as
+    ``build_encoder(self, framework)``.
     """
     names = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
     if node.name.startswith("build") and "framework" in names and "rngs" not in names:

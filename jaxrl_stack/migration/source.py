@@ -30,7 +30,7 @@ class Edit(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Place in a script that needs a to-do comment.
+    """Lines of a script that need a to-do comment.
 
     Attributes:
         line: First line in the original script, from 1.
@@ -109,18 +109,18 @@ class SourceCode:
         return self._tokens[bisect.bisect_left(self._tokens, position, key=lambda token: token.start)]
 
     def dot_of(self, node: ast.Attribute) -> int:
-        """Byte of an attribute's dot, after parentheses around the value, line ends and comments."""
+        """Position of the dot before an attribute's name; skips parentheses, line ends and comments after the value."""
         return self.before(self.end(node) - len(node.attr)).start
 
     def arguments_start(self, node: ast.Call) -> int:
-        """Byte after the parenthesis that opens a call."""
+        """Position after the parenthesis that opens the arguments of a call."""
         token = self.after(self.end(node.func))
         while token.text == ")":  # closes around the function
             token = self.after(token.end)
         return token.end
 
     def span(self, node: ast.AST, start: int, end: int) -> tuple[int, int]:
-        """Start and end of a node including parentheses around it, within the given bytes."""
+        """Start and end of a node with the parentheses around it that are within the given byte positions."""
         inner = (self.start(node), self.end(node))
         while True:
             left, right = self.before(inner[0]), self.after(inner[1])
@@ -129,7 +129,7 @@ class SourceCode:
             inner = (left.start, right.end)
 
     def end_of_parameters(self, node: ast.FunctionDef) -> int:
-        """Byte of the parenthesis that closes the parameters of a function."""
+        """Position of the parenthesis that closes the parameters of a function."""
         depth, token = 0, self.after(self.start(node))
         while True:
             depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.text, 0)
@@ -138,12 +138,14 @@ class SourceCode:
             token = self.after(token.end)
 
     def append(self, end: int, text: str) -> None:
-        """Adds an argument or parameter after the existing ones, before the parenthesis at a byte."""
+        """Adds an argument or parameter after the existing ones, before the closing parenthesis at the position
+        `end`.
+        """
         last = self.before(end)
         self.insert(last.end, {"(": text, ",": f" {text},"}.get(last.text, f", {text}"))
 
     def has_comment(self, start: int, end: int) -> bool:
-        """Whether a comment begins between two bytes."""
+        """Whether a comment begins between two byte positions."""
         return bisect.bisect_left(self._comments, start) < bisect.bisect_left(self._comments, end)
 
     def replace(self, node: ast.AST, text: str) -> None:
@@ -159,7 +161,7 @@ class SourceCode:
             self.replace(node, "; ".join(code for code in statements if not code.startswith("#")))
 
     def replace_span(self, start: int, end: int, text: str) -> None:
-        """Replaces bytes by `text`."""
+        """Replaces the bytes between two positions by `text`."""
         self.edits.append(Edit(start, end, text))
 
     def rename_attribute(self, node: ast.Attribute, name: str) -> None:
@@ -173,7 +175,7 @@ class SourceCode:
         self.replace_span(start, start + len(str(keyword.arg)), name)
 
     def insert(self, position: int, text: str) -> None:
-        """Inserts `text` before a byte. Insertions at the same byte keep the order of the calls."""
+        """Inserts `text` at a byte position. Insertions at the same position keep the order of the calls."""
         self.edits.append(Edit(position, position, text))
 
     def insert_lines(self, line: int, text: str) -> None:
@@ -181,7 +183,7 @@ class SourceCode:
         self._new_lines.append(Edit(self.line_start(line), self.line_start(line), text))
 
     def line_start(self, line: int) -> int:
-        """First byte of a line."""
+        """Position of the first byte of a line."""
         return self._starts[line - 1]
 
     def indentation(self, line: int) -> str:
@@ -215,7 +217,7 @@ class SourceCode:
         return node
 
     def is_alone(self, node: Any) -> bool:
-        """Whether the lines of a statement contain nothing else, except a comment."""
+        """Whether a statement shares its lines with no other code; a comment may follow."""
         before = self.segment(self.line_start(node.lineno), self.start(node))
         after = self.segment(self.end(node), self._starts[node.end_lineno])
         return not before.strip() and (not after.strip() or after.lstrip().startswith("#"))
@@ -236,7 +238,9 @@ class SourceCode:
             self.findings.append(finding)
 
     def result(self) -> tuple[str, dict[int, int]]:
-        """The new text with a comment above every finding, and a map from the script's lines to the new text's."""
+        """Returns the new text, with a comment above every line that needs one, and a map from old to new line
+        numbers.
+        """
         edits = [*self._new_lines, *map(self._comment, self.findings), *self.edits]
         # What is inserted at a place stands before what takes the place of the text there.
         order = sorted(enumerate(edits), key=lambda item: (item[1].start, item[1].start < item[1].end, item[0]))
@@ -258,8 +262,8 @@ class SourceCode:
         return b"".join(pieces).decode(), moved
 
     def _comment(self, finding: Finding) -> Edit:
-        """Edit that inserts the comment above a finding; inserts "" if an earlier migration has already commented the
-        line.
+        """Edit that inserts the comment of a finding above its line; inserts "" if an earlier migration has already
+        added the comment.
         """
         line = finding.line
         while line in self._inside:
@@ -289,7 +293,7 @@ class SourceCode:
 
 
 def _tokens_of(text: str, first_byte: int) -> tuple[list[Token], list[int]]:
-    """Tokens of a text that begins at some byte of a script, and the positions of its comments."""
+    """Tokens of a text that begins at byte `first_byte` of a script, and the positions of its comments."""
     lines = text.split("\n")
     starts = list(itertools.accumulate((len(line.encode()) + 1 for line in lines), initial=first_byte))
     tokens, comments = [], []
@@ -306,7 +310,7 @@ def _tokens_of(text: str, first_byte: int) -> tuple[list[Token], list[int]]:
 
 
 def _lines_that_begin_inside(text: str) -> set[int]:
-    """Lines that cannot have a comment above them: inside of a string, or after a backslash."""
+    """Numbers of the lines above which no comment can be inserted: they continue a string or follow a backslash."""
     inside = {number + 1 for number, line in enumerate(text.split("\n"), 1) if line.rstrip("\r").endswith("\\")}
     starts = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -321,7 +325,7 @@ def _lines_that_begin_inside(text: str) -> set[int]:
 
 
 def lines(first: int, last: int) -> ast.AST:
-    """A range of lines as a position for `SourceCode.to_do`."""
+    """Creates a node that covers a range of lines, as the position of a comment for `SourceCode.to_do`."""
     place = ast.Pass()
     place.lineno, place.end_lineno = first, last
     return place

@@ -154,7 +154,7 @@ class TensorMethods:
         self.axes(node, takes_keepdim=function.attr in _WITH_KEEPDIM)
 
     def _drop(self, node: ast.Call, function: ast.Attribute) -> None:
-        """Deletes a method call and keeps its value."""
+        """Deletes a method call and keeps the value before it: ``x.detach()`` becomes ``x``."""
         start = self._after_value(function)
         if not self._loses_comment(node, start, self.source.end(node)):
             for part in [*node.args, *node.keywords]:
@@ -162,13 +162,13 @@ class TensorMethods:
             self.source.replace_span(start, self.source.end(node), "")
 
     def _after_value(self, function: ast.Attribute) -> int:
-        """End of the value of a method call, or the dot after a comment."""
+        """Position where the value before a method call ends; the position of the dot if a comment lies in between."""
         dot = self.source.dot_of(function)
         end = self.source.before(dot).end
         return dot if self.source.has_comment(end, dot) else end
 
     def _loses_comment(self, node: ast.Call, start: int, end: int) -> bool:
-        """Whether deleted text contains a comment; the call then becomes a task."""
+        """Whether a rewrite would delete a comment; the call then gets a to-do comment instead."""
         if not self.source.has_comment(start, end):
             return False
         self.source.to_do(node, f"`{getattr(node.func, 'attr', '')}` of a tensor, with a comment in between.", _PAGE)
@@ -206,7 +206,7 @@ class TensorMethods:
         )
 
     def _is_place(self, part: ast.expr | ast.keyword) -> bool:
-        """Whether an argument names a device, or an option for copying to it."""
+        """Whether an argument of ``to()`` names a device, or is an option for copying to a device."""
         if isinstance(part, ast.keyword):
             return part.arg in ("device", "non_blocking", "copy", "memory_format")
         if isinstance(part, ast.Constant | ast.JoinedStr):
@@ -287,7 +287,7 @@ class TensorMethods:
         self.source.replace_span(end - 1, end, ",)" if len(node.elts) == 1 else ")")
 
     def _deviation(self, node: ast.Call, name: str, value: ast.expr) -> None:
-        """`std` and `var` divide by n - 1 in PyTorch, and by n in NumPy and JAX."""
+        """Rewrites `std` and `var`, which divide by n - 1 in PyTorch, and by n in NumPy and JAX."""
         names = {keyword.arg: keyword for keyword in node.keywords}
         if set(names) & {"unbiased", "correction"}:
             keyword = names.get("unbiased") or names["correction"]

@@ -1,4 +1,4 @@
-"""Inference of expression kinds in a PyTorch script: tensor, other value, or unknown."""
+"""Infers which expressions in a PyTorch script are tensors: tensor, other value, or unknown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _STORES = _words("add append appendleft dict extend insert list put register_buf
 
 
 class Tensors:
-    """Kinds of the expressions in one script.
+    """Infers the kind of each expression in one script: tensor, NumPy array, other value, or unknown.
 
     Args:
         tree: The script.
@@ -89,12 +89,14 @@ class Tensors:
         return self.kind(node) in ("fresh", "shared")
 
     def may_be_tensor(self, node: ast.expr) -> bool:
-        """Whether an expression may be a tensor: it is one, or a name to which its scope assigns one."""
+        """Whether an expression may be a tensor: its kind is tensor, or it is a name to which its scope assigns a
+        tensor.
+        """
         values = self.values(self.scope_of(node), node.id) if isinstance(node, ast.Name) else None
         return self.is_tensor(node) or any(self.kind_of_value(value) in ("fresh", "shared") for value in values or [])
 
     def kind(self, node: ast.expr) -> Kind:
-        """The kind of an expression."""
+        """Infers the kind of an expression, such as tensor or NumPy array."""
         match node:
             case ast.Name():
                 return self._of_name(node)
@@ -121,7 +123,7 @@ class Tensors:
         return "other" if isinstance(node, _LITERALS) else "unknown"
 
     def values(self, scope: Scope, name: str) -> list[ast.expr | Kind] | None:
-        """Expressions, or kinds, that a scope assigns to a name; None if the name is not local to the scope."""
+        """Expressions, or kinds, which a scope assigns to a name; None if the name is not local to the scope."""
         if scope not in self._values:
             self._values[scope], self._not_local[scope] = {}, set()
             for bound, value in self._bound_in(scope):
@@ -146,7 +148,9 @@ class Tensors:
         return not any(self.is_handed_on(node) for node in loads)
 
     def is_handed_on(self, node: ast.AST) -> bool:
-        """Whether another name, container or object receives a tensor or a view of it."""
+        """Whether a tensor or a view of it is passed to another name, container or object, which then shares its
+        memory.
+        """
         parent = self.parents[node]
         while True:
             match parent:
@@ -194,7 +198,7 @@ class Tensors:
         return self._of_values((scope, node.id), values) if values else "unknown"
 
     def _of_values(self, key: tuple[ast.AST, str], values: Sequence[ast.expr | Kind]) -> Kind:
-        """Kind of a name or of an attribute of `self` from its values."""
+        """Infers the kind of a name, or of an attribute of `self`, from the values assigned to it."""
         if key in self._pending:
             return "itself"
         if key not in self._kinds:
@@ -207,7 +211,7 @@ class Tensors:
         return self._kinds[key]
 
     def _computed(self, operands: list[ast.expr]) -> Kind:
-        """Kind of an operator's result."""
+        """Kind of the result of an operator, inferred from its operands."""
         kinds = [self.kind(operand) for operand in operands]
         if "fresh" in kinds or "shared" in kinds:
             return "fresh"
@@ -220,7 +224,7 @@ class Tensors:
         return kind if attr in ("T", "mT", "data", "real") and kind in ("fresh", "shared") else "unknown"
 
     def _of_own_attribute(self, node: ast.Attribute) -> Kind:
-        """Kind of ``self.name`` from the class's assignments to it."""
+        """Infers the kind of ``self.name`` from all assignments to it in the class."""
         owner: ast.AST = self.scope_of(node)
         while owner in self.parents and not isinstance(owner, ast.ClassDef):
             owner = self.parents[owner]
@@ -272,7 +276,7 @@ class Tensors:
     # ------------------------------------------------------------------------------------------------------ bindings
 
     def _bound_in(self, scope: Scope) -> Iterator[tuple[str, ast.expr | Kind]]:
-        """Names that a scope binds, with their values."""
+        """Yields ``(name, value)`` for the names that a scope assigns, imports or takes as parameters."""
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for arg in ast.walk(scope.args):
                 if isinstance(arg, ast.arg):
@@ -303,7 +307,7 @@ class Tensors:
 
 
 def _inside(scope: Scope) -> Iterator[ast.AST]:
-    """Nodes of a scope, without functions and classes in it."""
+    """Yields the nodes of a scope, except those inside of nested functions and classes."""
     body = scope.body if isinstance(scope.body, list) else [scope.body]
     waiting: list[ast.AST] = [*body]
     while waiting:
@@ -314,7 +318,7 @@ def _inside(scope: Scope) -> Iterator[ast.AST]:
 
 
 def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | Kind]]:
-    """Names in an assignment's target with their values."""
+    """Yields ``(name, value)`` for each name in the target of an assignment."""
     if isinstance(target, ast.Name):
         yield target.id, "unknown" if value is None else value
     elif isinstance(target, ast.Starred):
@@ -328,7 +332,7 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 
 def _joined(kinds: list[Kind]) -> Kind:
-    """Common kind of several possible values."""
+    """Combines the kinds of several values that a name may have to one kind."""
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]

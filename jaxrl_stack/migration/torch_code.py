@@ -97,12 +97,14 @@ class TorchCode:
         self._add_imports()
 
     def full(self, node: ast.AST) -> str:
-        """Full name of a PyTorch name, with ``torch.nn.functional`` for all its spellings; "" for other names."""
+        """Full name of a PyTorch name in a script, with ``torch.nn.functional`` for all its spellings; "" for other
+        names.
+        """
         name = self.bindings.resolve(node)
         return name if name.partition(".")[0] == "torch" else ""
 
     def uses(self, node: ast.AST, text: str) -> str:
-        """Records that `node` is rewritten as `text`, with the imports that `text` needs; returns `text`."""
+        """Records that `node` is rewritten as `text`, and the imports that `text` needs; returns `text`."""
         self.done.update(ast.walk(node))
         self.needs.update(re.findall(r"\b(contextlib|jax|jnp|np|nnx)\.", text))
         return text
@@ -159,7 +161,7 @@ class TorchCode:
             self.methods.rewrite(node, node.func)
 
     def _no_gradients(self, node: ast.Call) -> None:
-        """Rewrites ``with torch.no_grad():``; gradients are taken of functions here."""
+        """Rewrites ``with torch.no_grad():``, because JAX computes gradients of functions only."""
         parent = self.source.parents[node]
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and node in parent.decorator_list:
             self.uses(node, "")
@@ -175,7 +177,7 @@ class TorchCode:
             )
 
     def _sizes(self, node: ast.Call, full: str) -> None:
-        """Rewrites ``torch.zeros(2, 3)``: sizes are a tuple here."""
+        """Rewrites ``torch.zeros(2, 3)`` with its sizes as a tuple, as jax.numpy requires."""
         start, end = self.source.arguments_start(node), self.source.end(node) - 1
         self._rename(node.func, table("torch")[full])
         self.source.insert(self.source.span(node.args[0], start, end)[0], "(")
@@ -221,7 +223,7 @@ class TorchCode:
         self.source.replace(node, self.uses(node, text))
 
     def _initial_weights(self, node: ast.Call) -> None:
-        """Comments out ``nn.init.zeros_(layer.bias)``: initial weights are an argument of a layer."""
+        """Comments out ``nn.init.zeros_(layer.bias)``, because layers of Flax NNX take initializers as arguments."""
         statement = self.source.statement_of(node)
         code = self.source.code_of(statement)
         if not isinstance(statement, ast.Expr) or statement.value is not node:
@@ -242,7 +244,7 @@ class TorchCode:
         self.done.update(ast.walk(statement))
 
     def _has_others(self, statement: ast.stmt) -> bool:
-        """Whether a block has other statements than those that set initial weights."""
+        """Whether a block contains statements other than calls of ``torch.nn.init``."""
         parent = self.source.parents[statement]
         blocks = (getattr(parent, name, []) for name in ("body", "orelse", "finalbody"))
         block = next(block for block in blocks if statement in block)
@@ -347,7 +349,7 @@ _ADVICE = (
 
 
 def _advice(full: str) -> tuple[str, str]:
-    """Advice for a PyTorch name, and the page about it."""
+    """Returns advice for the replacement of a PyTorch name, and the page about it."""
     for pattern, message, page in _ADVICE:
         if re.match(pattern, full):
             return f"`{full}`: {message}", page
