@@ -77,7 +77,7 @@ def _as_jax(value: str) -> str:
 def callback(hook: str) -> Setting:
     """Declares the setting for one callback hook; the first line of the hook's docstring describes the setting."""
     when, _, _ = (inspect.getdoc(getattr(RLlibCallback, hook)) or "").partition("\n")
-    doc = f"Function, or list of functions, called {when[:1].lower()}{when[1:]}"
+    doc = f"Function, or list of functions, {when[:1].lower()}{when[1:]}"
     return host(hook, None, functions, doc, ALGORITHM, attribute=f"callbacks_{hook}")
 
 

@@ -27,7 +27,8 @@ OLD_HOOKS = {
 
 
 class RLlibCallback:
-    """Override the hooks you need and pass the class: ``config.callbacks(MyCallback)``, or a list of classes.
+    """Base class of callbacks: override hooks, and pass the class with ``config.callbacks(MyCallback)``, or a list of
+    classes.
 
     All arguments come by keyword. An override names the ones it uses and takes the others as ``**kwargs``.
     Values that it logs into `metrics_logger` show up in the next result. The algorithm and every EnvRunner actor have
@@ -58,7 +59,7 @@ class RLlibCallback:
     def on_algorithm_init(
         self, *, algorithm: Algorithm, metrics_logger: MetricsLogger | None = None, **kwargs: Any
     ) -> None:
-        """At the end of the algorithm's construction.
+        """Called at the end of the algorithm's construction.
 
         Args:
             algorithm: The algorithm.

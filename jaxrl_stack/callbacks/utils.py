@@ -61,7 +61,7 @@ class CallbackList:
 
     @classmethod
     def from_config(cls, config: Any) -> CallbackList:
-        """New instances of a config's callback classes, and its functions.
+        """Creates a CallbackList from a config: new instances of its callback classes, and its functions.
 
         Args:
             config: An AlgorithmConfig; ``callbacks_class`` and ``callbacks_<hook>`` are read.
@@ -86,7 +86,7 @@ class CallbackList:
     def call_for_episode(
         self, name: str, env_index: int, episode: Any, *, env_runner: Any, metrics_logger: Any, **more: Any
     ) -> None:
-        """Calls one of the hooks that get an episode, with the arguments about its runner.
+        """Calls a hook that gets an episode, with the arguments that describe its EnvRunner.
 
         Args:
             name: Name of the hook.
@@ -106,13 +106,13 @@ class CallbackList:
         )
 
     def overrides(self, *names: str) -> bool:
-        """Whether a callback object overrides, or a function is given for, one of these hooks."""
+        """Whether any callback object overrides one of these hooks, or the config has a function for one of them."""
         for name in names:
             _check_name(name)
         return any(self._calls[name] for name in names)
 
     def states(self) -> dict[str, bytes | None]:
-        """Pickled Python attributes of each object that has some, by class; None if they cannot be pickled."""
+        """Pickled attributes of each callback object that has attributes, by class; None if they cannot be pickled."""
         found: dict[str, bytes | None] = {}
         for number, callback in enumerate(self.callbacks):
             if vars(callback):
@@ -123,7 +123,8 @@ class CallbackList:
         return found
 
     def stateful_since(self, before: Mapping[str, bytes | None]) -> list[str]:
-        """Names of the classes whose objects have other attributes than before.
+        """Names of the callback classes whose objects have changed their attributes since an earlier result of
+        `states`.
 
         Args:
             before: Earlier result of `states`.
@@ -141,7 +142,7 @@ class CallbackList:
 
 
 def overrides_episode_hooks(callbacks: CallbackList) -> bool:
-    """Whether a callback receives episodes, so that they must be built."""
+    """Whether any callback has a hook with an episode, so that EnvRunners must build episodes."""
     return callbacks.overrides(*EPISODE_HOOKS)
 
 
@@ -198,12 +199,14 @@ def _check_name(name: str) -> None:
 
 
 def _check_arguments(label: str, function: Callable[..., Any], names: Sequence[str]) -> None:
-    """Raises for a hook with wrong arguments before training, not at the first episode's end."""
+    """Raises before training if a hook cannot be called with its arguments, and not only at the end of the first
+    episode.
+    """
     problem = call_problem(function, **dict.fromkeys(names))
     if problem is not None:
         raise TypeError(
-            f"The callback {label} cannot be called with the arguments {list(names)}: {problem}. All come by "
-            f"keyword; add **kwargs for those that it does not use."
+            f"The callback {label} cannot be called with the arguments {list(names)}: {problem}. "
+            f"Arguments are passed by keyword; add **kwargs for those that the function does not use."
         )
 
 
