@@ -1,1 +1,3 @@
-"""Names and calls of RLlib's past, its PyTorch classes and other libraries, with their replacements."""
+"""Errors for names and calls of older RLlib versions, its PyTorch classes and other libraries; they name the
+replacements.
+"""

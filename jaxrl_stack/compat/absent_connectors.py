@@ -1,4 +1,4 @@
-"""RLlib's connectors that are not needed here, with reasons."""
+"""RLlib's connectors that this package does not need, with reasons."""
 
 from __future__ import annotations
 

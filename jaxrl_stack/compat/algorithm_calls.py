@@ -82,7 +82,7 @@ _OTHER_ARGUMENTS = {
 
 
 def unknown_arguments(algorithm: Any, method: str, arguments: Mapping[str, Any], *, takes: str) -> TypeError:
-    """The error for arguments that a method of an algorithm does not have.
+    """Creates the error for arguments that a method of an algorithm does not have.
 
     Args:
         algorithm: The algorithm.
@@ -100,7 +100,7 @@ def unknown_arguments(algorithm: Any, method: str, arguments: Mapping[str, Any],
 
 
 def train_takes_nothing(algorithm: Any, given: Sequence[Any], named: Mapping[str, Any]) -> TypeError:
-    """The error for `Algorithm.train` with arguments.
+    """Creates the error for a call of `Algorithm.train` with arguments.
 
     Args:
         algorithm: The algorithm.

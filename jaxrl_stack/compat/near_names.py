@@ -14,7 +14,8 @@ class NearNameError(ImportError):
 
 
 class NearNames(importlib.abc.MetaPathFinder):
-    """Last finder in ``sys.meta_path``, which answers misspelt names of packages with the nearest name.
+    """Import finder that raises an error with the nearest name if a name of this package is misspelt; last in
+    ``sys.meta_path``.
 
     ``from package import name`` searches for a module if the name is not an attribute, which calls this finder, while
     ``hasattr`` stays False.
@@ -27,7 +28,7 @@ class NearNames(importlib.abc.MetaPathFinder):
         self._package = package
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Finds no module.
+        """Raises an error if the missing module has a similar name in the package; finds no modules.
 
         Raises:
             NearNameError: If the package has a name similar to the module's.

@@ -1,4 +1,4 @@
-"""Settings of RLlib's past, with their present names or replacements."""
+"""Setting names of older RLlib versions, with their present names or replacements."""
 
 from __future__ import annotations
 

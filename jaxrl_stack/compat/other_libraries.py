@@ -1,4 +1,4 @@
-"""Settings of SB3, CleanRL, PureJaxRL and gymnax, and their equivalents here."""
+"""Settings of SB3, CleanRL, PureJaxRL and gymnax, and their equivalents in this package."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ _OTHER_FRAMEWORK = re.compile(r"(^|[._])(torch|tf|eager)([._]|$)")
 
 
 class TorchNamesFinder(importlib.abc.MetaPathFinder):
-    """Finder after the standard finders, which gets only modules that these do not find."""
+    """Import finder for modules that no other finder finds; raises errors for RLlib's PyTorch and old-stack modules."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         """Raises for an RLlib module that is known to be missing in this package; ignores other names.

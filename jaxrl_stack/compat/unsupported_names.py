@@ -1,4 +1,4 @@
-"""Unsupported names of RLlib: scripts can import and subclass them; calls raise and name the replacement."""
+"""Unsupported names of RLlib: scripts can import and subclass them; calls raise an error that names the replacement."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def nearest_algorithm(name: str) -> str | None:
 
 
 class Unsupported(NamedTuple):
-    """Names with the same message.
+    """Group of unsupported names that share one error message.
 
     Attributes:
         instead: Rest of a sentence that begins with the name: that it is unsupported, and the replacement.
@@ -114,7 +114,7 @@ PLACES = [
 
 
 class _StandIn(abc.ABCMeta):
-    """Metaclass of classes without objects."""
+    """Metaclass of placeholder classes: calling, indexing or iterating over a class raises NotImplementedError."""
 
     comes_later: str
 
@@ -135,7 +135,8 @@ class _StandIn(abc.ABCMeta):
 
 @functools.cache
 def stand_in(name: str) -> Any:
-    """A class that can be imported, subclassed and used in ``isinstance``, but has no objects.
+    """Returns a placeholder class for an unsupported name: it can be imported, subclassed and used in ``isinstance``,
+    but not instantiated.
 
     It and its subclasses raise a NotImplementedError when called or read like a dict, and an AttributeError for other
     attributes. Their attribute ``comes_later`` is the message.
@@ -170,7 +171,7 @@ OTHER_NAMES = {
 
 
 def _answer(package: str, name: str, known: Sequence[str]) -> str | None:
-    """Sentence about a name that a package does not have; None if the name is unknown."""
+    """Explanation for a name that a package does not have; None if nothing is known about the name."""
     if name in OTHER_NAMES:
         return f"There is no {name} in {package}: {OTHER_NAMES[name]}."
     today = f"{name.removesuffix('Trainer')}Config"
@@ -181,7 +182,7 @@ def _answer(package: str, name: str, known: Sequence[str]) -> str | None:
 
 
 def name_elsewhere(package: str, name: str, known: Sequence[str] = ()) -> Any:
-    """Returns the stand-in of an unsupported name, for a package that does not have the name.
+    """Returns the placeholder class of an unsupported name that a script imports from a package without this name.
 
     Args:
         package: The ``__name__`` of the package.
@@ -212,7 +213,7 @@ def _is_module(name: str) -> bool:
 
 
 def stand_ins(module: str) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a module with unsupported names of RLlib.
+    """Creates the `__getattr__` of a module: it returns placeholder classes for unsupported names of RLlib.
 
     Args:
         module: The ``__name__`` of the module.
@@ -227,13 +228,14 @@ def stand_ins(module: str) -> Callable[[str], Any]:
 
 
 class UnsupportedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finder after the standard finders, which creates the modules with only unsupported names.
+    """Import finder that creates modules which contain only unsupported names of RLlib; after the standard finders.
 
     They are packages without a folder, so that Python searches for an unlisted name as a module in them.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        """The spec of a module of the table, or of a package that contains one; otherwise None.
+        """Returns the spec of a module with unsupported names, or of a package that contains such a module; otherwise
+        None.
 
         Raises:
             ImportError: If a module of the table has no such name, or belongs to an algorithm that is not planned;
@@ -252,7 +254,7 @@ class UnsupportedModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Adds the names to the module."""
+        """Adds the placeholder classes of unsupported names to the module."""
         module.__doc__ = "RLlib's path to names that are not here yet."
         vars(module)["__getattr__"] = stand_ins(module.__name__)
         vars(module)["__all__"] = [name for place, name, _ in PLACES if name and place == module.__name__]

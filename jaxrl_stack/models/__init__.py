@@ -1,2 +1,3 @@
-"""RLlib's package `models`: only `jaxrl_stack.models.utils` exists here; imports of its other names
-raise errors that name the replacement."""
+"""RLlib's package `models`: only `jaxrl_stack.models.utils` exists in this package; imports of other names raise errors
+that name the replacement.
+"""

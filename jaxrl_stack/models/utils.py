@@ -1,4 +1,4 @@
-"""Functions of networks by name, as modules of RLlib's look them up."""
+"""Activation functions, initializers and convolutional filters by name, for modules written for RLlib."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl_stack.utils.framework import check_framework
 def get_activation_fn(
     name: str | Callable[..., Any] | None = None, framework: str = "jax"
 ) -> Callable[[jax.Array], jax.Array] | None:
-    """Returns the activation function with a name.
+    """Returns the activation function with the given name.
 
     Args:
         name: A name of JAX ("relu", "leaky_relu", ...) or PyTorch ("LeakyReLU", ...), or a callable.
@@ -34,7 +34,7 @@ def get_activation_fn(
 
 
 def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "jax") -> Any:
-    """The initializer ``(key, shape, dtype) -> array`` of a name, such as layers of flax.nnx take.
+    """Returns the initializer ``(key, shape, dtype) -> array`` with the given name, for layers of flax.nnx.
 
     Args:
         name: A name from `jax.nn.initializers` ("orthogonal", ...) or `torch.nn.init` ("orthogonal_", ...), a callable,
@@ -52,7 +52,7 @@ def get_initializer_fn(name: str | Callable[..., Any] | None, framework: str = "
 
 
 def get_filter_config(shape: Sequence[int]) -> list[list[Any]]:
-    """Default convolutions for images of a size: RLlib's if it has some for this size, else the list in
+    """Default convolutions for images of a given size: RLlib's if it has some for this size, else the list in
     `docs/networks.md`.
 
     Args:

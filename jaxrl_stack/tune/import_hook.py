@@ -1,4 +1,4 @@
-"""Callbacks that run right after a module is imported. It needs only the standard library."""
+"""Calls functions right after a watched module is imported. It needs only the standard library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """First finder in ``sys.meta_path``: passes every import on, and calls back after imports of watched modules.
+    """First finder in ``sys.meta_path``: leaves the import to the other finders, and calls a function after watched
+    modules were imported.
 
     Args:
         callbacks: Full name of a module -> function to call, without arguments, after its code has run. Its errors are
@@ -24,7 +25,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of the other finders; for a watched module with a loader that calls back."""
+        """Returns the spec that the other finders find; for a watched module, its loader calls the function after the
+        import.
+        """
         callback = self._callbacks.get(fullname)
         if callback is None:
             return None

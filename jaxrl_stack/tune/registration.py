@@ -15,7 +15,9 @@ _CONFIG_MODULE = "jaxrl_stack.algorithms.algorithm_config"
 
 
 def install() -> None:
-    """Registers now if ``ray.tune`` is imported, otherwise after its import; importing this package calls it."""
+    """Registers the algorithms now if ``ray.tune`` is imported, otherwise after its import; importing this package
+    calls it.
+    """
     if not any(isinstance(finder, AfterImport) for finder in sys.meta_path):
         sys.meta_path.insert(0, AfterImport({"ray.tune": _connect, _CONFIG_MODULE: _accept_configs}))
         if "ray.tune" in sys.modules:
@@ -53,7 +55,7 @@ def _connect() -> None:
 
 
 def _is_in_worker() -> bool:
-    """Whether this is a worker process of Ray: its names belong to the driver, which may have registered others."""
+    """Whether this is a worker process of Ray. Registered names then come from the process that started the run."""
     import ray
 
     return ray.is_initialized() and ray.get_runtime_context().worker.mode == ray.WORKER_MODE
@@ -83,7 +85,7 @@ def _resolve_own_names_first(registry: Any) -> None:
 
 
 def _take_over_environments(registry: Any) -> None:
-    """Makes ``ray.tune.register_env`` replace an environment of this package with the same name: the last counts."""
+    """Makes ``ray.tune.register_env`` replace an environment that this package registered under the same name."""
     register = registry._global_registry.register
 
     @functools.wraps(register)

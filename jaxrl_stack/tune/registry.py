@@ -41,7 +41,7 @@ def get_trainable_cls(trainable_name: str) -> Any:
 
 
 def share_env(name: object) -> None:
-    """Makes Ray send the creator that is registered as `name`, if there is one, to its other processes."""
+    """Sends the environment creator registered as `name` to all processes of Ray, if there is one."""
     creator = registry.get_env_creator(name) if isinstance(name, str) else None
     if creator is not None:
         from ray.tune import register_env

@@ -32,7 +32,7 @@ class AlgorithmTrainable:
 
     @classmethod
     def algorithm_class(cls) -> type[Algorithm]:
-        """The class of `algorithm`."""
+        """The Algorithm class that this trial trains."""
         return get_algorithm_class(cls._algorithm) if isinstance(cls._algorithm, str) else cls._algorithm
 
     @classmethod
@@ -42,7 +42,7 @@ class AlgorithmTrainable:
 
     @classmethod
     def as_config(cls, config: Mapping[str, Any]) -> AlgorithmConfig:
-        """The algorithm's default config with the settings of a trial, frozen.
+        """Converts the settings of a trial to a frozen config, based on the algorithm's default config.
 
         Args:
             config: Result of `AlgorithmConfig.to_dict`, or any part of it, without search spaces.
