@@ -370,7 +370,7 @@ def test_ctrl_c_stops_after_the_iteration_and_keeps_its_state(tmp_path, capsys):
     assert closing_line(captured.out, "Evaluate") == f"jaxrl evaluate {checkpoint} --config-file {file}"
     assert cli.main(["evaluate", checkpoint]) == 2
     error = capsys.readouterr().err
-    assert "needs '__jaxrl_train__:press', which is no part of jaxrl_stack" in error
+    assert "needs '__jaxrl_train__:press', which is not part of jaxrl_stack" in error
     assert "name the Python file that defines the run's `config`: --config-file PATH" in error
     assert cli.main(["evaluate", checkpoint, "--config-file", str(file)]) == 0
     assert f"{checkpoint}: 4 episodes" in capsys.readouterr().out

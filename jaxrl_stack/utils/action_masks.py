@@ -21,7 +21,8 @@ random; 0 is right."""
 
 
 def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
-    """The key of the mask in observations ``{key: mask, "observations": all else}``, or in their space.
+    """Returns the key of the mask in observations ``{key: mask, "observations": all else}``, or in the space of such
+    observations.
 
     Args:
         observations: A batch of observations, or a space.

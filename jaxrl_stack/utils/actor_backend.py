@@ -34,7 +34,7 @@ class Backend(Protocol):
         ...
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
-        """Result of a reference, or a list of results of a list.
+        """Returns the result of a call from its reference, or a list of results for a list of references.
 
         Raises:
             Exception: Error of the call, or the loss of the actor.

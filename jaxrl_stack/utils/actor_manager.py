@@ -289,7 +289,7 @@ class FaultTolerantActorManager:
         remote_actor_ids: Sequence[int] | None = None,
         num_returns: int = 1,
     ) -> int:
-        """Calls all actors without waiting; `fetch_ready_async_reqs` returns the results.
+        """Calls all actors without waiting for results, which `fetch_ready_async_reqs` returns later.
 
         Args:
             func: See `foreach_actor`.
@@ -479,7 +479,7 @@ class FaultTolerantActorManager:
         keeps_limit: bool = False,
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
-        """Sends the calls, by reference to the first result."""
+        """Sends a call to each actor; returns ``{reference to the result: request}``."""
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
         all_kwargs = [kwargs or {}] * len(ids) if kwargs is None or isinstance(kwargs, dict) else list(kwargs)
@@ -514,7 +514,9 @@ class FaultTolerantActorManager:
         waits_for_all: bool = True,
         also: Sequence[Any] = (),
     ) -> tuple[list[Any], RemoteCallResults]:
-        """References to finished results, and the outcomes, in the order of the requests."""
+        """Waits for calls; returns references to the finished results, and the outcomes of these calls, in the order of
+        the requests.
+        """
         results = RemoteCallResults()
         if not requests:
             return [], results
@@ -548,7 +550,9 @@ class FaultTolerantActorManager:
         return outcome
 
     def _check_not_awaited(self) -> None:
-        """Raises errors of calls without a waiting caller; records the actors that these calls lost (`take_losses`)."""
+        """Raises errors of calls for which no caller waits; records the actors that were lost in such calls
+        (`take_losses`).
+        """
         if not self._not_awaited:
             return
         refs = list(self._not_awaited)
@@ -572,7 +576,7 @@ def original_error(error: BaseException) -> BaseException:
 
 
 def is_lost_object(error: BaseException) -> bool:
-    """Whether the result of a call is gone from the object store, with a node; the actor itself may be well."""
+    """Whether the result of a call was lost together with the node that stored it; the actor may still be alive."""
     from ray.exceptions import ObjectLostError
 
     return isinstance(error, ObjectLostError)

@@ -1,4 +1,4 @@
-"""ActorRecovery: restarts, drops and readmits the lost actors of a pool, by a `LossPolicy`."""
+"""ActorRecovery: restarts or removes the lost actors of a pool, or adds them again, according to a `LossPolicy`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Restarts:
         return actor_id in self._due
 
     def first_due(self) -> float:
-        """Time of the first planned restart, by the backend's clock; now if none is planned."""
+        """Time of the first scheduled restart, by the backend's clock; the present time if none is scheduled."""
         return min(self._due.values(), default=self._now())
 
     def note(self, actor_id: int) -> None:
@@ -66,7 +66,7 @@ class Restarts:
 
 
 class ActorRecovery:
-    """Restarts, drops and takes back the lost actors of a pool.
+    """Restarts or removes the lost actors of a pool, and adds actors that are alive again.
 
     Ray starts a lost actor again if `LossPolicy.restarts`; `take_back` finds it, and hands it the state of the lost
     one. An actor that is lost for good is an error, or is dropped if `LossPolicy.ignores`.
@@ -87,7 +87,7 @@ class ActorRecovery:
         self.watch(pool)
 
     def watch(self, pool: FaultTolerantActorManager) -> None:
-        """Continues with the actors of another pool, with restart counts of 0."""
+        """Replaces the pool of actors by another one, and resets all restart counts to 0."""
         self._pool = pool
         self.restarts = Restarts(pool.backend)
 
@@ -99,7 +99,7 @@ class ActorRecovery:
     # -------------------------------------------------------------------------------------------------------- answers
 
     def constructed(self, func: Func, actor_ids: Sequence[int] | None = None) -> list[Any]:
-        """Results of the first call after construction; any failure raises.
+        """Returns the results of the first call of each new actor; raises if any of these calls failed.
 
         Raises:
             Exception: What the call or the constructor of an actor raised.
@@ -114,7 +114,7 @@ class ActorRecovery:
         return [call.get() for call in results]
 
     def answers(self, results: RemoteCallResults) -> list[tuple[int, Any]]:
-        """``(id, result)`` of the successful calls.
+        """Returns ``(id, result)`` of the successful calls, and treats failed calls according to the loss policy.
 
         Raises:
             Exception: What an actor's code raised, or the loss of an actor, unless the policy ignores it.
@@ -207,7 +207,7 @@ class ActorRecovery:
     def take_back(
         self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
     ) -> list[int]:
-        """Takes actors that are alive again back into the group.
+        """Adds actors that are alive again to the group.
 
         Args:
             timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 takes those that are back already. An

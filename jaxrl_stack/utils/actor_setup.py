@@ -58,7 +58,8 @@ def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) 
 
 
 def prepare_host_process() -> None:
-    """Makes small programs run in the calling thread, in a process with a local env runner.
+    """Disables JAX's asynchronous dispatch in a process with a local EnvRunner, so that small programs run in the
+    calling thread.
 
     Without it a policy call takes about twice as long; results are the same. Too late once the backend is up: then
     there is one notice and nothing changes.
@@ -103,7 +104,7 @@ def _context_of_actor() -> Any:
 
 
 def is_backend_up() -> bool:
-    """Whether JAX has started its backend. From then on, threads, devices and platform are fixed."""
+    """Whether JAX has started its backend, after which threads, devices and platform can no longer be changed."""
     # The number of CPU devices is the setting that JAX refuses to change from then on; there is no public question.
     num_devices = jax.config.values["jax_num_cpu_devices"]
     try:

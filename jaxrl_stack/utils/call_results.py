@@ -60,7 +60,7 @@ class CallResult(ResultOrError):
 
     @property
     def result_or_error(self) -> ResultOrError:
-        """The outcome: this object."""
+        """This object; exists for code written for RLlib."""
         return self
 
 
@@ -69,11 +69,11 @@ class RemoteCallResults(list[CallResult]):
 
     @property
     def result_or_errors(self) -> list[CallResult]:
-        """The outcomes: this list."""
+        """This list; exists for code written for RLlib."""
         return self
 
     def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:
-        """Append an outcome."""
+        """Appends an outcome."""
         self.append(CallResult(result_or_error.result, result_or_error.error, actor_id, tag))
 
     def ignore_errors(self) -> Iterator[CallResult]:

@@ -27,7 +27,7 @@ def path_of(thing: type | Callable[..., Any]) -> str:
     name = getattr(thing, "__qualname__", None)
     module = getattr(thing, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
-        raise ValueError(f"{thing!r} is neither a class nor a function: only these have a path.")
+        raise ValueError(f"{thing!r} is neither a class nor a function. Only these can be stored by name.")
     if "<" in name:
         raise ValueError(f"{name} is defined inside a function: define it at the top level of a module.")
     return f"{module}:{name}"
@@ -50,7 +50,7 @@ class NotAllowedError(ValueError):
 
 
 class ClassLoader:
-    """Finds classes and functions by their text in a checkpoint.
+    """Finds classes and functions by the names that a checkpoint stores.
 
     Classes of this package are imported. Of those that the running script (``__main__``) defines, the ones that extend
     the class that is expected are found. Everything else must have been registered (`register_class`) or be given here;
@@ -82,7 +82,7 @@ class ClassLoader:
                 self._known[path_of(own)] = own
 
     def allows_text(self, text: str) -> bool:
-        """Whether the caller named this text, such as ``"my_module:MyEnv"``."""
+        """Whether the caller has allowed the code with this name, such as ``"my_module:MyEnv"``."""
         return text in self._texts
 
     def load(self, path: Any, *, what: str, base: type | None = None, expected: Iterable[str] = ()) -> Any:
@@ -116,8 +116,8 @@ class ClassLoader:
         if parts[0] != PACKAGE or "__main__" in parts:
             name = qualname.split(".")[-1]
             raise NotAllowedError(
-                f"{what} needs {path!r}, which is no part of {PACKAGE}. If you trust it, pass it: "
-                f"from_checkpoint(path, allow=[{name}]), or an Algorithm's config=... that names it; or call "
+                f"{what} needs {path!r}, which is not part of {PACKAGE}. If you trust it, use one of: "
+                f"from_checkpoint(path, allow=[{name}]); for an Algorithm, config=... that names it; or "
                 f"{PACKAGE}.utils.checkpoints.register_class({name})."
             )
         try:
@@ -144,7 +144,8 @@ def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _extension_in_main(path: str, bases: Collection[str]) -> type | None:
-    """Class of the running script with this text, if it is a subclass of one of `bases`.
+    """Returns a class that the running script defines, by its ``"__main__:Name"``, if it is a subclass of one of
+    `bases`.
 
     Nothing is imported, and no attribute is asked for that a module or class could compute.
     """

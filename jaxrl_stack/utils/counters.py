@@ -69,7 +69,7 @@ def add(counter: Any, n: Any) -> Any:
         ValueError: If `n` is a Python integer outside of [0, 2**32).
     """
     if isinstance(n, int) and not 0 <= n < _WORD:
-        raise ValueError(f"Can add integers in [0, 2**32) to a counter, got {n}.")
+        raise ValueError(f"A counter adds integers in [0, 2**32), got {n}.")
     if isinstance(n, int) and isinstance(counter, np.ndarray) and counter.shape == (2,):
         return from_int((to_int(counter) + n) % _LIMIT)
     # A Python int above 2**31 has no int32 form: give it its dtype on the host.

@@ -104,7 +104,7 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
 
 
 def joined_devices(devices: list[Device]) -> list[Device]:
-    """Devices of one axis over all processes that ``jax.distributed`` joined, ordered by process.
+    """Devices of all processes that ``jax.distributed`` joined, for one axis of a mapped program, ordered by process.
 
     Args:
         devices: The devices that this process takes part with. Every process takes part with those at the same places
@@ -283,14 +283,14 @@ def _sharding(devices: list[Device], *axes: str) -> jax.sharding.NamedSharding:
 
 
 def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
-    """``function(x)``, for PRNG keys of their bits."""
+    """Returns ``function(x)``; for PRNG keys, applies the function to their raw uint32 data."""
     if is_key(x):
         return jax.random.wrap_key_data(function(jax.random.key_data(x)), impl=jax.random.key_impl(x))
     return function(x)
 
 
 def host_view(tree: Any) -> Any:
-    """First device's shard of every leaf, without a copy; of replicated leaves the whole value."""
+    """First device's slice of every leaf on the host, without a copy; for replicated leaves this is the whole value."""
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
 
@@ -383,7 +383,7 @@ def gathered_values(own: Any) -> list[Any]:
 
 @functools.cache
 def _gathering() -> Callable[..., Any]:
-    """uint8 ``[1, n]`` of this process -> ``([P, n],)``."""
+    """Returns a program that gathers uint8 ``[1, n]`` from each of P processes: ``([P, n],)``."""
     return map_over_devices(
         lambda own: (jax.lax.all_gather(own, "processes"),),
         jax.local_devices()[:1],

@@ -12,7 +12,7 @@ class EnvError(Exception):
 
 
 class MultiAgentEnvError(Exception):
-    """Something is wrong with an environment of several agents."""
+    """Raised for an error of a multi-agent environment."""
 
 
 class NotSerializable(Exception):

@@ -74,7 +74,7 @@ _compiled_of_members = jax.jit(jax.vmap(jax.vmap(fingerprint)))
 
 
 class _Mix(NamedTuple):
-    """Bijection of uint32, and the factor between the keys of neighbouring positions."""
+    """Hash function that maps uint32 to uint32 one to one, and the step between the keys of neighbouring elements."""
 
     shifts: tuple[int, int, int]
     factors: tuple[int, int]
@@ -93,7 +93,9 @@ _HIGH = _Mix((16, 15, 16), (0x7FEB352D, 0x846CA68B), 0x85EBCA77)
 
 
 def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
-    """uint32 ``[2]``, the sums of a leaf whose elements have one or two words, uint32 ``[n]`` each."""
+    """Sums of the hashes of all elements of one leaf, uint32 ``[2]``; an element has one or two words, uint32 ``[n]``
+    each.
+    """
     number = jnp.arange(words[0].size, dtype=jnp.uint32) + seed
     low, high = words[0] ^ (number * np.uint32(_LOW.step)), words[-1] ^ (number * np.uint32(_HIGH.step))
     if len(words) == 2:

@@ -34,7 +34,7 @@ def try_import_torch(error: bool = False) -> tuple[ModuleType | None, Any]:
 
 
 def try_import_tf(error: bool = False) -> tuple[ModuleType | None, ModuleType | None, int | None]:
-    """``(tf.compat.v1, tf, major version)``, if TensorFlow is installed, else three times None.
+    """Returns ``(tf.compat.v1, tf, major version)`` if TensorFlow is installed, else ``(None, None, None)``.
 
     Raises:
         ImportError: It is not installed, and `error`.
@@ -95,7 +95,7 @@ _NO_TORCH = (
 
 
 class _Absent:
-    """Placeholder of a module that is not installed; every attribute is a class without instances."""
+    """Placeholder for a module that is not installed; each class in it raises ImportError when it is instantiated."""
 
     def __init__(self, name: str):
         self.__name__ = name

@@ -59,7 +59,7 @@ def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
 
 
 def _described(text: str) -> Any:
-    """Dict described by a text, or by the file that the text names; else the text."""
+    """Reads a description as a dict: a JSON text, or the name of a JSON or YAML file; returns other texts unchanged."""
     suffix = pathlib.PurePath(text).suffix
     if suffix in (".json", ".yaml", ".yml"):
         content = pathlib.Path(text).read_text()

@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment at which it does no harm."""
+"""Context manager that delays Ctrl-C until the end of a block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Facts from the trace of a pure function: the inputs that it uses, and shapes and dtypes of its outputs."""
+"""Analysis of traced pure functions: the inputs that results depend on, and the shapes and dtypes of outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CALLS = ("jit", "pjit")
 
 
 class Once(NamedTuple):
-    """Traced function.
+    """Result of tracing a function: a callable, the inputs that matter, and the outputs' shapes.
 
     Attributes:
         call: Does what the function does without calling it again, for arguments of this structure, shapes and dtypes;
@@ -30,7 +30,7 @@ class Once(NamedTuple):
 
 
 def traced_once(function: Callable[..., Any], *args: Any) -> Once:
-    """Traces a function once and collects the facts of the trace.
+    """Traces a function once; returns a callable, the inputs that results depend on, and the shapes of the outputs.
 
     Args:
         function: Pure function of `args`.
@@ -40,7 +40,7 @@ def traced_once(function: Callable[..., Any], *args: Any) -> Once:
 
 
 def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, out: Any) -> Once:
-    """`traced_once` for an existing trace.
+    """Does the same as `traced_once` for a function that was already traced.
 
     Args:
         function, args: Of `traced_once`.
@@ -61,8 +61,8 @@ def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, o
 
 
 def read_inputs(program: Jaxpr, wanted: Sequence[bool]) -> list[bool]:
-    """Marks the inputs of a program on which its effects or wanted outputs can depend. Jitted functions inside count as
-    inlined.
+    """Marks each input of a traced program on which its effects or the wanted outputs can depend; also looks into inner
+    jitted functions.
 
     Args:
         program: The program.

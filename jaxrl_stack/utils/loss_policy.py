@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 class _Settings(NamedTuple):
-    """Names of a role's settings (None if missing), and of the `AlgorithmConfig` method that sets them."""
+    """Names of the settings about lost actors for one role, such as EnvRunners, and of the `AlgorithmConfig` method for
+    them.
+    """
 
     method: str
     restarts: str
@@ -50,7 +52,7 @@ _SETTINGS: dict[str, _Settings] = {
 
 @dataclasses.dataclass(frozen=True)
 class LossPolicy:
-    """Reaction to the loss of actors of one role.
+    """Reaction to the loss of actors of one role, such as EnvRunners: restart, ignore or raise.
 
     Attributes:
         role: Name of the actors in messages: "EnvRunner", "evaluation EnvRunner", "offline evaluation", or another one,
@@ -75,7 +77,7 @@ class LossPolicy:
 
     @classmethod
     def of(cls, config: AlgorithmConfig, role: str) -> LossPolicy:
-        """Policy of a role that has settings, read from a config."""
+        """Reads the loss policy of a role, such as EnvRunners, from a config."""
         names = _SETTINGS[role]._asdict()
         values: dict[str, Any] = {
             field: getattr(config, name) for field, name in names.items() if field != "method" and name is not None
@@ -84,7 +86,7 @@ class LossPolicy:
 
     @property
     def restarts_of_each(self) -> int:
-        """Ray's option ``max_restarts`` of the actors."""
+        """Value of Ray's option ``max_restarts`` for the actors."""
         return self.max_restarts if self.restarts else 0
 
     def setting_of(self, field: str) -> str | None:

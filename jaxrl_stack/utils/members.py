@@ -1,4 +1,4 @@
-"""States of several population members in one pytree: shared and separate leaves."""
+"""States of several members (runs) of a population in one pytree: shared and separate leaves."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _says_what_is_shared(node: Any) -> bool:
 
 
 def split_fixed(state: Any) -> tuple[Any, Any]:
-    """Splits a state into ``(changing part, fixed part)``, with None in place of missing leaves.
+    """Splits a state into ``(changing part, fixed part)``; each part has None in place of the other part's leaves.
 
     What never changes is in the fields that `fixed_fields` of its class names, which all members share.
     """
@@ -60,7 +60,7 @@ def with_fixed(state: Any, fixed: Any) -> Any:
 
 
 def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Callable[..., Any] | None = None) -> Any:
-    """`jax.tree.map` over the leaves that members do not share.
+    """Applies `jax.tree.map` to the leaves that population members do not share.
 
     Args:
         function: Called with the leaves of all `trees`.
@@ -78,7 +78,7 @@ def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Ca
 
 
 def stacked(axes: Any, states: Sequence[Any]) -> Any:
-    """Stacks the states of several members, on the host.
+    """Stacks the states of several population members along a new axis, on the host.
 
     Args:
         axes: Result of `member_axes` for one of them.

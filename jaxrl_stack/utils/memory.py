@@ -70,7 +70,9 @@ class MemoryEstimate:
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Estimate of `number` of `of` equal parts, rounded up; divides the first count."""
+        """Estimate for `number` of `of` equal parts of these arrays, rounded up; the first entry of `counts` is
+        divided.
+        """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])
         columns = {name: -(-size * number // of) for name, size in self.columns.items()}
@@ -89,7 +91,7 @@ class MemoryEstimate:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows: the product of all counts."""
+        """Number of rows of the arrays: the product of all `counts`."""
         return math.prod(self.counts.values())
 
     @property

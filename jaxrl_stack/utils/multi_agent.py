@@ -10,7 +10,7 @@ ALL = "__all__"
 
 
 def agent_flags(agents: Collection[Hashable], flags: Mapping[Any, Any]) -> set[Hashable]:
-    """Agents whose flag is set, directly or by ``"__all__"``, which counts for every agent.
+    """Ids of the agents whose flag is set, either their own or ``"__all__"``, which applies to every agent.
 
     Args:
         agents: Ids of agents that have not ended.

@@ -41,7 +41,7 @@ def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any
     if missing or unknown:
         raise ValueError(
             f"The state of {what} does not fit: it lacks {missing[:5]} and has the unknown {unknown[:5]}. Load it "
-            "where modules, optimizers, connectors and environment are the same."
+            "with the same modules, optimizers, connectors and environment."
         )
     leaves = []
     for name, like in expected.items():
@@ -49,8 +49,8 @@ def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any
         if np.shape(leaf) != np.shape(like) or leaf.dtype != like.dtype:
             raise ValueError(
                 f"The state of {what} does not fit: {name} is {leaf.dtype}{list(np.shape(leaf))}, and should be "
-                f"{like.dtype}{list(np.shape(like))}. Load it where modules, optimizers, connectors and environment "
-                f"are the same."
+                f"{like.dtype}{list(np.shape(like))}. Load it with the same modules, optimizers, connectors and "
+                f"environment."
             )
         leaves.append(leaf)
     return jax.tree.unflatten(jax.tree.structure(template), leaves)

@@ -70,7 +70,7 @@ def unbatch(tree: Any) -> list[Any]:
 
 
 def take(tree: Any, index: Any) -> Any:
-    """Index the leading axis of every leaf (int, slice or integer array)."""
+    """Indexes the leading axis of every leaf (int, slice or integer array)."""
     return tree_map(lambda leaf: leaf[index], tree)
 
 
@@ -160,7 +160,7 @@ def blank_item(struct: Any) -> Any:
 
 
 def one_hot(data: Any, struct: Any) -> Any:
-    """One-hot encode the discrete leaves of an item, or of a batch of items.
+    """One-hot encodes the discrete leaves of an item, or of a batch of items.
 
     Args:
         data: structure of a `space_struct`, leaves with any number of leading axes.

@@ -1,4 +1,4 @@
-"""Things a user should hear once, not in every iteration, nor from every actor."""
+"""Notices for users, each logged only once, not in every iteration nor by every actor."""
 
 from __future__ import annotations
 

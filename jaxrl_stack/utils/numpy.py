@@ -1,4 +1,4 @@
-"""The usual functions of networks in NumPy: for checks by hand, and for batches on the host."""
+"""Functions of neural networks in NumPy, for checks by hand and for batches on the host."""
 
 from __future__ import annotations
 

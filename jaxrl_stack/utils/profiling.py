@@ -116,7 +116,7 @@ def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, f
 
 
 def _scopes(program: str) -> Iterator[tuple[str, str]]:
-    """``(instruction, scope)`` of a program's text, without control flow."""
+    """Yields ``(instruction, scope)`` for the instructions in a compiled program's text, except control flow."""
     for line in program.splitlines():
         instruction, op_name = _INSTRUCTION.match(line), _OP_NAME.search(line)
         if instruction is None or instruction[2] in _CONTROL_FLOW:

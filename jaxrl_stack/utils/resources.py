@@ -1,4 +1,4 @@
-"""From the resource settings of a config to Ray: bundles, placement groups, and Ray itself."""
+"""Ray resources for the settings of a config: bundles, placement groups, and the start of Ray."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "offline_eval
 
 
 class RoleSettings(NamedTuple):
-    """Names of the settings for the CPUs, GPUs and other resources of a process, and for the number of such
+    """Names of the settings for one role of process: its CPUs, GPUs and other resources, and the number of its
     processes.
     """
 
@@ -57,7 +57,7 @@ _INIT_WARNINGS = (
 
 
 def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Resources of one process, for a placement group: ``{"CPU": ..., "GPU": ..., custom: ...}`` without zeros.
+    """Resources of one process for a placement group: ``{"CPU": ..., "GPU": ..., custom: ...}``, without zeros.
 
     The main process of an algorithm without learner actors includes its learner.
 
@@ -361,7 +361,7 @@ def in_bundle(group: Any, index: int) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class RayLease:
-    """Use of a Ray instance. Several leases can share one instance.
+    """Lease of a Ray instance. If Ray was started for leases, the release of the last lease shuts it down.
 
     Attributes:
         node_id: The instance that was started for it; None if the user's was found.
@@ -419,8 +419,9 @@ _UNNEEDED = ("start_monitor", "start_api_server")
 
 @contextlib.contextmanager
 def _without_unneeded_services() -> Iterator[None]:
-    """A Ray that is started meanwhile goes without them: Ray has no setting for that, and waits for the second one even
-    with the dashboard off. They take 0.8 s of CPU to start, and a second when Ray ends. Another Ray may have others."""
+    """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server. These take
+    0.8 s of CPU to start and a second to stop. Ray has no setting for this.
+    """
     node: Any = getattr(sys.modules.get("ray._private.node"), "Node", None)
     methods = {name: vars(node)[name] for name in _UNNEEDED if node is not None and name in vars(node)}
     for name in methods:

@@ -132,13 +132,12 @@ _AT_THE_ROOT = frozenset(
 
 @functools.cache
 def is_name_of_runners(path: tuple[str, ...]) -> bool:
-    """Whether a path below ``env_runners`` names a number of the stack, or is a prefix or an extension of such a
-    path."""
+    """Whether a path below ``env_runners`` is the name of a standard metric, or a prefix or an extension of one."""
     return any(path[: len(own)] == own or own[: len(path)] == path for own in _OF_RUNNERS)
 
 
 def is_name_at_the_root(path: tuple[str, ...]) -> bool:
-    """Whether a path names a part of results, such as ``learners``, or a number at the same level."""
+    """Whether a path is a standard entry at the top level of results, such as ``learners``."""
     return len(path) == 1 and path[0] in _AT_THE_ROOT
 
 

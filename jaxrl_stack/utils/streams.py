@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """Independent random streams of one seed. Changing these numbers changes the results of every seed."""
+    """Numbers of the independent random streams of a seed. Changing them changes the results of every seed."""
 
     LEARNER = 1
     ROLLOUT = 2
@@ -32,7 +32,7 @@ def stream_key(seed: int, stream: Stream) -> jax.Array:
 
 
 def named(key: jax.Array, name: str) -> jax.Array:
-    """The PRNG key of a consumer of this name, under the key of whatever the consumer is a part of.
+    """Derives the PRNG key of a named consumer from the key of its parent.
 
     The key itself may be drawn from as well, up to 2**31 numbers: names are folded in above those.
     """

@@ -52,7 +52,7 @@ def check_learning_achieved(
     evaluation: bool | None = None,
     metric: str = f"{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}",
 ) -> None:
-    """Checks that the last result of a tuner's best trial has reached a value.
+    """Checks that a metric of a tuner's best trial has reached a value in its last result.
 
     Args:
         tune_results: Result of ``Tuner.fit()``.

@@ -27,7 +27,7 @@ _TORCH_METHODS = {
 
 
 def remedy(error: BaseException) -> str:
-    """Sentence that tells how to rewrite code that JAX cannot trace; "" for other errors.
+    """Advice on how to rewrite code that JAX cannot trace; "" for other errors.
 
     Args:
         error: Raised by code of the user while JAX traced it.

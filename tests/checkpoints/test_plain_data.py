@@ -406,7 +406,7 @@ def test_the_loader_imports_this_package_alone():
     assert loader.load(path_of(Point), what="It") is Point
     assert loader.allows_text("my_module:MyEnv")
     assert not loader.allows_text("my_module:Other")
-    with pytest.raises(ValueError, match="no part of jaxrl_stack"):
+    with pytest.raises(ValueError, match="not part of jaxrl_stack"):
         loader.load("my_module:MyEnv", what="It")
     with pytest.raises(ValueError, match="which is no Point"):
         loader.load(path_of(RLModule), what="It", base=Point)

@@ -1,4 +1,4 @@
-"""Seeds of the generators that a process has one of."""
+"""Seeds of Python's and NumPy's global random number generators."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ class MetricsLogger:
         )
 
     def _stats_of(self, key: Key, reduce: str | None, **settings: Any) -> StatsBase:
-        """Statistics of a key. Creates new ones; for existing ones, checks that the arguments agree."""
+        """Returns the statistics of a key: creates them, or checks that the arguments agree with existing ones."""
         path = _path(key)
         given = {name: value for name, value in settings.items() if value is not None}
         if self._callback is not None and self._is_reserved is not None and self._is_reserved(path):
@@ -302,7 +302,8 @@ class MetricsLogger:
             stats = _find(self.stats, path)
             if isinstance(stats, dict):
                 raise ValueError(
-                    f"{path} holds the metrics {sorted(stats)} and cannot be a metric itself. Use another name."
+                    f"aggregate(): {path} holds the metrics {sorted(stats)} and cannot be a metric itself. Use another "
+                    "name."
                 )
             if stats is None:
                 stats = incoming[0].clone({"is_root": self._is_root, "is_leaf": False})

@@ -110,7 +110,7 @@ def dtype_of(space: Space) -> Any:
 
 
 def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
-    """Applies ``function(leaf_space)`` to every leaf; returns a pytree with the structure of `space`."""
+    """Applies ``function(leaf_space)`` to every leaf of a space; returns a pytree with the structure of `space`."""
     _leaves(space, "space")
     return map_parts(function, space)
 
@@ -196,7 +196,7 @@ def sample(key: jax.Array, space: Space, batch_shape: tuple[int, ...] = ()) -> A
 
 
 def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name: str = "batch") -> tuple[int, ...]:
-    """Checks structure, shapes and dtype kinds of a batch of `space`'s elements. Values are not looked at.
+    """Checks structure, shapes and dtype kinds of a batch of `space`'s elements; does not check the values.
 
     Args:
         space: The space of one element.
@@ -478,7 +478,7 @@ def _num_entries(form: Any, *, is_shape: bool) -> int:
         return len(form) if isinstance(form, list) else 1
     sizes = form if isinstance(form, list) else [form]
     if not all(type(size) is int and size >= 0 for size in sizes):
-        raise ValueError(f"A space cannot have the shape {form!r}.")
+        raise ValueError(f"A space's shape must be an integer or a list of integers, at least 0, got {form!r}.")
     return math.prod(sizes)
 
 

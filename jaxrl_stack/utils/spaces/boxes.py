@@ -78,7 +78,7 @@ def shifted_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
 
 
 def integer_bounds(box: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds of a `Box` of integers as far as the dtype of a module's actions reaches."""
+    """Bounds of a `Box` of integers, clipped to the range of the dtype of a module's actions."""
     if not jnp.issubdtype(dtype, jnp.integer):
         return box.low.astype(dtype), box.high.astype(dtype)
     limits = np.iinfo(dtype)

@@ -74,7 +74,7 @@ class StatsBase(ABC):
         return self.with_throughput
 
     def initialize_throughput_reference_time(self, time: float) -> None:  # noqa: B027 (most measure none)
-        """Count throughput from `time` (of ``time.perf_counter()``) on, if throughput is measured."""
+        """Counts throughput from `time` (of ``time.perf_counter()``) on, if throughput is measured."""
 
     def __add__(self, other: Any) -> Any:
         return self.peek() + (other.peek() if isinstance(other, StatsBase) else other)
@@ -96,7 +96,7 @@ class StatsBase(ABC):
         return {name: getattr(self, name) for name in self.setting_names}
 
     def clone(self, init_overrides: dict[str, Any] | None = None) -> StatsBase:
-        """Statistics with the same settings and without values.
+        """Creates statistics with the same settings and without values.
 
         Args:
             init_overrides: Constructor arguments to replace.
@@ -214,7 +214,8 @@ def as_window(window: float | None) -> int | None:
 
 
 def interleave(series: Sequence[Sequence[Any]]) -> list[Any]:
-    """Merges several loggers' values of one interval, each spread evenly over the interval.
+    """Merges the values that several loggers logged in one interval, as if each logger had logged its values at even
+    distances.
 
     So a window over the result holds every logger's newest values, in proportion to how many each has.
     """
@@ -223,7 +224,7 @@ def interleave(series: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def as_number(value: Any) -> int | float:
-    """A scalar of any kind (Python, NumPy, JAX) as int or float.
+    """Converts a scalar of any kind (Python, NumPy, JAX) to int or float.
 
     Raises:
         TypeError: If it is something else.

@@ -1,4 +1,4 @@
-"""The last value of anything."""
+"""Statistic: the last logged value, of any type."""
 
 from __future__ import annotations
 

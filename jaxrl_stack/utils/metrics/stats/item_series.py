@@ -1,4 +1,4 @@
-"""Values that are kept as they are."""
+"""Statistics that store the newest values: the values themselves, and the base class of others."""
 
 from __future__ import annotations
 
