@@ -25,7 +25,7 @@ def functions_methods_and_lists_reach_their_actors(manager, actors, get):
     assert values(manager.foreach_actor("add", kwargs={"n": 0}, remote_actor_ids=[2, 1, 2])) == [10, 0, 10]
     refs = manager.foreach_actor("add", kwargs={"n": 0}, return_obj_refs=True)
     assert get(values(refs)) == [0, 10]
-    with pytest.raises(ValueError, match=r"func is a list of 1 for 2 actors \(\[1, 2\]\)"):
+    with pytest.raises(ValueError, match=r"func has length 1, but there are 2 actors \(\[1, 2\]\)"):
         manager.foreach_actor(["ping"])
     with pytest.raises(ValueError, match=r"no actor with the id 7. Choose from \[1, 2\]"):
         manager.foreach_actor("ping", remote_actor_ids=[7])

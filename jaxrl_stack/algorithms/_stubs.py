@@ -80,7 +80,7 @@ def render(module: ModuleType) -> str:
 
 
 def _flat(nodes: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements, with each ``if TYPE_CHECKING:`` block replaced by its body."""
+    """Returns statements of a module, with each ``if TYPE_CHECKING:`` block replaced by its body."""
     flat: list[ast.stmt] = []
     for node in nodes:
         is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"

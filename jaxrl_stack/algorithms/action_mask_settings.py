@@ -44,7 +44,7 @@ def honoured_mask_key(
 
 
 def any_module_honours_masks(config: Any, specs: Mapping[str, RLModuleSpec]) -> bool:
-    """Whether a module of the config masks its actions.
+    """Whether any module of the config masks its actions.
 
     Args:
         config: The AlgorithmConfig.

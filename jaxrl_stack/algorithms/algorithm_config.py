@@ -200,7 +200,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return frozenset(self._settings.explicitly_set)
 
     def suggestion(self, name: str) -> str:
-        """Sentence to append to an error about an unknown name; empty without a suggestion."""
+        """Returns a hint to append to an error about an unknown setting, such as a similar name; empty if there is
+        none.
+        """
         return self._settings.suggestion(name)
 
     def stored_value(self, name: str) -> Any:
@@ -822,7 +824,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         config_validation.validate(self)
 
     def _validate_for_device(self) -> None:
-        """Checks settings for an environment inside of the compiled program."""
+        """Checks the settings of a config whose environment runs inside the compiled program."""
         config_validation.validate_for_device(self)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:

@@ -1,4 +1,4 @@
-"""Algorithms trained on the same tasks with the same seeds: `run_benchmark`."""
+"""Benchmark of algorithms that are trained on the same tasks with the same seeds: `run_benchmark`."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def _plan(path: Path, label: str, given: AlgorithmConfig | None, task: str, scor
 
 
 def _slug(text: str) -> str:
-    """The text as the name of a folder, without leading dots."""
+    """Converts a text to a folder name without leading dots."""
     return re.sub(r"^\.+|[^\w.+-]+", "_", text)
 
 

@@ -90,7 +90,9 @@ def _module_spaces(
     env: Any,
     spaces: SpacesById | None,
 ) -> tuple[gym.Space, gym.Space]:
-    """Spaces of one module: the given ones, else those in `spaces`, else the environment's after the pipeline."""
+    """Returns the spaces of one module: the arguments, else ``spaces[module_id]``, else the environment's after the
+    env-to-module pipeline.
+    """
     if spaces and module_id in spaces:
         known = spaces[module_id]
     elif observation_space is not None and action_space is not None:
@@ -127,7 +129,7 @@ def _spaces_of_policy(config: AlgorithmConfig, spaces: SpacesById | None) -> tup
 def _env_spaces(
     config: AlgorithmConfig, env: Any, spaces: SpacesById | None
 ) -> tuple[gym.Space | None, gym.Space | None]:
-    """Spaces of one environment: the config's, else those in `spaces`, else the environment's.
+    """Spaces of one environment: the config's, else those in the dict `spaces`, else the environment's own spaces.
 
     Raises:
         ValueError: If the config's spaces have another form than the environment's.
@@ -359,7 +361,9 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """Replaces connector functions that cannot be imported by name by the connectors they have built."""
+    """For a checkpoint's config, replaces each connector function that cannot be imported by name by the connectors it
+    has built.
+    """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:
         attribute = config._declarations.by_name[pipeline.setting].attribute

@@ -262,7 +262,8 @@ class Settings:
         return name if name in self.own_names or name in INTERNAL_DEFAULTS else None
 
     def attribute_of(self, key: str) -> str:
-        """Attribute of a keyword, an attribute or a key of `to_dict`.
+        """Returns the attribute that stores a setting, by keyword, attribute or key of `to_dict`; raises for unknown
+        names.
 
         Raises:
             KeyError: If there is no such setting (with a suggestion).
@@ -273,7 +274,9 @@ class Settings:
         return attribute
 
     def suggestion(self, name: str) -> str:
-        """Sentence to append to an error about an unknown name; empty without a suggestion."""
+        """Returns a hint to append to an error about an unknown setting, such as a similar name; empty if there is
+        none.
+        """
         return self.declarations.suggestion(name, self.own_names)
 
     def to_dict(self) -> dict[str, Any]:

@@ -405,8 +405,8 @@ def _validate_model_config(config: AlgorithmConfig) -> None:
 
 
 def _validate_randomized_params(config: AlgorithmConfig) -> None:
-    """Raises for randomized parameters in host or multi-agent environments, and for privileged parameters without a
-    range.
+    """Raises for randomized environment parameters in host or multi-agent environments, and for parameters in
+    observations (``privileged_params``) without a range to scale by.
     """
     given = config.randomized_params
     if given is None and not config.privileged_params:
@@ -521,7 +521,9 @@ def _validate_evaluation(config: AlgorithmConfig) -> None:
 
 
 def _validate_evaluated_params(config: AlgorithmConfig, evaluation: AlgorithmConfig) -> None:
-    """Raises if only one of training and evaluation has privileged parameters in its observations."""
+    """Raises if only one of training and evaluation has environment parameters in its observations
+    (``privileged_params``).
+    """
     own, trained = evaluation.privileged_params, config.privileged_params
     # Another environment may have the privileged parameters in its observations.
     if own == trained or (trained and not evaluation.is_same(config, "env")):

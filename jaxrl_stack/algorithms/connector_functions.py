@@ -1,4 +1,4 @@
-"""User functions that make connectors."""
+"""Checks of users' functions that create connectors, and selection of the connectors for one module."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Evaluations(abc.ABC):
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluations in environments, and of the loss on the training step's held-out rows.
+    """Evaluations in environments, and of the loss on held-out training data.
 
     Attributes:
         seconds: Duration of the last evaluation; None before the first one of this run.

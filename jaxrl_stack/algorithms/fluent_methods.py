@@ -57,7 +57,7 @@ def fluent_method(owner: type, declarations: Declarations, section: str, own: It
 
 
 def signature(settings: Iterable[Setting]) -> inspect.Signature:
-    """Signature of a fluent method, `self` included."""
+    """Signature of a config method (fluent method), including `self`."""
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for setting in sorted(settings, key=lambda s: not s.positional):
         parameters.append(

@@ -24,7 +24,8 @@ ONE_AGENT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 class Progress(NamedTuple):
-    """Counters of a run. Differences of two give the metrics of an iteration and those "since restore".
+    """Counters of a run. The difference between two of them gives the metrics of an iteration, or those "since
+    restore".
 
     In a population, `num_episodes` is int64 ``[M]``, by member; other counters are equal for all members.
     `num_agent_steps` has the completed steps of each of several agents, ``{agent id: number}``; None for one agent.
@@ -118,7 +119,7 @@ def sampling_numbers(
 
 
 class TrainedRates:
-    """Steps trained per second: in an iteration, and since the run began or was restored."""
+    """Trained steps per second: in an iteration, and since the run began or was restored."""
 
     def __init__(self) -> None:
         self._since_restore: dict[tuple[str, str], float] = {}

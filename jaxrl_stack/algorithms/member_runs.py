@@ -119,7 +119,7 @@ def reason_to_stop(
 def closing_lines(
     reason: StopReason | None, statistics: RunStatistics, num_members: int, num_reached: int, num_diverged: int
 ) -> list[str]:
-    """Lines that `Population.learn` prints at its end; `statistics` counts the steps of one member."""
+    """Lines that `Population.learn` prints at its end; `statistics` counts the steps of one population member."""
     speed, members = statistics.steps_per_second_overall, counted(num_members, "member")
     return [
         f"Stopped:    {reason or 'Ctrl-C'}",
@@ -138,7 +138,7 @@ def runs_of(
     ends: Sequence[Ended | None],
     folders: Sequence[Path] | None = None,
 ) -> list[Run]:
-    """Creates the `Run` of each member.
+    """Creates a `Run` for each population member.
 
     Args:
         members: The members.

@@ -791,7 +791,7 @@ class Population(Checkpointable):
             self.stored_checkpoints.restored(self.iteration)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Config, members, and the treatment of diverged members."""
+        """Constructor arguments for checkpoints: the config, the members, and the treatment of diverged members."""
         members = [{"seed": member.seed, "settings": dict(member.settings)} for member in self.members]
         more = {"on_divergence": self.on_divergence, "members_at_once": self._members_at_once}
         runner: Any = self._template.env_runner

@@ -1,4 +1,4 @@
-"""Algorithms by name."""
+"""Registry of algorithms: classes, configs and tuned settings by name."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Setting:
         can_be_none = self.default is None and "None" not in self.check.type
         fill("type", self.type or self.check.type + (" | None" if can_be_none else ""))
         if self.kind in ("inert", "later") and not self.instead:
-            raise ValueError(f"The {self.kind} setting {self.name!r} must say what to use instead.")
+            raise ValueError(f"The {self.kind} setting {self.name!r} needs `instead`, a text about the replacement.")
         if self.schedulable and self.kind != "traced":
             raise ValueError(f"Only traced settings can be schedules; {self.name!r} is {self.kind}.")
 
@@ -104,7 +104,7 @@ class Setting:
         return self.check.takes_schedules
 
     def problem_with(self, value: Any) -> str | None:
-        """Description of the valid values if `value` is invalid, else None. Search spaces are valid, because a tuner
+        """Describes the valid values if `value` is invalid, else returns None. Search spaces are valid, because a tuner
         replaces them.
         """
         if is_search_space(value) or (value is None and self.takes_none):
@@ -227,7 +227,9 @@ class Declarations:
         return old
 
     def suggestion(self, name: str, extra: Iterable[str] = (), section: str | None = None) -> str:
-        """Sentence to append to an error about an unknown name; empty without a suggestion."""
+        """Returns a hint to append to an error about an unknown setting, such as a similar name; empty if there is
+        none.
+        """
         if name in DefaultModelConfig.__dataclass_fields__:
             return (
                 f" It is a setting of the network: rl_module(model_config=DefaultModelConfig({name}=...))."

@@ -1,4 +1,4 @@
-"""Readable settings: values, lines of docstrings, tables."""
+"""Text and HTML of settings: values, one-line descriptions, tables."""
 
 from __future__ import annotations
 

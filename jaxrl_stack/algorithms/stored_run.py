@@ -41,7 +41,7 @@ class SavedCheckpoint:
 
     @property
     def checkpoint(self) -> SavedCheckpoint:
-        """The same object: ``algo.save(path).checkpoint.path``."""
+        """This object, so that ``algo.save(path).checkpoint.path`` works as with Ray Tune."""
         return self
 
     def __fspath__(self) -> str:

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """Runs of ``python -m bench.learning --hold``, each one line of ``bench/learning.jsonl``.
+    """Evidence for tuned settings: runs of ``python -m bench.learning --hold``, each one line of
+    ``bench/learning.jsonl``.
 
     Args:
         mean: Mean return that must be held.
@@ -29,7 +30,7 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Runs of ``python -m bench.learning``, each one line of ``bench/learning.jsonl``.
+    """Evidence for tuned settings: runs of ``python -m bench.learning``, each one line of ``bench/learning.jsonl``.
 
     Args:
         target: Mean return to reach, in ``env_runners/episode_return_mean``.
@@ -53,7 +54,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluated:
-    """Runs of ``python -m bench.dreamer``, each one line of ``bench/dreamer.jsonl``.
+    """Evidence for tuned settings: runs of ``python -m bench.dreamer``, each one line of ``bench/dreamer.jsonl``.
 
     Args:
         target: Mean return of greedy episodes to reach.
@@ -73,7 +74,7 @@ class Evaluated:
 
 @dataclasses.dataclass(frozen=True)
 class Scored:
-    """Runs of ``python -m bench.scores``; each of them is a line of ``bench/scores.jsonl``.
+    """Evidence for tuned settings: runs of ``python -m bench.scores``, each one line of ``bench/scores.jsonl``.
 
     Args:
         steps: Env steps of each run.
@@ -91,7 +92,7 @@ class Scored:
 
 @dataclasses.dataclass(frozen=True)
 class FromLiterature:
-    """Published settings that were not run with this package.
+    """Evidence for tuned settings: a publication, whose settings were not run with this package.
 
     Args:
         source: Source, length of training there, and differences here.
@@ -108,7 +109,7 @@ Evidence: TypeAlias = Measured | Evaluated | Scored | FromLiterature
 
 @dataclasses.dataclass(frozen=True)
 class Tuned:
-    """Settings for an environment.
+    """Tuned settings for one environment, with evidence that they learn.
 
     Args:
         evidence: Evidence that the settings learn.

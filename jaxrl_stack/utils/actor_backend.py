@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 
 class Backend(Protocol):
-    """Starts actors, waits for their calls and stops them.
+    """Interface to a backend that starts actors, waits for results of their calls, and stops them.
 
     A handle from `start` calls methods as Ray's do: ``handle.method.remote(*args, **kwargs)`` returns a reference, and
     ``handle.method.options(num_returns=n).remote(...)`` returns n of them. Lost actors and objects are exceptions of
@@ -44,7 +44,7 @@ class Backend(Protocol):
     def wait(
         self, refs: Sequence[Any], n: int = 1, timeout_s: float | None = None, *, fetch: bool = True
     ) -> tuple[list[Any], list[Any]]:
-        """Waits for calls.
+        """Waits until a number of calls have finished.
 
         Args:
             refs: References of their results.

@@ -346,7 +346,9 @@ class FaultTolerantActorManager:
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
     def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
-        """Returns and removes the outcomes of asynchronous calls; `how` are arguments of `_wait`."""
+        """Returns and removes the outcomes of finished asynchronous calls; `how` contains keyword arguments of
+        `_wait`.
+        """
         self._check_not_awaited()
         wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
         requests = {ref: r for ref, r in self._requests.items() if not wanted or r.tag in wanted}
@@ -485,7 +487,10 @@ class FaultTolerantActorManager:
         all_kwargs = [kwargs or {}] * len(ids) if kwargs is None or isinstance(kwargs, dict) else list(kwargs)
         for name, values in (("func", funcs), ("kwargs", all_kwargs)):
             if len(values) != len(ids):
-                raise ValueError(f"{name} is a list of {len(values)} for {len(ids)} actors ({ids}): give one each.")
+                raise ValueError(
+                    f"{name} has length {len(values)}, but there are {len(ids)} actors ({ids}). Give one entry for "
+                    f"each actor."
+                )
         calls: dict[Any, _Request] = {}
         in_flight = Counter((request.actor_id, request.tag) for request in self._requests.values())
         for actor_id, one_func, one_kwargs in zip(ids, funcs, all_kwargs, strict=True):

@@ -28,7 +28,7 @@ class ConsecutiveFailuresError(RuntimeError):
     def of(
         cls, owner: str, count: int, tolerance: float, last: BaseException, *, setting: str | None = _SETTING
     ) -> ConsecutiveFailuresError:
-        """Error that names the owner of the failures, their number and the limit.
+        """Creates an error that names the owner of the failures, their number and the limit.
 
         Args:
             owner: Their owner, in the plural.

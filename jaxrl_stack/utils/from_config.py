@@ -78,5 +78,6 @@ def _constructor(cls: Any, kind: Any) -> Any:
         return getattr(importlib.import_module(module or cls.__module__), name)
     except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"from_config: there is no {kind!r}. Give a class, 'module.Class', or a class in the module of {cls!r}."
+            f"from_config: the class {kind!r} cannot be imported. Give a class, 'module.Class', or the name of a class "
+            f"in the module of {cls!r}."
         ) from error

@@ -16,7 +16,7 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 def resize(img: np.ndarray, height: int, width: int) -> np.ndarray:
-    """An image of another size, averaged over areas.
+    """Resizes an image by averages over areas of pixels.
 
     Args:
         img: ``[H, W]`` or ``[H, W, C]`` of any number type.

@@ -75,7 +75,7 @@ def take(tree: Any, index: Any) -> Any:
 
 
 def row(tree: Any, index: int) -> Any:
-    """Copies one row, because the arrays may be overwritten later."""
+    """Returns a copy of the elements at one index of the leading axis, because the arrays may be overwritten later."""
     return tree_map(lambda leaf: np.array(leaf[index]), tree)
 
 
@@ -150,7 +150,7 @@ def blank_item(struct: Any) -> Any:
 
     def blank(space: gym.Space) -> np.ndarray:
         if space.shape is None or space.dtype is None:
-            raise ValueError(f"items of the space {space} have no fixed shape, so there is no blank one")
+            raise ValueError(f"items of the space {space} have no fixed shape, so a blank item cannot be created")
         item = np.zeros(space.shape, space.dtype)
         if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
             item[...] = space.start

@@ -86,7 +86,7 @@ def learner_cpus(config: AlgorithmConfig) -> float:
 
 
 def actor_options(config: AlgorithmConfig, role: Role) -> dict[str, Any]:
-    """`role_resources` as options of a Ray actor: num_cpus, num_gpus and resources."""
+    """Converts `role_resources` to options of a Ray actor: num_cpus, num_gpus and resources."""
     resources = role_resources(config, role)
     return {"num_cpus": resources.pop("CPU", 0), "num_gpus": resources.pop("GPU", 0), "resources": resources}
 
@@ -132,7 +132,7 @@ def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
-    """Role of each actor, in the order of the bundles. Environments on the device need no runners."""
+    """Roles of all actors, in the order of their bundles. Environments on the device need no EnvRunner actors."""
     # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
     numbers: dict[Role, int] = {
         "env_runner": 0 if config.env is None else config.num_sampling_actors,
@@ -236,7 +236,7 @@ def _too_much(config: AlgorithmConfig, name: str, wanted: float, available: floa
 
 
 def _settings_of(config: AlgorithmConfig, role: Role, resources: Mapping[str, float]) -> list[str]:
-    """``["num_cpus_per_env_runner=2", ...]``: where a process's resources come from."""
+    """Names and values of the settings that determine a process's resources: ``["num_cpus_per_env_runner=2", ...]``."""
     cpus, gpus, custom, _ = SETTINGS[role]
     if role == "main" and not config.num_learners and learner_cpus(config) > config.num_cpus_for_main_process:
         cpus = "num_cpus_per_learner"

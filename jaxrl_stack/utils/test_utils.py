@@ -70,7 +70,7 @@ def check_learning_achieved(
         values.append(row[key])
     best = max(values, default=float("nan"))
     if not best >= min_value:
-        raise ValueError(f"`{metric}` of {min_value} not reached: the best of {len(values)} trials has {best}.")
+        raise ValueError(f"`{metric}` must reach {min_value}, but the best of {len(values)} trials has {best}.")
     print(f"`{metric}` of {min_value} reached: {best}.")
 
 

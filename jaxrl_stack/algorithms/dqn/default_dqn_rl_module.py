@@ -127,7 +127,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     # ---------------------------------------------------------------------------------------------------- training
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Columns for the loss from `{OBS: [N, d], NEXT_OBS: [N, d]}`.
+        """Computes the columns for the loss from `{OBS: [N, d], NEXT_OBS: [N, d]}`.
 
         Returns:
             `QF_PREDS`, `QF_TARGET_NEXT_PREDS` and, with double Q-learning, `QF_NEXT_PREDS`, float `[N, A]`; with atoms
@@ -201,7 +201,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _qf_forward_helper(
         self, batch: dict[str, Any], encoder: Any, head: Any, noise: jax.Array | None = None
     ) -> dict[str, Any]:
-        """Q-values of an encoder and a head; with dueling, `head` is a dict of both heads."""
+        """Computes Q-values with an encoder and a head; with dueling, `head` is a dict of the heads "af" and "vf"."""
         batch, mask = split_action_mask(batch)
         encoded = encoder(batch)
         latent, state_out = encoded[ENCODER_OUT], state_out_of(encoded)

@@ -89,7 +89,9 @@ class Actor(nnx.Module):
         return Policy(None, jnp.tanh(out), std)
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """float32 noise to sample actions: uniform ``[*lead]``, or normal ``[*lead, A]``. None without a key."""
+        """Draws float32 noise for sampling actions: uniform ``[*lead]``, or normal ``[*lead, A]``. None without
+        a key.
+        """
         if key is None:
             return None
         return jax.random.uniform(key, lead) if self.is_discrete else jax.random.normal(key, (*lead, self.num_actions))
@@ -133,7 +135,7 @@ class Imagined(NamedTuple):
 def imagine(
     model: WorldModel, actor: Actor, start: Latent, horizon: int, key: jax.Array | None, *, differentiable: bool
 ) -> Imagined:
-    """Rolls the world model out with the actor's actions; heads run afterwards, once over all rows.
+    """Rolls the world model out with the actor's actions; heads run afterwards, once over all imagined states.
 
     Args:
         model: The world model.

@@ -159,7 +159,7 @@ def _frames(comparison: Comparison, space: gym.Space | None) -> Iterator[np.ndar
 
 
 def _as_bytes(comparison: Comparison, name: str, part: gym.spaces.Box) -> tuple[np.ndarray, np.ndarray]:
-    """Observed and imagined images, uint8 ``[N, T, H, W, 3]``."""
+    """Converts observed and imagined images to uint8 ``[N, T, H, W, 3]``."""
     truth, model = comparison.observed[name], comparison.imagined[name]
     low, high = (0.0, 255.0) if part.dtype == np.uint8 else (float(truth.min()), float(truth.max()))
 
@@ -178,7 +178,7 @@ def _panel(image: np.ndarray) -> np.ndarray:
 
 
 def _curves(comparison: Comparison, name: str, window: int, t: int) -> np.ndarray:
-    """Curves of the entries of a vector up to a step, uint8 ``[height, width, 3]``."""
+    """Draws curves of all entries of a vector up to step `t`, as an image uint8 ``[height, width, 3]``."""
     pil = pillow()
     truth, model = comparison.observed[name][window], comparison.imagined[name][window]
     low, high = truth.min(axis=0), truth.max(axis=0)

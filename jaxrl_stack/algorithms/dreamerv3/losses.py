@@ -27,7 +27,7 @@ def world_model_rows(
     rewards: jax.Array,
     is_terminated: jax.Array,
 ) -> dict[str, jax.Array]:
-    """Computes the terms of the world model's loss, float32 ``[B, T]`` each.
+    """Computes the terms of the world model's loss for each step, float32 ``[B, T]`` each.
 
     Args:
         model: The world model.
@@ -81,7 +81,7 @@ def judged(
     gamma: jax.Array | float,
     lambda_: jax.Array | float,
 ) -> Judged:
-    """Values and lambda-returns of imagined rollouts (equation 7); all heads run once over all rows.
+    """Computes values and lambda-returns of imagined rollouts (equation 7); all heads run once over all states.
 
     Args:
         model: The world model.
@@ -107,7 +107,8 @@ def judged(
 
 
 def critic_means(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Judged) -> dict[str, jax.Array]:
-    """Terms of the critic's loss, means over rows, scalars: ``targets``, ``slow``, and the weighted ``total``.
+    """Computes the terms of the critic's loss, scalar means over imagined states: ``targets``, ``slow``, and the
+    weighted ``total``.
 
     Args:
         critic: The trained critic; the total has only its gradient.
@@ -139,7 +140,7 @@ def actor_means(
     *,
     differentiable: bool,
 ) -> dict[str, jax.Array]:
-    """Terms of the actor's loss (equation 11), means over rows, scalars.
+    """Computes the terms of the actor's loss (equation 11), scalar means over imagined states.
 
     Args:
         actor: The trained actor.
@@ -174,5 +175,5 @@ def actor_means(
 
 
 def _flat(rows: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    """Arrays ``[H, N, ...]`` as ``[H N, ...]``."""
+    """Reshapes arrays ``[H, N, ...]`` to ``[H N, ...]``."""
     return tuple(x.reshape(-1, *x.shape[2:]) for x in rows)

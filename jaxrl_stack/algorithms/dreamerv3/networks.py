@@ -68,7 +68,7 @@ class MLP(nnx.Module):
         self.out = None if num_outputs is None else make(num_outputs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """``[..., num_inputs]`` to ``[..., num_outputs]``."""
+        """Applies the layers: ``[..., num_inputs]`` to ``[..., num_outputs]``."""
         x = self._hidden(x)
         return (x if self.out is None else self.out(x)).astype(jnp.float32)
 
@@ -160,7 +160,7 @@ class Convolution(nnx.Module):
         self.bias = nnx.Param(jnp.zeros((num_outputs,))) if use_bias else None
 
     def __call__(self, images: jax.Array) -> jax.Array:
-        """``[N, H, W, num_inputs]`` to ``[N, h, w, num_outputs]``."""
+        """Applies the convolution: ``[N, H, W, num_inputs]`` to ``[N, h, w, num_outputs]``."""
         dtype = self.dtype or images.dtype
         out = self.function(images.astype(dtype), self.kernel[...].astype(dtype))
         return out if self.bias is None else out + self.bias[...].astype(dtype)
@@ -186,7 +186,7 @@ class ImageEncoder(nnx.Module):
         self.num_outputs = 4 * 4 * widths[-1]
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """``[..., 64, 64, C]`` to ``[..., num_outputs]``."""
+        """Encodes images: ``[..., 64, 64, C]`` to ``[..., num_outputs]``."""
         lead = x.shape[:-3]
         x = x.reshape(-1, *x.shape[-3:])
         for conv, norm in zip(self.convs, self.norms, strict=True):
@@ -216,7 +216,7 @@ class ImageDecoder(nnx.Module):
         self.norms = nnx.List(norm(width) for width in widths[1:-1])
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """``[..., num_inputs]`` to ``[..., 64, 64, C]``."""
+        """Decodes images: ``[..., num_inputs]`` to ``[..., 64, 64, C]``."""
         lead = x.shape[:-1]
         x = self.linear(x).reshape(-1, 4, 4, self.convs[0].num_inputs)
         for conv, norm in zip(self.convs, self.norms, strict=False):

@@ -184,7 +184,7 @@ class WorldModel(nnx.Module):
         return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """float32 ``[*lead, Z]``, uniform noise to sample z for all steps. None without a key."""
+        """Draws uniform noise for sampling z at all steps, float32 ``[*lead, Z]``. None without a key."""
         return None if key is None else jax.random.uniform(key, (*lead, self.size.num_categoricals))
 
     def observe_step(
@@ -215,7 +215,7 @@ class WorldModel(nnx.Module):
         key: jax.Array | None,
         before: tuple[Latent, jax.Array, jax.Array] | None = None,
     ) -> Observed:
-        """States of recorded sequences. Encoder and prior run once over all rows, not in the loop.
+        """Computes latent states of recorded sequences. Encoder and prior run once over all steps, not in the loop.
 
         Args:
             normalised: Observations ``[B, T, ...]``, from `normalised`.
@@ -269,7 +269,7 @@ def atoms() -> jax.Array:
 
 
 def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
-    """float32 ``[...]``, the mean of a head's distribution over `atoms` for features ``[..., F]``."""
+    """Computes the mean of a head's distribution over `atoms`, float32 ``[...]``, for features ``[..., F]``."""
 
     def mean(rows: jax.Array) -> jax.Array:
         logits = head.padded_logits(rows)

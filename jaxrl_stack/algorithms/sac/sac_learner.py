@@ -244,7 +244,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         log_alpha: jax.Array,
         target_entropy: Any,
     ) -> tuple[dict[str, jax.Array], jax.Array]:
-        """Loss of each row; the losses are means over rows.
+        """Computes each row's contribution to the losses, which are means over the rows of the batch.
 
         Returns:
             ``({optimizer name or metric: float32 [N]}, values [N, ...] whose extremes are reported)``.
@@ -268,7 +268,9 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
 
 def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
-    """Losses per row, float32 `[N]`, of a policy with continuous actions and of the temperature."""
+    """Computes the loss of each row of the batch, float32 `[N]`, for a policy with continuous actions and for the
+    temperature.
+    """
     logp = fwd_out["logp_resampled"]
     return {
         "policy": soft_actor_critic.actor_rows(q=fwd_out["q_curr"], logp=logp, log_alpha=log_alpha),

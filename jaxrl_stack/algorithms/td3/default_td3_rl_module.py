@@ -97,7 +97,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
     # ---------------------------------------------------------------------------------------------------- training
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Values of the batch's actions by the critics.
+        """Computes the critics' Q-values of the batch's actions.
 
         The loss calls `compute_target_values`, and in updates of the policy `compute_policy_values`.
 

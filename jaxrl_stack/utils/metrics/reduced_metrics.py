@@ -12,7 +12,7 @@ class ReducedMetrics(dict[str, Any]):
     """Results of a learner update: a nested dict of numbers that `MetricsLogger.aggregate` also accepts."""
 
     def statistics(self) -> list[tuple[tuple[str, ...], StatsBase]]:
-        """``(path, statistics)`` of every number.
+        """Returns ``(path, statistics)`` for every number.
 
         Steps trained add up over learners and updates; of everything else the last number counts, as the losses of
         several learners are means over all of them.

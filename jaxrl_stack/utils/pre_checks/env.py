@@ -1,4 +1,4 @@
-"""RLlib's path to the check of environments of several agents."""
+"""RLlib's import path of the check of multi-agent environments."""
 
 from jaxrl_stack.env.pre_checks import check_multiagent_environments
 

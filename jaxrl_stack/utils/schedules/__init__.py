@@ -1,4 +1,4 @@
-"""Settings that change with the lifetime number of sampled steps.
+"""Schedules: settings that change with the lifetime number of sampled steps.
 
 A compiled program gets a schedule as arrays in place of a number or a list of points; `Schedule` and `Scheduler` are
 RLlib's objects.
@@ -46,7 +46,7 @@ SCHEDULE_SIZE = 8
 
 
 class ScheduleArrays(NamedTuple):
-    """A piecewise linear function of a lifetime counter.
+    """Piecewise linear function of a lifetime counter, as arrays.
 
     Attributes:
         times: ``uint32[K, 2]``, non-decreasing counters; the first one is 0.

@@ -20,7 +20,7 @@ get_base_struct_from_space = nested.space_struct
 
 
 class BatchedNdArray(np.ndarray):
-    """Array that already has a batch axis: `batch` with "auto" concatenates such arrays and stacks others."""
+    """Array that already has a batch axis: ``batch(..., "auto")`` concatenates such arrays and stacks others."""
 
     def __new__(cls, input_array: Any) -> BatchedNdArray:
         return np.asarray(input_array).view(cls)

@@ -1,4 +1,4 @@
-"""The exponential moving average."""
+"""Statistic: exponential moving average."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxrl_stack.utils.metrics.stats.base import ReportingStats, as_number
 
 
 class EmaStats(ReportingStats):
-    """``ema = (1 - ema_coeff) * ema + ema_coeff * value``, beginning with the first value.
+    """Statistic ``ema = (1 - ema_coeff) * ema + ema_coeff * value``, beginning with the first value.
 
     It survives `reduce`, and values that are NaN leave it as it is.
 

@@ -8,7 +8,7 @@ from jaxrl_stack.utils.metrics.stats.base import ReportingStats
 
 
 class ItemStats(ReportingStats):
-    """Returns the last item of any type; None before the first one. It persists until the next item.
+    """Statistic that returns the last item of any type; None before the first one. It persists until the next item.
 
     Merging keeps the last of the reported items.
     """

@@ -1,4 +1,4 @@
-"""A total that is never reset."""
+"""Statistic: total that is never reset."""
 
 from __future__ import annotations
 

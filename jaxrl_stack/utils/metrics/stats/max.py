@@ -8,7 +8,7 @@ from jaxrl_stack.utils.metrics.stats.series import SeriesStats
 
 
 class MaxStats(SeriesStats):
-    """The largest value; NaN without values."""
+    """Statistic that returns the largest value; NaN without values."""
 
     stats_cls_identifier = "max"
 

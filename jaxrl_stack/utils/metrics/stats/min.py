@@ -1,4 +1,4 @@
-"""The smallest value of a series."""
+"""Statistic: smallest value of a series."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jaxrl_stack.utils.metrics.stats.series import SeriesStats
 
 
 class MinStats(SeriesStats):
-    """The smallest value; NaN without values."""
+    """Statistic that returns the smallest value; NaN without values."""
 
     stats_cls_identifier = "min"
 

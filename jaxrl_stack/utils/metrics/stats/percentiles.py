@@ -1,4 +1,4 @@
-"""Percentiles of a series."""
+"""Statistic: percentiles of a series."""
 
 from __future__ import annotations
 

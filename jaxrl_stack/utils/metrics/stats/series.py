@@ -32,12 +32,12 @@ class SeriesStats(RecentStats):
         """Computes the statistic of one or more numbers without NaN."""
 
     def window_reduce(self, values: Any = None) -> list[Any]:
-        """``[statistic]`` of `values`; None uses the current window."""
+        """Returns ``[statistic]`` of `values`; None uses the values of the current window."""
         numbers = [v for v in (self._values() if values is None else values) if v == v]
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
 
     def running_reduce(self, value_1: Any, value_2: Any) -> list[Any]:
-        """``[statistic]`` of the result so far (`value_1`) and a new value."""
+        """Returns ``[statistic]`` of the result so far (`value_1`) and a new value (`value_2`)."""
         return self.window_reduce([value_1, value_2])
 
     def _values(self) -> list[Any]:

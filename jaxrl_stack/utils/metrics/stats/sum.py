@@ -1,4 +1,4 @@
-"""The sum of a series."""
+"""Statistic: sum of a series."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_stack.utils.metrics.stats.series import SeriesStats
 
 
 class SumStats(SeriesStats):
-    """The sum; 0 without values.
+    """Statistic that returns the sum; 0 without values.
 
     Args:
         with_throughput: Also measure how much is added per second.
