@@ -326,7 +326,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return RunOutput(*names, self._reported_config, *where, facts=self._facts_of_run)
 
     def _facts_of_run(self) -> dict[str, Any]:
-        """Facts for ``run.json``: the machine, the checkpoint from which the run continues, and the reason if the run
+        """Data for ``run.json``: the machine, the checkpoint from which the run continues, and the reason if the run
         cannot be recomputed bit for bit.
         """
         devices = [] if self.learner is None else self.learner.devices

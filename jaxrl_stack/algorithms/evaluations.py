@@ -84,7 +84,7 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _hand_over(self) -> None:
-        """Sends the current weights to the runners, before concurrent training changes them."""
+        """Sends the current weights to the evaluation runners, before concurrent training changes them."""
 
     @abc.abstractmethod
     def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:

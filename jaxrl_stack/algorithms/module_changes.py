@@ -283,7 +283,7 @@ def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space,
             if not own or any(difference(one, own[0]) is not None for one in own):
                 raise ValueError(
                     f"add_module(module_spec=RLModuleSpec({name}=None)): {name} is required, because the policies have "
-                    f"different ones, {own}. Set it, or use RLModuleSpec.from_module(another module)."
+                    f"different spaces, {own}. Set it, or use RLModuleSpec.from_module(another module)."
                 )
             setattr(spec, name, own[0])
     return spec

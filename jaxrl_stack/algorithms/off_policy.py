@@ -245,8 +245,8 @@ class OffPolicyConfig(AlgorithmConfig):
                 ) from error
         if not (isinstance(found, type) and issubclass(found, _BASES)):
             raise ValueError(
-                f"training(replay_buffer_config={{'type': {short(kind)}, ...}}) is {short(found)}. It must be "
-                f"{_WANTED_TYPE}."
+                f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): the type is {short(found)}. It must "
+                f"be {_WANTED_TYPE}."
             )
         if issubclass(found, MultiAgentEpisodeReplayBuffer) == bool(self.is_multi_agent):
             return found

@@ -804,7 +804,7 @@ class Population(Checkpointable):
         return (), {"config": config, "members": members, **more}
 
     def get_metadata(self) -> dict[str, Any]:
-        """Facts about the population for the checkpoint's metadata file, which is readable without loading the
+        """Data about the population for the checkpoint's metadata file, which is readable without loading the
         checkpoint.
         """
         return {

@@ -14,8 +14,8 @@ _Array = (np.ndarray, jax.Array)
 
 
 class DefaultNumber(int):
-    """RLlib's default for a setting, marked as unset: an unset setting has another effect in this package than this
-    number.
+    """RLlib's default number for a setting that the user has not set. If the user sets the same number, this package
+    behaves differently.
 
     It equals the number everywhere except in `same`, which distinguishes a config that explicitly set the number.
     """

@@ -1,4 +1,4 @@
-"""Text of a script, its syntax tree, and the edits to make."""
+"""Text of a script to migrate, its syntax tree, and the edits to make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH = 100
 
 
 class Edit(NamedTuple):
-    """Replacement of a range of bytes.
+    """Replacement of a range of bytes in a script.
 
     Attributes:
         start: First byte, from the beginning of the text.
@@ -60,7 +60,7 @@ class Token(NamedTuple):
 
 
 class SourceCode:
-    """Script and the edits collected for it.
+    """Script to migrate, and the edits collected for it.
 
     Args:
         text: Text of the script. New lines have the line end of the first line.
@@ -85,42 +85,44 @@ class SourceCode:
         self._tokens, self._comments = self._read_tokens(text)
 
     def start(self, node: Any) -> int:
-        """Position of a node's first byte."""
+        """Byte position in the script where a syntax tree node begins."""
         return self._starts[node.lineno - 1] + node.col_offset
 
     def end(self, node: Any) -> int:
-        """Position after a node's last byte."""
+        """Byte position in the script after the end of a syntax tree node."""
         return self._starts[node.end_lineno - 1] + node.end_col_offset
 
     def segment(self, start: int, end: int) -> str:
-        """Text between two byte positions."""
+        """Text of the script between two byte positions."""
         return self._bytes[start:end].decode()
 
     def code_of(self, node: ast.AST) -> str:
-        """The text of a node."""
+        """Text of the script that a syntax tree node covers."""
         return self.segment(self.start(node), self.end(node))
 
     def before(self, position: int) -> Token:
-        """Last token that ends at or before a byte position."""
+        """Last token of the script that ends at or before a byte position."""
         return self._tokens[bisect.bisect_right(self._tokens, position, key=lambda token: token.end) - 1]
 
     def after(self, position: int) -> Token:
-        """First token that begins at or after a byte position."""
+        """First token of the script that begins at or after a byte position."""
         return self._tokens[bisect.bisect_left(self._tokens, position, key=lambda token: token.start)]
 
     def dot_of(self, node: ast.Attribute) -> int:
-        """Position of the dot before an attribute's name; skips parentheses, line ends and comments after the value."""
+        """Byte position of the dot before an attribute's name; skips parentheses, line ends and comments after the
+        value.
+        """
         return self.before(self.end(node) - len(node.attr)).start
 
     def arguments_start(self, node: ast.Call) -> int:
-        """Position after the parenthesis that opens the arguments of a call."""
+        """Byte position after the parenthesis that opens the arguments of a call."""
         token = self.after(self.end(node.func))
         while token.text == ")":  # closes around the function
             token = self.after(token.end)
         return token.end
 
     def span(self, node: ast.AST, start: int, end: int) -> tuple[int, int]:
-        """Start and end of a node with the parentheses around it that are within the given byte positions."""
+        """Byte range of a syntax tree node with the parentheses around it, within the range from `start` to `end`."""
         inner = (self.start(node), self.end(node))
         while True:
             left, right = self.before(inner[0]), self.after(inner[1])
@@ -129,7 +131,7 @@ class SourceCode:
             inner = (left.start, right.end)
 
     def end_of_parameters(self, node: ast.FunctionDef) -> int:
-        """Position of the parenthesis that closes the parameters of a function."""
+        """Byte position of the parenthesis that closes the parameters of a function."""
         depth, token = 0, self.after(self.start(node))
         while True:
             depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(token.text, 0)
@@ -149,11 +151,11 @@ class SourceCode:
         return bisect.bisect_left(self._comments, start) < bisect.bisect_left(self._comments, end)
 
     def replace(self, node: ast.AST, text: str) -> None:
-        """Replaces a node by `text`."""
+        """Replaces the text of a syntax tree node by `text`."""
         self.edits.append(Edit(self.start(node), self.end(node), text))
 
     def replace_statement(self, node: Any, statements: list[str]) -> None:
-        """Replaces a statement by several ones, on separate lines if it began its line."""
+        """Replaces a statement by several statements, on separate lines if it began its line."""
         is_first = not self.segment(self.line_start(node.lineno), self.start(node)).strip()
         if is_first:
             self.replace(node, f"\n{self.indentation(node.lineno)}".join(statements))
@@ -165,12 +167,12 @@ class SourceCode:
         self.edits.append(Edit(start, end, text))
 
     def rename_attribute(self, node: ast.Attribute, name: str) -> None:
-        """Renames the attribute at the end of a chain."""
+        """Renames the last attribute of a chain such as ``a.b.c``."""
         end = self.end(node)
         self.replace_span(end - len(node.attr), end, name)
 
     def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
-        """Renames an argument of a call."""
+        """Renames a keyword argument of a call."""
         start = self.start(keyword)
         self.replace_span(start, start + len(str(keyword.arg)), name)
 
@@ -183,7 +185,7 @@ class SourceCode:
         self._new_lines.append(Edit(self.line_start(line), self.line_start(line), text))
 
     def line_start(self, line: int) -> int:
-        """Position of the first byte of a line."""
+        """Byte position where a line of the script begins."""
         return self._starts[line - 1]
 
     def indentation(self, line: int) -> str:
@@ -192,7 +194,7 @@ class SourceCode:
         return content[: len(content) - len(content.lstrip(" \t"))]
 
     def _read_tokens(self, text: str) -> tuple[list[Token], list[int]]:
-        """All tokens in order, and the positions of comments."""
+        """Returns all tokens of the script in order, and the positions of its comments."""
         tokens, comments = _tokens_of(text, 0)
         if sys.version_info < (3, 12):  # there, an f-string is one token
             for node in ast.walk(self.tree):
@@ -211,7 +213,7 @@ class SourceCode:
         return self._bytes[self._starts[line - 1] : self._starts[line]].decode()
 
     def statement_of(self, node: ast.AST) -> ast.AST:
-        """The innermost statement around a node."""
+        """Returns the innermost statement that contains a syntax tree node."""
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
         return node

@@ -307,7 +307,7 @@ class Tensors:
 
 
 def _inside(scope: Scope) -> Iterator[ast.AST]:
-    """Yields the nodes of a scope, except those inside of nested functions and classes."""
+    """Yields the syntax tree nodes of a scope, except those inside of nested functions and classes."""
     body = scope.body if isinstance(scope.body, list) else [scope.body]
     waiting: list[ast.AST] = [*body]
     while waiting:

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Restarts:
-    """Counts actor restarts, and schedules planned ones.
+    """Counts the restarts of actors, and schedules restarts after a delay.
 
     Args:
         backend: Backend whose clock is used.

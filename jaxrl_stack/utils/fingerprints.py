@@ -58,7 +58,8 @@ def fingerprint_of(params: Mapping[str, jax.Array]) -> dict[str, int]:
 
 
 def fingerprints_of_members(params: Mapping[str, jax.Array]) -> jax.Array:
-    """Fingerprints of members on several devices; each is equal to the fingerprint of the member alone.
+    """Fingerprints of the parameters of population members on several devices; each equals `fingerprint` of one
+    member's parameters.
 
     Args:
         params: ``{ref: array}``, ``[D, V, ...]`` for V members on each of D devices.

@@ -53,7 +53,7 @@ def split_fixed(state: Any) -> tuple[Any, Any]:
 
 
 def with_fixed(state: Any, fixed: Any) -> Any:
-    """Returns a state with the fixed part from `split_fixed`."""
+    """Reverses `split_fixed`: combines the changing part of a state with its fixed part."""
     if fixed is None:
         return state
     return dataclasses.replace(state, **{name: getattr(fixed, name) for name in fixed.fixed_fields})

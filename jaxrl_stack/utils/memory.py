@@ -58,7 +58,9 @@ class MemoryEstimate:
     def of_shapes(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, Any], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates an estimate from ``{column: pytree of arrays or jax.ShapeDtypeStructs}`` with all rows."""
+        """Creates an estimate from ``{column: pytree of arrays or jax.ShapeDtypeStructs}``, whose leaves have
+        all rows.
+        """
         return cls(what, counts, {name: bytes_of_shapes(column) for name, column in columns.items()}, is_complete)
 
     @classmethod

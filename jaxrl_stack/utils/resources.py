@@ -293,8 +293,8 @@ def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 
         reserved = _sum(current.bundle_specs)
         if not _fits(total, reserved):
             raise ValueError(
-                f"The actors of this algorithm need {_listed(total)}, but this process belongs to a placement group "
-                f"of {_listed(reserved)}. Reserve tune.PlacementGroupFactory(resource_bundles(config)[0]) "
+                f"The actors of this algorithm need {_listed(total)}, but this process's placement group reserves "
+                f"only {_listed(reserved)}. Reserve tune.PlacementGroupFactory(resource_bundles(config)[0]) "
                 "(jaxrl_stack.utils.resources), or lower num_env_runners, evaluation_num_env_runners or num_learners."
             )
         return None

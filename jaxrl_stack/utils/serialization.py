@@ -71,7 +71,7 @@ def deserialize_type(module: str | type, error: bool = False) -> Any:
     except (ImportError, AttributeError, ValueError) as reason:
         if error:
             raise ValueError(
-                f"deserialize_type({module!r}): there is no such class ({reason}). Is its module installed, and on the "
-                "path?"
+                f"deserialize_type({module!r}): this class cannot be imported ({reason}). Install its module, or add "
+                "its folder to PYTHONPATH."
             ) from reason
         return module

@@ -102,7 +102,7 @@ def test_in_a_trial_the_actors_go_into_the_trials_bundles(monkeypatch):
     trial.bundle_specs, trial.bundle_count = [{"CPU": 2.0}], 1
     assert resources.create_placement_group(config) is None
     trial.bundle_specs = [{"CPU": 0.5}]
-    with pytest.raises(ValueError, match="need 1 CPU, but this process belongs to a placement group of 0.5 CPU"):
+    with pytest.raises(ValueError, match="need 1 CPU, but this process's placement group reserves only 0.5 CPU"):
         resources.create_placement_group(config)
 
 

@@ -235,7 +235,7 @@ def test_classes_and_spaces_go_through_texts_and_back():
     assert path == f"{__name__}.Base" and serialization.serialize_type(path) == path
     assert serialization.deserialize_type("collections.OrderedDict").__name__ == "OrderedDict"
     assert serialization.deserialize_type(Base) is Base and serialization.deserialize_type("PPO") == "PPO"
-    with pytest.raises(ValueError, match="there is no such class"):
+    with pytest.raises(ValueError, match="this class cannot be imported"):
         serialization.deserialize_type("collections.Nothing", error=True)
     space = Dict({"a": Box(-1.0, 1.0, (2,)), "b": Discrete(3)})
     assert serialization.gym_space_from_dict(json.loads(json.dumps(serialization.gym_space_to_dict(space)))) == space
