@@ -276,7 +276,9 @@ class Tensors:
     # ------------------------------------------------------------------------------------------------------ bindings
 
     def _bound_in(self, scope: Scope) -> Iterator[tuple[str, ast.expr | Kind]]:
-        """Yields ``(name, value)`` for the names that a scope assigns, imports or takes as parameters."""
+        """Yields ``(name, value)`` for the names that a scope binds: by assignments, loops, imports, definitions or
+        parameters.
+        """
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for arg in ast.walk(scope.args):
                 if isinstance(arg, ast.arg):

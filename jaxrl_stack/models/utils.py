@@ -1,4 +1,6 @@
-"""Activation functions, initializers and convolutional filters by name, for modules written for RLlib."""
+"""Activation functions and initializers by name, and default convolutions by image size, for modules written
+for RLlib.
+"""
 
 from __future__ import annotations
 

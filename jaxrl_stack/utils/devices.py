@@ -290,7 +290,7 @@ def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
 
 
 def host_view(tree: Any) -> Any:
-    """First device's slice of every leaf on the host, without a copy; for replicated leaves this is the whole value."""
+    """Data of every leaf on the first device, without a copy; for replicated leaves this is the whole value."""
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
 
