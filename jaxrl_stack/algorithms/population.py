@@ -475,7 +475,7 @@ class Population(Checkpointable):
             key = RETURN if self._evaluated is None else EVALUATED_RETURN
         values = np.where(self.driver.is_live, self.history[key][-1], np.nan)
         if not np.isfinite(values).any():
-            raise ValueError(f"No live member has a number {key!r} yet. Call train() until an episode has ended.")
+            raise ValueError(f"No running member has a value of {key!r} yet. Call train() until an episode has ended.")
         return int(np.nanargmax(values))
 
     @property
@@ -641,7 +641,7 @@ class Population(Checkpointable):
         self._check_is_running()
         form = 'change_settings({0: {"lr": 1e-4}})'
         if of_all:
-            raise ValueError(f"change_settings({', '.join(of_all)}=...): settings are set by member: {form}.")
+            raise ValueError(f"change_settings({', '.join(of_all)}=...): give the settings of each member: {form}.")
         settings = {} if settings is None else settings
         for member in settings:
             self._check_members([member], f"change_settings({{{member!r}: ...}})", "keys must be", f": {form}")

@@ -99,14 +99,15 @@ class ClassLoader:
         """
         if not isinstance(path, str) or len(path) > _MAX_LENGTH or not _PATH.fullmatch(path):
             shown = repr(path)[:100]
-            raise ValueError(f"{what} names the class {shown}, which is no 'module:Name'. The checkpoint is damaged.")
+            raise ValueError(f"{what} names the class {shown}, not as 'module:Name'. The checkpoint is damaged.")
         bases = {path_of(base)} if base is not None else {*expected}
         found = self._known[path] if path in self._known else _extension_in_main(path, bases)
         if found is None:
             found = self._moved.get(path.partition(":")[2]) or self._own(path, what)
         if base is not None and not (isinstance(found, type) and issubclass(found, base)):
             raise ValueError(
-                f"{what} names {path!r}, which is no {base.__name__}. The checkpoint is damaged, or not of this kind."
+                f"{what} names {path!r}, which is no {base.__name__}. The checkpoint is damaged, or stores another "
+                "kind of object."
             )
         return found
 

@@ -550,7 +550,7 @@ def test_integers_beyond_int32_are_refused_where_the_module_gets_integers():
 
 @pytest.mark.parametrize("space", [Discrete(3, start=2**40), Discrete(2**33), MultiDiscrete([2, 2**33])])
 def test_choices_beyond_int32_are_refused_when_the_space_is_looked_at(space):
-    with pytest.raises(ValueError, match="programs count in int32"):
+    with pytest.raises(ValueError, match="compiled programs use int32"):
         check_space(space, "observation_space")
 
 

@@ -231,7 +231,7 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
         target = _leaf_dtype(leaf)
         if not _casts(dtype, target):
             raise ValueError(
-                f"{path} has dtype {dtype}, which does not convert to the {target} of {leaf} without loss of meaning."
+                f"{path} has dtype {dtype}, but {leaf} needs {target}: the conversion could change values."
             )
     return batch_shape or ()
 
@@ -310,8 +310,8 @@ def check_space(space: Any, name: str) -> None:
             )
             if first < -(2**31) or last >= 2**31:
                 raise ValueError(
-                    f"{path} is {leaf!r}, with choices from {first} to {last}, but programs count in int32: use a "
-                    "smaller start, or a Box of float32."
+                    f"{path} is {leaf!r}, with choices from {first} to {last}, but compiled programs use int32: "
+                    "choose a smaller start, or a Box of float32."
                 )
         if 0 in _shape(leaf):
             raise ValueError(f"{path} is {leaf!r} of shape {_shape(leaf)}, which holds no number: leave it out.")
