@@ -280,7 +280,7 @@ class Settings:
         return self.declarations.suggestion(name, self.own_names)
 
     def to_dict(self) -> dict[str, Any]:
-        """Copies of all values, by attribute; a few by RLlib's key, such as "lambda"."""
+        """Returns copies of all setting values by attribute name, a few of them under RLlib's key, such as "lambda"."""
         names = [setting.attribute for setting in self.declarations.by_name.values()]
         names += [*sorted(self.own_names), "in_evaluation", "_is_online"]
         return {ATTRIBUTE_TRANSLATIONS.get(name, name): _searchable(copy_value(self.values[name])) for name in names}

@@ -1,4 +1,4 @@
-"""Adds and removes modules of an Algorithm during training: checks, and the config with the changed modules.
+"""Adds and removes modules of an Algorithm during training: checks the change, and creates the changed config.
 
 State is data: programs are built again for the changed modules, and continue with the whole state. Learners change
 first, because their optimizers and schedules are stored by module. Other state names its module.

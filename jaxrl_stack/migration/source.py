@@ -334,6 +334,6 @@ def lines(first: int, last: int) -> ast.AST:
 
 
 def comments_between(text: str) -> list[str]:
-    """The comments in a statement's text."""
+    """Returns the comments inside the text of a statement."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return [token.string for token in tokens if token.type == tokenize.COMMENT]

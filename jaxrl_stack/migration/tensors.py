@@ -79,7 +79,7 @@ class Tensors:
         }
 
     def scope_of(self, node: ast.AST) -> Scope:
-        """The innermost function, class or module around a node."""
+        """Returns the innermost function, class or module that contains a syntax tree node."""
         node = self.parents[node]
         while not isinstance(node, _SCOPES):
             node = self.parents[node]

@@ -145,7 +145,7 @@ def space_bytes(space: Space) -> int:
 
 
 def format_bytes(num_bytes: float) -> str:
-    """Three digits and a binary unit: "54 B", "1.21 GiB"."""
+    """Formats a number of bytes with three digits and a binary unit: "54 B", "1.21 GiB"."""
     size, unit = float(num_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
         if abs(size) < 999.5:

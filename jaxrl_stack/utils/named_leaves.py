@@ -11,17 +11,17 @@ import numpy as np
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """``{"path/to/leaf": array}`` of a pytree. PRNG keys are unchanged; other leaves become NumPy arrays."""
+    """Returns ``{"path/to/leaf": array}`` of a pytree. PRNG keys are unchanged; other leaves become NumPy arrays."""
     return {name: leaf if is_key(leaf) else np.asarray(leaf) for name, leaf in leaves_by_name(tree).items()}
 
 
 def leaves_by_name(tree: Any) -> dict[str, Any]:
-    """``{"path/to/leaf": leaf}`` of a pytree; leaves, traced arrays too, pass unchanged."""
+    """Returns ``{"path/to/leaf": leaf}`` of a pytree, with unchanged leaves, which may be traced arrays."""
     return {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 def with_named_leaves(tree: Any, named: Mapping[str, Any]) -> Any:
-    """The pytree with some leaves replaced, by the names of `named_leaves`."""
+    """Returns a pytree with some leaves replaced, which are given by their names in `named_leaves`."""
     return jax.tree.map_with_path(lambda path, leaf: named.get(_name(path), leaf), tree)
 
 

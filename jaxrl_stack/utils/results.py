@@ -267,7 +267,7 @@ def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
 
 
 def no_number(key: str, result: Mapping[Any, Any]) -> str:
-    """Error message for a path without a number, with similar paths."""
+    """Error message for a path under which a result has no number, with similar paths."""
     keys = _paths_of_numbers(result)
     similar = _similar(key, keys)
     hint = f"Near matches: {', '.join(map(repr, similar[:4]))}." if similar else f"There are {sorted(keys)}."

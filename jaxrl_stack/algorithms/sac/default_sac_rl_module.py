@@ -227,7 +227,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         }
 
     def compute_q_values(self, batch: dict[str, Any], squeeze: bool = True) -> Any:
-        """Minimum of the critics' values, or the only critic's values.
+        """Computes Q-values: the minimum of the critics' values, or the only critic's values.
 
         Args:
             batch: `OBS` float `[N, d]`, for continuous actions also `ACTIONS` float `[N, n]`. With a recurrent state
@@ -245,14 +245,14 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return functools.reduce(jnp.minimum, self._values(batch, squeeze, "target_"))
 
     def _target_critics(self, batch: dict[str, Any]) -> jax.Array:
-        """`QF_TARGET_NEXT` of `_forward_train_continuous`, from the target networks."""
+        """Computes `QF_TARGET_NEXT` for `_forward_train_continuous`, with the target networks."""
         return self.forward_target(batch)
 
     def _critics(self, batch: dict[str, Any], squeeze: bool = True) -> dict[str, jax.Array]:
         return dict(zip((QF_PREDS, QF_TWIN_PREDS), self._values(batch, squeeze), strict=False))
 
     def _values(self, batch: dict[str, Any], squeeze: bool, prefix: str = "") -> list[jax.Array]:
-        """Q-values of each critic, `[N]` or `[N, A]`; with `prefix`, of the target networks."""
+        """Computes Q-values of each critic, `[N]` or `[N, A]`; with `prefix`, with the target networks."""
         values, batch = [], split_action_mask(batch)[0]
         for i, (name, encoder) in enumerate(zip(self._critic_names, self._critic_encoders(prefix), strict=True)):
             of_actions = getattr(self, f"{prefix}{name}")(encoder(of_critic(batch, encoder, i))[ENCODER_OUT])

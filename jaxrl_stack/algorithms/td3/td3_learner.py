@@ -98,7 +98,7 @@ class TD3Learner(TargetNetworkUpdates, Learner):
 
     @property
     def _policy_is_due_now(self) -> Any:
-        """`_policy_is_due` in the traced update; True if the losses are only evaluated."""
+        """Whether the update that is being traced updates the policy; True if losses are only evaluated."""
         before = self.updates_so_far
         return True if before is None else self._policy_is_due(before + jnp.uint32(1))
 

@@ -116,8 +116,8 @@ def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
 
 
 def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
-    """Applies ``function(part, *parts)`` to every part that is no `Dict` or `Tuple`; returns a pytree with the
-    structure of `space`.
+    """Applies ``function(part, *values)`` to every part of a space that is no `Dict` or `Tuple`, and the values in the
+    same place; returns a pytree with the structure of `space`.
 
     Args:
         function: Called with a part of the space, and with what each of `values` has in its place.
