@@ -82,12 +82,12 @@ class IQLLearner(TargetNetworkUpdates, Learner):
 
     @property
     def expectile(self) -> dict[str, float]:
-        """``{module_id: expectile of its config}``."""
+        """Returns the setting `expectile` of each module: ``{module_id: expectile}``."""
         return {mid: self.config_for(mid).expectile for mid in self._ids_with_loss_of_algorithm}
 
     @property
     def temperature(self) -> dict[str, float]:
-        """``{module_id: beta of its config}``."""
+        """Returns the setting `beta`, the temperature, of each module: ``{module_id: beta}``."""
         return {mid: self.config_for(mid).beta for mid in self._ids_with_loss_of_algorithm}
 
     def compute_loss_for_module(

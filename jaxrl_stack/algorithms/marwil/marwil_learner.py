@@ -166,6 +166,6 @@ def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:
 
 
 def _critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """`losses.critic_metrics`, with RLlib's name of the explained variance."""
+    """Returns `losses.critic_metrics`, with RLlib's name of the explained variance."""
     metrics = losses.critic_metrics(statistics)
     return {LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: metrics.pop("vf_explained_var"), **metrics}

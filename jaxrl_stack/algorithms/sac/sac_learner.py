@@ -300,7 +300,7 @@ def _continuous_terms(
 def _discrete_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """`_continuous_terms` with expectations over all actions instead of sampled actions."""
+    """Computes `_continuous_terms` with expectations over all actions instead of sampled actions."""
     q_all, log_probs = fwd_out[QF_PREDS], fwd_out[ACTION_LOG_PROBS]
     q_twin_all = fwd_out[QF_TWIN_PREDS] if config.twin_q else None
     next_values = soft_actor_critic.soft_values_discrete(
