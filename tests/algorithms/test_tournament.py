@@ -93,7 +93,7 @@ def test_refuses(players, more, what):
 
 
 def test_refuses_a_policy_of_another_game(player):
-    with pytest.raises(ValueError, match="player 'p' acts on"):
+    with pytest.raises(ValueError, match="player 'p' has the spaces"):
         run_tournament({"p": player[0], "r": "random"}, "pgx_multi/connect_four")
 
 

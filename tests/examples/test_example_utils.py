@@ -118,7 +118,7 @@ def test_a_tuner_trains_and_tells_whether_the_reward_was_reached(ray_session, tm
     assert summary["passed"] and summary["stats"]["training_iteration"] == 2
     assert config.evaluation_interval == 1 and config.evaluation_duration == 2
     args.num_envs_per_env_runner, metric = 8, {RETURN: 100.0}
-    with pytest.raises(ValueError, match="of 100.0 not reached"):
+    with pytest.raises(ValueError, match="must reach 100.0"):
         run_rllib_example_script_experiment(
             config, args, trainable=Countdown, success_metric=metric, keep_config=True, keep_ray_up=True
         )
