@@ -126,7 +126,9 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds the code of stored modules that are not policies of the config; their own stored descriptions build them."""
+    """Adds to `needed` the code of stored modules that are not policies of the config, because their own stored
+    descriptions build them.
+    """
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
     modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)

@@ -181,7 +181,7 @@ class SourceCode:
         self.edits.append(Edit(position, position, text))
 
     def insert_lines(self, line: int, text: str) -> None:
-        """Inserts whole lines above a line and its comments."""
+        """Inserts `text` as whole lines above a line of the script and the to-do comments of this line."""
         self._new_lines.append(Edit(self.line_start(line), self.line_start(line), text))
 
     def line_start(self, line: int) -> int:

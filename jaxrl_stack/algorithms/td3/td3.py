@@ -89,7 +89,7 @@ class TD3Config(OffPolicyConfig):
 
     @property
     def is_online(self) -> bool:
-        """Whether training samples from an environment: without `bc_alpha`."""
+        """Whether training samples from an environment; False with `bc_alpha`, for TD3+BC on recorded data."""
         return super().is_online and self.bc_alpha is None
 
     @property
