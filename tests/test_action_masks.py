@@ -461,7 +461,7 @@ def test_masks_that_do_not_reach_the_module_are_refused():
     config.env_runners(env_to_module_connector=lambda env, spaces, device: FlatForAll())
     preprocessing = agent_preprocessing(config, spaces)
     preprocessing.check_masks(lambda agent, *own: None)
-    with pytest.raises(ValueError, match=r"FlatForAll loses the action mask 'legal' of agent 'a'"):
+    with pytest.raises(ValueError, match=r"FlatForAll removes the action mask 'legal' of agent 'a'"):
         preprocessing.check_masks(lambda agent, *own: config.action_mask_key_of("default_policy", *own))
 
 

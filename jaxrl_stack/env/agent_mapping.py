@@ -69,7 +69,8 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
 
 
 def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> int:
-    """Number of steps that one env step adds to a train batch, according to `count_steps_by`.
+    """Returns how many steps one env step adds to a train batch: 1, or the number of agents, according to
+    `count_steps_by`.
 
     Args:
         config: The algorithm's config; only ``count_steps_by="agent_steps"`` makes a difference.
@@ -90,7 +91,9 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
 
 
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
-    """Returns the policy of an agent: `opponents.of`, or the checked result of the mapping function."""
+    """Returns the policy of an agent: the `of` of ``multi_agent(opponents=...)`` if set, else the checked result of the
+    policy mapping function.
+    """
     if config.opponents is not None:
         return config.opponents.of
     function = config.policy_mapping_fn
@@ -110,17 +113,17 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
 
 
 def asked(function: Any, agent: Hashable, episode: Any) -> Any:
-    """Calls a user's mapping function; errors name the setting and the agent."""
+    """Calls a user's policy mapping function; error messages name the setting and the agent."""
     return call_users(function, f"{_called(function)}, called with ({agent!r}, episode)", agent, episode)
 
 
 def _called(function: Any) -> str:
-    """Text of the policy mapping setting, for messages."""
+    """Returns the policy mapping setting as text for error messages."""
     return f"multi_agent(policy_mapping_fn={getattr(function, '__qualname__', function)})"
 
 
 def _known_policy(policy: Any, function: Any, agent: Hashable, env_name: str, known: Collection[str]) -> str:
-    """Checks the policy that a mapping function returned for an agent.
+    """Checks that the policy that a mapping function returned for an agent exists; returns the policy.
 
     Raises:
         ValueError: It is no policy of the config.
@@ -185,7 +188,8 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raises an error for an agent whose module has no row for it.
+        """Raises an error for an agent that is not in `possible_agents`, or whose policy differs from all trial
+        episodes.
 
         Raises:
             MultiAgentEnvError: Always.
@@ -196,15 +200,15 @@ class HostMapping:
                 f"{list(self.module_map.module_of)}. List it there."
             )
         raise MultiAgentEnvError(
-            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but other "
+            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned other "
             f"policies in {_TRIED_EPISODES} trial episodes. Give agents that share a policy equal spaces, and choose "
             "policies by episode.id_."
         )
 
 
 def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
-    """Agents that each module may act for, ``{module_id: agents}``: all agents with the same spaces as an agent mapped
-    to the module.
+    """Returns the agents that each module may act for, ``{module_id: agents}``: all agents with the same spaces as an
+    agent mapped to the module.
     """
     slots = {}
     for policy in dict.fromkeys(policy for own in found.values() for policy in own):

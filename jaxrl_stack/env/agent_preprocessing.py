@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AgentPreprocessing:
-    """Runs a config's `MultiAgentObservationPreprocessor`s on the observations of environments.
+    """Applies the `MultiAgentObservationPreprocessor` connectors of a config to the observations of all agents.
 
     Args:
         connectors: These, in order; there may be none.
@@ -63,13 +63,13 @@ class AgentPreprocessing:
                 made = after.observation_spaces[agent]
                 if key is not None and mask_key_in(made, (key,)) is None:
                     raise ValueError(
-                        f"{type(connector).__name__} loses the action mask {key!r} of agent {agent!r}; it declares "
-                        f"{made}. Return and declare {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set "
+                        f"{type(connector).__name__} removes the action mask {key!r} of agent {agent!r}: its output "
+                        f"space is {made}. Return and declare {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set "
                         "environment(action_mask_key='none') if no action is forbidden."
                     )
 
     def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:
-        """Preprocesses the observations of one environment.
+        """Preprocesses the observations of all agents of one environment.
 
         Args:
             observations: By agent, of the agents that observe.
@@ -90,8 +90,8 @@ class AgentPreprocessing:
                 raise
             if set(changed) != set(observations):
                 raise ValueError(
-                    f"{type(connector).__name__}.preprocess returned observations of {list(changed)} for observations "
-                    f"of {list(observations)}. Return one for each agent that observes, and for no other."
+                    f"{type(connector).__name__}.preprocess returned observations of the agents {list(changed)}, but "
+                    f"received observations of {list(observations)}. Return one observation for each of these agents."
                 )
         for agent in self._unchecked & set(changed):
             self._check(agent, changed[agent])
@@ -105,13 +105,14 @@ class AgentPreprocessing:
         except (ValueError, TypeError) as error:
             raise ValueError(
                 f"{names} made an observation of the agent {agent!r} that does not fit the declared space: {error} "
-                f"Override recompute_output_observation_space(self, input_observation_space, input_action_space)."
+                "To declare another space, override "
+                "recompute_output_observation_space(self, input_observation_space, input_action_space)."
             ) from error
         self._unchecked.discard(agent)
 
 
 def agent_preprocessing(config: Any, spaces: AgentSpaces, env: Any = None) -> AgentPreprocessing:
-    """Preprocessing of the observations of all agents by a config's env-to-module connectors.
+    """Creates the `AgentPreprocessing` from a config's env-to-module connectors.
 
     Args:
         config: The config.

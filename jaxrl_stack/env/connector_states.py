@@ -1,5 +1,5 @@
-"""States of a module's connector pipelines: statistics, which runners merge, and histories of environments, which they
-do not.
+"""States of a module's connector pipelines: running statistics, which env runners merge, and per-environment states
+such as frame stacks, which they do not merge.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ConnectorStates:
-    """Both pipelines of a module of a host runner, with their states.
+    """Env-to-module and module-to-env pipeline of one module in a host env runner, with their states.
 
     Args:
         env_to_module: The whole pipeline; its host connectors keep their own states.
@@ -45,27 +45,27 @@ class ConnectorStates:
         self.value: tuple[Any, Any] = (first.init(num_envs), second.init(num_envs))
 
     def reset(self, num_envs: int) -> None:
-        """Resets the histories of environments; statistics do not change."""
+        """Resets the per-environment connector states, such as frame stacks; running statistics do not change."""
         first, second = self.pure
         self.value = (first.rebatch(self.value[0], num_envs), second.rebatch(self.value[1], num_envs))
 
     @functools.cached_property
     def has_host_connectors(self) -> bool:
-        """Whether some connectors are written for RLlib's ``__call__``."""
+        """Whether the pipeline has connectors that run in Python, outside jit (with RLlib's ``__call__``)."""
         return bool(self.env_to_module.checked_host_connectors())
 
     def compiled_state(self) -> dict[str, Any]:
-        """The env-to-module pipeline's state on the host, connector by connector; empty if nothing compiled has any."""
+        """Returns the env-to-module state on the host by connector name; {} if no compiled connector has a state."""
         if not jax.tree.leaves(self.value[0]):
             return {}
         return state_of(self.env_to_module, self.value[0])
 
     def get_env_to_module(self) -> dict[str, Any]:
-        """`compiled_state`, with the states of host connectors."""
+        """Returns the env-to-module state by connector name, including connectors that run in Python, outside jit."""
         return self.compiled_state() or (self.env_to_module.get_state() if self.has_host_connectors else {})
 
     def get_module_to_env(self) -> dict[str, Any]:
-        """The module-to-env pipeline's state on the host, connector by connector."""
+        """Returns the module-to-env state on the host by connector name."""
         return state_of(self.module_to_env, self.value[1])
 
     def set_env_to_module(self, state: Mapping[str, Any], *, keeps_histories: bool, from_training: bool) -> None:
@@ -88,14 +88,14 @@ class ConnectorStates:
         self.value = (given, self.value[1])
 
     def set_module_to_env(self, state: dict[str, Any]) -> None:
-        """Loads a state of `get_module_to_env`."""
+        """Loads a module-to-env state that `get_module_to_env` returned."""
         if state:
             self.module_to_env.state = jax.device_get(self.value[1])
             self.module_to_env.set_state(state)
             self.value = (self.value[0], self.module_to_env.state)
 
     def merge_deltas(self) -> None:
-        """Adds the statistics collected since the last merge to the total."""
+        """Adds the running statistics collected since the last merge to the total."""
         self.value = (jax.device_get(self.pure[0].merge(self.value[0], None)), self.value[1])
 
     @functools.cached_property
@@ -104,13 +104,13 @@ class ConnectorStates:
 
 
 def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
-    """Stores `state` in a pipeline and returns the pipeline's `get_state`."""
+    """Returns a pipeline state as plain data: sets `state` on the pipeline and calls its `get_state()`."""
     pipeline.state = jax.device_get(state)
     return pipeline.get_state()
 
 
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects the statistics in another pipeline's state whose connectors this pipeline also has.
+    """Selects from another pipeline's state the running statistics of the connectors that this pipeline also has.
 
     Args:
         names: Names of the pipeline's connectors.
@@ -122,7 +122,8 @@ def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state:
 
 
 def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
-    """Copies the statistics of another state into a pipeline's state; histories do not change.
+    """Copies running statistics from one pipeline state into another; per-environment states, such as frame stacks, are
+    not copied.
 
     Args:
         present: The state whose histories stay; all leaves may have further leading axes.

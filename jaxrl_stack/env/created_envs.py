@@ -1,4 +1,5 @@
-"""Calls of environment creators, once per environment: the instance of the first call is reused.
+"""Calls of users' environment creators. A trial call finds the kind of environment; its instance is then reused by an
+env runner.
 
 Only a call shows whether a creator makes a JAX environment, a `gymnasium.Env` or a vector of them. While an algorithm
 is built, that instance waits for the first runner of this process that asks for an environment of the same config.
@@ -40,8 +41,8 @@ _kinds: weakref.WeakKeyDictionary[EnvCreator, list[tuple[dict[str, Any], Kind]]]
 
 @contextlib.contextmanager
 def creators_called_once() -> Iterator[None]:
-    """Context manager that stores the first environment of each creator for reuse by `create`; closes unused
-    environments at the end.
+    """Context manager that stores the environments of trial calls, so that `create` returns them instead of calling a
+    creator again; closes unused ones at the end.
     """
     if _kept.get() is not None:
         yield
@@ -55,14 +56,16 @@ def creators_called_once() -> Iterator[None]:
 
 
 def close_unused() -> None:
-    """Closes the stored environments that `create` has not used."""
+    """Closes the environments of trial calls that `create` has not returned."""
     kept = _kept.get() or []
     while kept:
         _close(kept.pop().env)
 
 
 def create(creator: EnvCreator, context: EnvContext) -> Any:
-    """Calls an environment creator, or returns a stored environment with an equal context, once."""
+    """Creates an environment: returns the unused one of an earlier call with an equal context, else calls the
+    creator.
+    """
     kept = _kept.get() or []
     for index, one in enumerate(kept):
         if one.creator is creator and _is_same_context(one.context, context):
@@ -75,14 +78,14 @@ def create(creator: EnvCreator, context: EnvContext) -> Any:
 
 
 def known_kind(creator: EnvCreator, config: Mapping[str, Any]) -> Kind | None:
-    """Kind ("jax", "vector" or "single") of the environment that a creator returned for a config; None if it was not
-    called with it.
+    """Returns the kind ("jax", "vector" or "single") of environment that a creator makes for a config; None if the
+    creator was never called with this config.
     """
     return next((kind for own, kind in _kinds_of(creator) if is_same_config(own, config)), None)
 
 
 def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, JaxEnv | None]:
-    """Returns the kind of a creator's environment; calls the creator if it was not yet called with this config.
+    """Returns the kind of environment that a creator makes; calls the creator if it was never called with this config.
 
     Args:
         name: The name that it is registered as, for messages.
@@ -120,7 +123,7 @@ def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
 
 
 def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None:
-    """Stores and returns the kind of a creator's environment; None if the object is no environment."""
+    """Determines, caches and returns the kind of a created object; None if the object is no environment."""
     if as_jax_env(made) is not None:
         kind: Kind = "jax"
     elif isinstance(made, gym.Env | gym.vector.VectorEnv):
@@ -134,7 +137,9 @@ def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None
 
 
 def _first(name: str, creator: EnvCreator, context: EnvContext) -> tuple[EnvContext, Any]:
-    """Calls a creator with a copy of the context, which it may change. Returns ``(context, environment)``."""
+    """Calls a creator with a copy of the context, with ``num_envs=1`` if the creator requires this key. Returns
+    ``(context, environment)``.
+    """
     try:
         return context, creator(copy.copy(context))
     except Exception as error:

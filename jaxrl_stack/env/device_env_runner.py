@@ -1,4 +1,4 @@
-"""The env runner of the on-device driver, as an object: sampling and evaluation outside of the training program."""
+"""Env runner for JAX environments: sampling and evaluation outside of the compiled training program."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Chunk: TypeAlias = "tuple[RunnerState, Any, np.ndarray]"
 
 
 class WeightSource(Protocol):
-    """Interface of a Learner to a `DeviceEnvRunner`: modules and weights.
+    """Interface of a Learner for a `DeviceEnvRunner`: modules, weights and the number of updates.
 
     Attributes:
         state: Object with ``params`` and ``rest``, ``{ref: array}``.
@@ -142,21 +142,22 @@ class DeviceEnvRunner(EnvRunner):
 
     @property
     def module(self) -> RLModule | MultiRLModule:
-        """The acting module, with the learner's current weights; of several agents all modules."""
+        """Module that acts, with the learner's current weights; a MultiRLModule for multi-agent environments."""
         return self.rollout.module_map.unwrapped(self._learner.module)
 
     def make_env(self) -> None:
-        """Resets all environments at the next ``sample()`` call.
+        """Makes the next ``sample()`` call reset all environments. The environment itself cannot change, because
+        programs are compiled for it.
 
         Raises:
             ValueError: If `config` asks for another environment than the one that programs were compiled with.
         """
         if not self.config.is_same(self._built_from, "env", "env_config"):
             raise ValueError(
-                f"make_env() with environment({self.config.env!r}, env_config={self.config.env_config!r}): the "
-                f"compiled training program has {self._built_from.env!r} with env_config="
-                f"{self._built_from.env_config!r}. Let reset() choose the task, or build an algorithm `other` with "
-                "this environment and call other.learner_group.set_state(algo.learner_group.get_state())."
+                f"make_env() cannot change to environment({self.config.env!r}, env_config={self.config.env_config!r}): "
+                f"the training program was compiled for {self._built_from.env!r} with env_config="
+                f"{self._built_from.env_config!r}. Choose tasks in the environment's reset(), or build an algorithm "
+                "`other` with it and call other.learner_group.set_state(algo.learner_group.get_state())."
             )
         for name in ("randomized_params", "privileged_params"):
             if not self.config.is_same(self._built_from, name):
@@ -168,14 +169,16 @@ class DeviceEnvRunner(EnvRunner):
         self._needs_reset = True
 
     def make_module(self) -> None:
-        """Nothing to do: the module is the learner's."""
+        """Does nothing, because the learner's module acts."""
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         super().change_settings(settings)
         vars(self).pop("_settings", None)
 
     def reset(self, config: Any) -> None:
-        """Starts again with a config that differs in traced settings only, without recompiling."""
+        """Restarts with a config that differs only in settings that are arguments of compiled programs, so that nothing
+        is compiled again.
+        """
         # Its own, and open, as a host runner's is.
         self.config, self._built_from = config.copy(copy_frozen=False), config
         self.callbacks = CallbackList.from_config(config) if config.in_evaluation else CallbackList()
@@ -198,7 +201,7 @@ class DeviceEnvRunner(EnvRunner):
         return self.metrics.reduce()
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """The learner's weights, the connectors' states as of the first device, and counters.
+        """Returns the learner's weights, the connector states of the first device, and counters.
 
         Args:
             components: Only these; None for all.
@@ -218,7 +221,7 @@ class DeviceEnvRunner(EnvRunner):
         return {n: make[n]() for n in selected(make, components, not_components, "an EnvRunner")}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Weights and statistics belong to the training state on this driver.
+        """Not supported: with on-device sampling, weights and statistics are restored by the Algorithm.
 
         Raises:
             ValueError: Always; names the call that does it.
@@ -232,14 +235,14 @@ class DeviceEnvRunner(EnvRunner):
         return source is self or getattr(source, "local_learner", None) is self._learner
 
     def restore_evaluation(self, running: dict[str, Any]) -> None:
-        """Restores environments of an evaluation that continue in the next one without a reset.
+        """Restores running evaluation episodes, so that the next evaluation continues them without a reset.
 
         Args:
             running: The part "running_evaluation" of what `get_state` returned; {} for none, so that the next
                 evaluation resets.
 
         Raises:
-            ValueError: If they are of another environment.
+            ValueError: The state belongs to another environment.
         """
         self._evaluated = {}
         for num_envs, named in running.items():
@@ -253,11 +256,11 @@ class DeviceEnvRunner(EnvRunner):
                 self._episode_replay.set_state({}, np.asarray(state.episodes.episode_length))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """The config; this runner is built by an Algorithm only."""
+        """Returns the constructor arguments for checkpoints: the config."""
         return (), {"config": self.config.for_checkpoints(*self.pipelines.of_config())}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Components in checkpoints: the connector pipelines."""
+        """Returns the components of checkpoints: the connector pipelines."""
         return self.pipelines.parts()
 
     @classmethod
@@ -271,7 +274,8 @@ class DeviceEnvRunner(EnvRunner):
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
-        """Applies both pipelines and a module to one observation, as at the start of an episode.
+        """Computes the action for one observation, as at the start of an episode: env-to-module pipeline, module,
+        module-to-env pipeline.
 
         Args:
             observation: One observation of the environment, without batch axis.
@@ -304,7 +308,9 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """Acting step of a module. A module without agents uses the pipelines of the first module with agents."""
+        """Returns the acting step (pipelines and forward pass) of a module. A module that controls no agent uses the
+        pipelines of the first module that does.
+        """
         modules = self.rollout.modules
         return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
 
@@ -365,7 +371,7 @@ class DeviceEnvRunner(EnvRunner):
         return init(key, env_to_module=self.connector_state())
 
     def _program(self, key: Hashable, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function compiled, once for every key."""
+        """Compiles a function with ``jax.jit``; later calls with the same `key` return the cached program."""
         if key not in self._programs:
             self._programs[key] = jax.jit(function)
         return self._programs[key]
@@ -382,7 +388,7 @@ class DeviceEnvRunner(EnvRunner):
         return {"modules": traced_settings(self.config, self.rollout.pure.module_ids)}
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """Weights and current settings for acting. Traced as part of every program that acts."""
+        """Builds the acting context, weights and current settings, inside compiled programs."""
         values = current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
 
@@ -394,7 +400,9 @@ class DeviceEnvRunner(EnvRunner):
         has_columns: bool = True,
         rollout: DeviceRollout | None = None,
     ) -> Any:
-        """Program of several steps: ``(state, *weights) -> (state, record or (), ended episodes)``."""
+        """Builds the rollout program of `num_steps` steps: ``(state, *weights) -> (state, record or (), ended
+        episodes)``.
+        """
         rollout = rollout or dataclasses.replace(self.rollout, shows_agents=has_columns and self._has_agents)
 
         def run(state, *weights):
@@ -419,7 +427,7 @@ class DeviceEnvRunner(EnvRunner):
         return self.rollout.module_map.is_multi_agent
 
     def _block_of(self, record: Any) -> Any:
-        """Columns ``[T, B, ...]`` of a record, from which episodes are built."""
+        """Returns the columns ``[T, B, ...]`` of a rollout record, from which episodes are built."""
         if self._has_agents:
             return record.seen
         (columns,) = record.columns.values()
@@ -448,7 +456,8 @@ class DeviceEnvRunner(EnvRunner):
     def evaluate(
         self, *, key: jax.Array, num_episodes: int | None = None, num_timesteps: int | None = None, reset: bool = True
     ) -> tuple[int, EndedEpisodes, dict[str, Any]]:
-        """Runs fresh environments with the current weights; the training state does not change.
+        """Samples evaluation episodes in separate environments with the current weights; the training state does not
+        change.
 
         `config` says how many environments there are, ``B``, whether they explore, and how long it may take. With
         `num_episodes`, environment ``i`` counts its first ``n // B + (i < n % B)`` episodes. Taking whatever finishes
@@ -520,7 +529,8 @@ class DeviceEnvRunner(EnvRunner):
         return samples + running if with_running else samples
 
     def record(self, *, key: jax.Array, num_episodes: int) -> list[RecordedEpisode]:
-        """Episodes of `evaluate` with this key, to be shown: of environment ``i`` the first ``n // B + (i < n % B)``.
+        """Records the episodes of an evaluation with this key for videos: the first ``n // B + (i < n % B)`` of
+        environment ``i``.
 
         Nothing is counted, callbacks are not told, and the environments of evaluations stay where they are.
 
@@ -544,14 +554,14 @@ class DeviceEnvRunner(EnvRunner):
         return min(int(self.config.evaluation_duration), self.num_envs)
 
     def _chunks(self, program: Any, state: RunnerState, count: Counting) -> Iterator[Chunk]:
-        """Runs the rollout program until `count` has enough episodes or steps."""
+        """Runs the rollout program until `count` has enough episodes or steps; yields each chunk."""
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()
         while not count.is_done:
             if timeout_s is not None and time.monotonic() - started > timeout_s:
                 raise TimeoutError(
                     f"Evaluation finished {int(count.per_env.sum())} of {count.num_episodes} episodes within "
-                    f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
+                    f"evaluation_sample_timeout_s={timeout_s}. Increase the timeout, lower evaluation_duration, or use "
                     f"evaluation_duration_unit='timesteps'."
                 )
             state, record, of_steps = program(state, *weights)
@@ -559,7 +569,7 @@ class DeviceEnvRunner(EnvRunner):
             yield state, record, count.add(of_steps)
 
     def _announce(self) -> None:
-        """Calls `on_environment_created` before the first reset, once."""
+        """Calls the callback `on_environment_created` once, before the first reset."""
         if not self._is_announced:
             self._is_announced = True
             self.callbacks.on_environment_created(

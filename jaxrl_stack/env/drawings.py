@@ -29,7 +29,7 @@ Point = tuple[float, float]
 
 
 class _Scene:
-    """White picture with coordinates: x to the right, y upward, the same scale on both axes.
+    """Canvas of one frame: white, with coordinates x to the right and y upward, the same scale on both axes.
 
     Args:
         centre: Point in the middle of the image.
@@ -53,7 +53,7 @@ class _Scene:
         self._draw.line(self._pixels(points), fill=colour, width=round(pixels * _FINE), joint="curve")
 
     def rod(self, start: Point, end: Point, thickness: float, colour: Any) -> None:
-        """A bar with round ends, `thickness` in coordinates."""
+        """Draws a bar with round ends; `thickness` is in coordinates."""
         self.line([start, end], colour, thickness * self._scale / _FINE)
         for point in (start, end):
             self.disc(point, thickness / 2, colour)
@@ -68,7 +68,7 @@ class _Scene:
 
 
 def cartpole(state: Any, params: Any) -> np.ndarray:
-    """Cart, pole and the track between the limits."""
+    """Draws the cart, the pole, and the track between the position limits."""
     x, theta, limit = float(state.x), float(state.theta), float(params.x_threshold)
     scene = _Scene((0.0, 0.55), 2.4 * limit)
     scene.line([(-1.2 * limit, 0.0), (1.2 * limit, 0.0)], _GREY)
@@ -82,7 +82,7 @@ def cartpole(state: Any, params: Any) -> np.ndarray:
 
 
 def acrobot(state: Any, params: Any) -> np.ndarray:
-    """Draws both links, and the height to reach."""
+    """Draws both links and the target height."""
     first, second = float(params.link_length_1), float(params.link_length_2)
     whole = first + second
     angle, bend = float(state.joint_angle1), float(state.joint_angle2)
@@ -223,7 +223,9 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
 
 
 def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]:
-    """``(name, number of bars)`` of the parts of a space: the keys of a Dict, else numbers."""
+    """Returns ``(name, number of bars)`` for each key of a Dict space or entry of a Tuple space, else for each
+    number.
+    """
     num_bars = gym.spaces.flatdim(space)
     parts: dict[str, gym.Space] = {}
     if isinstance(named_by, gym.spaces.Dict):
@@ -236,7 +238,7 @@ def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]
 
 
 def grid(image: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
-    """A frame of an image ``[H, W]`` or ``[H, W, C]``, enlarged to about 240 pixels.
+    """Draws an image ``[H, W]`` or ``[H, W, C]`` as a frame, enlarged to about 240 pixels.
 
     One channel is grey, three of a uint8 image are red, green and blue, four of a uint8 image a stack, of which the
     last is shown; others are kinds of objects, of which the first that is there gives a cell its colour.
@@ -284,7 +286,7 @@ def bars(values: np.ndarray, space: gym.spaces.Box, parts: tuple[tuple[str, int]
 
 @functools.lru_cache(maxsize=16)
 def _names_below(parts: tuple[tuple[str, int], ...], edges: tuple[int, ...]) -> np.ndarray:
-    """Line with the name of each part below its first bar, uint8 ``[16, 320, 3]``.
+    """Draws the names of the parts, each below the first bar of the part: uint8 ``[16, 320, 3]``.
 
     Names are cut to the width of their part. If each bar has a name, only those are drawn that fit as a whole.
     """
@@ -324,7 +326,7 @@ def side_by_side(panels: Sequence[Mapping[Any, np.ndarray]], agents: Sequence[An
 
 
 def _name(text: str, width: int) -> np.ndarray:
-    """A line of text as uint8 ``[16, width, 3]``."""
+    """Renders a line of text, uint8 ``[16, width, 3]``."""
     pil = pillow()
     line = pil.Image.new("RGB", (width, 16), "white")
     pil.ImageDraw.Draw(line).text((4, 1), text, fill=(60, 60, 60), font=pil.ImageFont.load_default(11))

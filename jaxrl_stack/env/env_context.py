@@ -75,14 +75,14 @@ class EnvContext(dict):
 
 
 def copied(context: EnvContext, vector_index: int | None = None, **items: Any) -> EnvContext:
-    """Copies the context, with another `vector_index` (None: the same) and further items."""
+    """Returns a copy of the context with another `vector_index` (None: the same) and additional items."""
     own = context.copy_with_overrides(vector_index=vector_index)
     own.update(items)
     return own
 
 
 def refuse_unknown(name: str, config: Mapping[str, Any], known: Collection[str], what_there_is: str) -> None:
-    """Raises ValueError for an unknown item in an environment's config."""
+    """Raises ValueError for an item of ``env_config`` that the environment does not know."""
     for item, value in config.items():
         if item not in known:
             near = difflib.get_close_matches(item, known, n=1)

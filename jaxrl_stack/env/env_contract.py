@@ -114,7 +114,9 @@ class EnvContract:
         self._examine_step(outcome, index)
 
     def _examine_step(self, outcome: Any, index: int) -> None:
-        """Checks the first return value of an environment's ``step``, or an unusual later one, in detail."""
+        """Checks a result of `step` in detail: the first of each environment, and later ones that fail the
+        quick check.
+        """
         if isinstance(outcome, tuple) and len(outcome) == 5:
             obs, reward, terminated, truncated, info = outcome
             signals = is_number(reward) and is_flag(terminated) and is_flag(truncated) and isinstance(info, Mapping)
@@ -126,7 +128,7 @@ class EnvContract:
         self._refuse(outcome, _STEP, index, self._step(index))
 
     def _step(self, index: int) -> str:
-        """Number of the running step since the environment's reset, as text for messages."""
+        """Returns text for messages: the number of the current step since the reset."""
         return f"step {self._num_steps - self._steps_before[index]}"
 
     def _check_choices(self, obs: Any, index: int, call: str) -> None:
@@ -256,7 +258,7 @@ class VectorContract:
 
 
 def misfit_of_parts(outcome: Any, names: tuple[str, ...], place: str) -> str | None:
-    """Sentence about a return value that is not a tuple of the values `names`; None if it is."""
+    """Returns an error sentence if a return value is not a tuple of the values `names`; else None."""
     if isinstance(outcome, tuple) and len(outcome) == len(names):
         return None
     given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
@@ -267,7 +269,7 @@ def misfit_of_parts(outcome: Any, names: tuple[str, ...], place: str) -> str | N
 
 
 def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
-    """Sentence about a reward, flag or info of a wrong type; None if all are right."""
+    """Returns an error sentence if a reward, flag or info has a wrong type; else None."""
     for name, value in signals.items():
         if name == "reward" and not is_number(value):
             return f"{place} returned the reward {shown(value)}. Return one number, no array: float(reward)."
@@ -279,7 +281,8 @@ def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
 
 
 def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
-    """Sentence about an invalid choice, whose one-hot encoding is all zeros; None if all are valid.
+    """Returns an error sentence if an observation contains an invalid choice of a discrete space, whose one-hot
+    encoding would be all zeros; else None.
 
     Args:
         space: Space of the observation.
@@ -302,7 +305,7 @@ def wrong_choice(space: gym.Space, obs: Any, name: str) -> str | None:
 
 
 def is_inside(space: gym.Space, obs: Any) -> bool:
-    """Whether an observation of the right form lies within the bounds and choices of its space."""
+    """Whether an observation, whose structure fits its space, lies within the bounds and choices of the space."""
     match space:
         case Dict():
             return all(is_inside(part, obs[key]) for key, part in space.items())

@@ -1,4 +1,4 @@
-"""Failures of environments and of their runners: exceptions, and a note for the error of a mistake."""
+"""Exceptions of failed environments and env runners, and the note of an error in an environment's first step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class StepFailedRecreateEnvError(Exception):
 
 
 class NoHealthyEnvRunnerError(RuntimeError):
-    """No EnvRunner actor is healthy."""
+    """Raised if no EnvRunner actor is healthy."""
 
 
 class EnvRunnersRestartingError(NoHealthyEnvRunnerError):
@@ -27,7 +27,9 @@ class NotRestoredError(RuntimeError):
 
 
 def first_step_failed(setting: str) -> str:
-    """Note for the error of a first reset or step: the reason why this setting of ``fault_tolerance`` has no effect."""
+    """Returns a note for an error in an environment's first reset or step, to which ``fault_tolerance`` does
+    not apply.
+    """
     return (
         f"fault_tolerance({setting}=True) does not apply to the first reset() or step() of an environment: a new one "
         f"would fail in the same way. Repair the environment."

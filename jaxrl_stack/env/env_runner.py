@@ -53,7 +53,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         """Steps the environments and returns the resulting episodes, or chunks of episodes."""
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Changes the values of traced settings.
+        """Changes values of settings that compiled programs take as arguments; nothing is compiled again.
 
         Args:
             settings: The new values by name.
@@ -83,7 +83,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         return episodes, state, self.get_metrics()
 
     def write_output(self, *, is_last: bool = False) -> None:
-        """Completes the files of recorded steps, if the runner writes any.
+        """Completes the files in which the runner records steps, if any.
 
         Args:
             is_last: Whether nothing is recorded any more.
@@ -94,11 +94,13 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def get_metrics(self) -> dict[str, Any]:
-        """Statistics of the episodes sampled since the last call."""
+        """Returns statistics of the episodes sampled since the last call."""
 
     @abc.abstractmethod
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """Spaces ``{"__env__": ..., "__env_single__": ..., module_id: (observation space, action space)}``."""
+        """Returns the spaces ``{"__env__": ..., "__env_single__": ..., module_id: (observation space, action
+        space)}``.
+        """
 
     @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:
@@ -107,14 +109,16 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """State as nested dicts of NumPy arrays."""
+        """Returns the state as nested dicts of NumPy arrays."""
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads a state of `get_state`."""
+        """Restores a state that `get_state` returned."""
 
     def acts_with(self, source: Any) -> bool:
-        """Whether this runner always has the same weights as an `EnvRunner` or `LearnerGroup`."""
+        """Whether this runner acts with the weights of the given `EnvRunner` or `LearnerGroup`, so that no weights need
+        to be sent.
+        """
         return source is self
 
     def assert_healthy(self) -> None:

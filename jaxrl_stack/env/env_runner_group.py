@@ -234,7 +234,7 @@ class EnvRunnerGroup:
         return self._local
 
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """Spaces of the runners, see `EnvRunner.get_spaces`; requested once."""
+        """Returns the spaces of the runners, see `EnvRunner.get_spaces`; requests them only once."""
         if self._spaces is None:
             if self.num_remote_env_runners():
                 self._spaces = self._recovery.constructed("get_spaces", self._manager.actor_ids()[:1])[0]
@@ -417,7 +417,7 @@ class EnvRunnerGroup:
     # ------------------------------------------------------------------------------------------------------ sampling
 
     def sampling_ids(self) -> list[int]:
-        """Ids of the runners that sample: the healthy actors, or ``[0]`` (the local runner) without actors.
+        """Returns the ids of the runners that sample: the healthy actors, or ``[0]`` (the local runner) without actors.
 
         Raises:
             EnvRunnersRestartingError: If no actor is healthy and none comes back in time: within
@@ -438,7 +438,8 @@ class EnvRunnerGroup:
         )
 
     def sampling_ids_soon(self, timeout_seconds: float = 0.0) -> list[int]:
-        """Ids as of `sampling_ids`; an empty list if all actors are being restarted and none is back in time.
+        """Returns the ids of the runners that can sample; waits if all actors are restarting, and returns [] after the
+        timeout.
 
         Args:
             timeout_seconds: Longest wait for the first one.
@@ -490,8 +491,8 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Calls ``func(runner, **share)``, or the runner's method `func`, once for every entry of `shares`, distributed
-        over the runners.
+        """Samples with all runners: calls ``func(runner, **share)``, or the runner's method `func`, for each dict of
+        keyword arguments in `shares`.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.
@@ -641,7 +642,8 @@ class EnvRunnerGroup:
         self.foreach_env_runner("reset", kwargs={"config": config})
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
-        """Changes traced settings of all runners; actors that restart later also get them.
+        """Changes settings that are arguments of compiled programs in all runners; actors that restart later also get
+        them.
 
         The next samples use them, because an actor runs its calls in order.
 
@@ -720,7 +722,9 @@ class EnvRunnerGroup:
             self._for_local = None
 
     def _refs_of_modules(self) -> frozenset[str]:
-        """Names of the arrays in the runners' modules, asked from the local runner, or else from a healthy actor."""
+        """Returns the names of the arrays in the runners' modules, requested from the local runner, or else from a
+        healthy actor.
+        """
         if self._module_refs is None:
             answers = self.foreach_env_runner(module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
             self._module_refs = answers[0]
@@ -765,8 +769,8 @@ class EnvRunnerGroup:
         self._recovery.answers(results)
 
     def _newest_state_for(self, actor_id: int) -> dict[str, Any]:
-        """Arguments by which a sampling actor gets the newest state: ``state``, a reference (None if the actor has it),
-        and ``state_server``.
+        """Returns arguments with which a sampling actor gets the newest weights: ``state``, an object reference (None
+        if the actor has this state), and ``state_server``.
         """
         newest = self._newest_state if self._state_of.get(actor_id) is not self._newest_state else None
         self._state_of[actor_id] = self._newest_state
@@ -907,7 +911,7 @@ class EnvRunnerGroup:
         return [actor_id for actor_id, _ in self._recovery.answers(results)]
 
     def _samples(self, results: RemoteCallResults) -> list[Any]:
-        """Results of the sampling calls. An actor that failed is restarted or dropped."""
+        """Returns the results of sampling calls, and restarts or drops actors that failed."""
         self._recovery.note_losses()
         answers = [call.get() for call in results.ignore_errors()]
         if answers:
@@ -955,20 +959,19 @@ class EnvRunnerGroup:
 
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
-    """Whether ``merge_env_runner_states`` holds for the runners of this config."""
+    """Whether the connector states of runners are merged, according to ``merge_env_runner_states`` of this config."""
     wanted = config.merge_env_runner_states
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)
 
 
 def sample_for_evaluation(runner: Any, **amount: int) -> tuple[int, EndedEpisodes, dict[str, Any]]:
-    """Samples one share of an evaluation round: returns ``(env steps, ended episodes, the runner's reduced
-    metrics)``."""
+    """Samples a part of an evaluation round on one runner: returns ``(env steps, ended episodes, reduced metrics)``."""
     num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
     return num_env_steps, runner.take_ended_episodes(), runner.take_metrics()
 
 
 def health_of(group: EnvRunnerGroup) -> dict[str, int]:
-    """Numbers of healthy, restarted and dropped actors, for results."""
+    """Returns the numbers of healthy, restarted and dropped actors for result dicts."""
     return {
         "num_healthy_workers": group.num_healthy_remote_env_runners(),
         "num_remote_worker_restarts": group.num_remote_worker_restarts(),
@@ -989,7 +992,9 @@ def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
 def _restored(
     runner: Any, *, num_restarts: int, config: AlgorithmConfig | None, changed: Mapping[str, Any], **states: Any
 ) -> None:
-    """Called in a restarted actor: loads the last reset's config, settings changed since, and the newest states."""
+    """Initializes a restarted actor with the config of the last reset, settings changed since then, and the newest
+    states.
+    """
     if config is not None:
         runner.reset(config)
     if changed:
@@ -1005,7 +1010,9 @@ def _stepped(runner: EnvRunner) -> bool:
 
 
 def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
-    """Splits a value into ``(local runner's, actors')``. Only a list is split, which has one entry per runner."""
+    """Splits a list with one entry per runner into ``(local runner's entry, actors' entries)``; any other value goes to
+    both.
+    """
     if value is None or callable(value) or isinstance(value, str | dict) or not has_local:
         return value, value
     return value[0], list(value[1:])

@@ -38,7 +38,7 @@ class EnvRunnerStateServer:
             self._state = None
 
     def pull(self) -> dict[str, Any] | None:
-        """The newest state; None before the first push."""
+        """Returns the newest state; None before the first push."""
         with self._lock:
             return self._state
 
@@ -48,7 +48,7 @@ class EnvRunnerStateServer:
         return None if state is None or state["weights_seq_no"] <= weights_seq_no else state
 
     def get_version(self) -> int:
-        """``weights_seq_no`` of the newest state; -1 before the first push."""
+        """Returns the ``weights_seq_no`` of the newest state; -1 before the first push."""
         state = self.pull()
         return -1 if state is None else int(state["weights_seq_no"])
 

@@ -1,4 +1,4 @@
-"""Items of an ``env_config`` as arguments of a constructor and as fields of a dataclass of parameters."""
+"""Conversion of ``env_config`` items to constructor arguments and to fields of an environment's parameter dataclass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 def built(name: str, factory: Callable[..., Any], config: dict[str, Any]) -> Any:
-    """Creates an instance with the items of `config` that are constructor arguments and not environment parameters.
+    """Creates an environment from the items of `config` that are constructor arguments; environment parameters are
+    ignored.
 
     The default instance comes first, because only an instance knows its class and the names of its parameters.
     """
@@ -47,8 +48,8 @@ def field_names(params: Any) -> list[str]:
 def refuse_unknown_setting(
     name: str, config: dict[str, Any], fields: list[str], arguments: dict[str, inspect.Parameter] | None
 ) -> None:
-    """Raises ValueError for items of `config` that are neither environment parameters nor constructor arguments
-    (`arguments` is None for an instance).
+    """Raises ValueError for items of `config` that are neither environment parameters nor constructor arguments;
+    `arguments` is None if the environment is an instance.
     """
     if arguments and any(p.kind is p.VAR_KEYWORD for p in arguments.values()):
         return
@@ -61,20 +62,20 @@ def refuse_unknown_setting(
 
 
 def replaced_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
-    """Replaces the fields of `params` named in `config`, and the fields computed from them."""
+    """Replaces the environment parameters named in `config`, and the parameters computed from them."""
     fields = field_names(params)
     given = {n: _converted(name, n, getattr(params, n), value) for n, value in config.items() if n in fields}
     return with_derived_fields(name, params, given) if given else params
 
 
 class Derived(NamedTuple):
-    """Parameter field that is computed from two other fields, its sources."""
+    """Environment parameter that is computed from two other parameters (`sources`)."""
 
     sources: tuple[str, str]
     function: Callable[[Any, Any], Any]
 
     def of(self, params: Any) -> Any:
-        """Computes the field from its sources in `params`."""
+        """Computes the parameter from its two sources in `params`."""
         return self.function(*(getattr(params, source) for source in self.sources))
 
 
@@ -94,7 +95,7 @@ _RELATED = {
 
 
 def with_derived_fields(name: str, params: Any, values: Mapping[str, Any]) -> Any:
-    """Replaces `values` in `params`, and recomputes the fields that depend on them.
+    """Sets new values of environment parameters, and recomputes the parameters that are computed from them.
 
     A derived field is computed again if one of its sources changes, unless `values` has the field itself, or `params`
     already has another value for it than its sources give. A notice names related fields that stay as they are.
@@ -117,7 +118,8 @@ def with_derived_fields(name: str, params: Any, values: Mapping[str, Any]) -> An
 
 
 def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
-    """Derived fields to compute again if the fields `names` change, by name; see `with_derived_fields`.
+    """Returns the derived parameters, by name, that must be computed again if the parameters `names` change; see
+    `with_derived_fields`.
 
     Args:
         params: Concrete numbers: the relations that hold in them decide.
@@ -135,8 +137,8 @@ def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
 
 
 def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
-    """Fields that are related to changed fields and keep their values, ``{changed field: ["other=value"]}``; for a
-    notice.
+    """Returns, for a notice, the unchanged parameters that are related to changed ones: ``{changed parameter:
+    ["other=value"]}``.
     """
     unchanged = set(field_names(params)).difference(names)
     kept = {

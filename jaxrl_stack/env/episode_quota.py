@@ -1,4 +1,4 @@
-"""Division of a number of episodes among environments."""
+"""Numbers of episodes that each environment contributes to a sample."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ def episode_quota(num_episodes: int, num_envs: int) -> list[int]:
 
 
 class EpisodeQuota:
-    """Collects the first episodes of every environment, so that the sample is not biased to short episodes.
+    """Collects the same number of first episodes from every environment (plus or minus one), so that short episodes are
+    not over-represented.
 
     Args:
         num_episodes: Total number of episodes; see `episode_quota`.
@@ -24,19 +25,23 @@ class EpisodeQuota:
         self._kept: list[list[Any]] = [[] for _ in self._sizes]
 
     def add(self, ended: Iterable[tuple[int, Any]]) -> EpisodeQuota:
-        """Adds ended ``(environment, episode)`` pairs, in order, as far as their environment still needs episodes."""
+        """Adds ended ``(environment, episode)`` pairs in order; ignores episodes of environments that have completed
+        their number.
+        """
         for index, episode in ended:
             if len(self._kept[index]) < self._sizes[index]:
                 self._kept[index].append(episode)
         return self
 
     def fill(self, sample: Callable[[], Iterable[tuple[int, Any]]]) -> list[Any]:
-        """Calls `sample` until no episode is missing; returns the episodes ordered by environment."""
+        """Calls `sample` until every environment has completed its number of episodes; returns them ordered by
+        environment.
+        """
         while [len(kept) for kept in self._kept] != self._sizes:
             self.add(sample())
         return self.episodes
 
     @property
     def episodes(self) -> list[Any]:
-        """Episodes so far, environment by environment."""
+        """Collected episodes, ordered by environment."""
         return [episode for kept in self._kept for episode in kept]

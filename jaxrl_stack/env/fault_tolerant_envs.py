@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 
 
 class _Failures:
-    """Context manager that records that an exception came from an environment: ``with failures:
-    environment.step(...)``.
+    """Context manager that stores the exception of an environment, so that it is later recognized as a failure of the
+    environment: ``with failures: environment.step(...)``.
     """
 
     last: BaseException | None = None
@@ -68,7 +68,8 @@ class _Stepping:
 
 
 class Attempts:
-    """Loop that repeats an attempt at sampling until no environment fails in it, and not all recorded steps are lost::
+    """Loop that repeats an attempt at sampling until it succeeds: no environment failed, and at least one recorded step
+    can be used::
 
         for attempt in Attempts(envs, roll_back):
             with attempt:
@@ -227,7 +228,7 @@ class FaultTolerantEnvs:
         self._failures_in_a_row: dict[int, int] = {}
 
     def _make_replayable(self, vector: Any) -> None:
-        """Seeds all resets of new environments; the stream of seeds continues."""
+        """Makes every reset of new environments draw its seed from the runner's recorded sequence of seeds."""
         if not getattr(vector, "can_replay", False):
             vector.close()
             raise ValueError(
@@ -241,22 +242,22 @@ class FaultTolerantEnvs:
 
     @property
     def observes_floats(self) -> bool:
-        """Whether integer observations beyond 32 bits are returned as float32."""
+        """Whether integer observations that int32 cannot hold are converted to float32."""
         return self._observes_as is not None
 
     def observe_as(self, space: gym.Space) -> None:
-        """Makes present and later environments return observations with the dtypes of `space`."""
+        """Converts observations of present and later environments to the dtypes of `space`."""
         self._observes_as = space
         self.vector.observe_as(space)
 
     def close(self) -> None:
-        """Release the environments; a second call does nothing."""
+        """Closes the environments; a second call does nothing."""
         if self.vector is not None:
             self.vector.close()
             self.vector = None
 
     def reseed(self, *seeds: int) -> None:
-        """Makes the next `reset` seed the environments. The seeds depend only on `seeds`."""
+        """Makes the next `reset` seed the environments, with seeds derived only from `seeds`."""
         self.seeds = seeds
         self._num_renewals = 0
         self._num_resets = 0
@@ -265,7 +266,9 @@ class FaultTolerantEnvs:
             self.replayable.reseed(seeds)
 
     def _seed(self, index: int) -> int:
-        """Seed of one environment. It changes after every failure, so that a failure is not repeated."""
+        """Returns the seed of one environment, which changes after every failure, so that the failure is not
+        repeated.
+        """
         return derived_seed("environment", *self.seeds, self._num_renewals, index)
 
     def reset(self) -> Started:
@@ -286,20 +289,20 @@ class FaultTolerantEnvs:
         return outcome
 
     def _seeds_of_reset(self) -> list[int] | None:
-        """Seeds of a reset of all environments; None if they are not seeded again."""
+        """Returns the seeds for a reset of all environments; None if they are not seeded again."""
         if self.replayable is not None:
             return [self.replayable.next_seed(i) for i in range(self.num_envs)]
         # Only the first reset is seeded: from then on every environment goes its own way.
         return [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Continues the stream of seeds of ``replayable.get_state()``; the next `reset` draws from it."""
+        """Continues the sequence of reset seeds of a saved ``replayable.get_state()``."""
         assert self.replayable is not None
         self.replayable.continue_seeds(state)
         self.seeds = self.replayable.seeds
 
     def restore_episodes(self, state: Mapping[str, Any], obs: Any, returns: np.ndarray) -> RestoredEpisodes:
-        """Brings environments to the episodes of ``replayable.get_state()``; see `ReplayableEpisodes.restore`.
+        """Restores the running episodes of a saved ``replayable.get_state()``; see `ReplayableEpisodes.restore`.
 
         If some cannot be restored, a warning names their environments, which start new episodes. After a successful
         replay of at least one step, later failures are tolerated as in the stored run.
@@ -323,7 +326,7 @@ class FaultTolerantEnvs:
         return restored
 
     def warn_of_new_episodes(self, why: str, which: str = "") -> None:
-        """Warns that environments start new episodes in place of those of a checkpoint."""
+        """Warns that environments start new episodes instead of continuing the episodes of a checkpoint."""
         logger.warning(
             "env_runners(replayable_episodes=True): %senvironment(%r) started new episodes, so the run does not "
             "continue bit for bit. %s.",
@@ -333,11 +336,13 @@ class FaultTolerantEnvs:
         )
 
     def new_watch(self) -> ObservationWatch | None:
-        """Creates a check of observed values; None if checks are disabled."""
+        """Creates the check of the environments' observations for NaN and values out of bounds; None if checks are
+        disabled.
+        """
         return self.watch_of(self.vector.single_observation_space, self.num_envs, lambda row: f"copy {row}")
 
     def watch_of(self, space: gym.Space, num_rows: int, who: Callable[[int], str]) -> ObservationWatch | None:
-        """Creates a check of observations against a space; None if checks are disabled or the space has no bounds.
+        """Creates a check of observations for NaN and values out of a space's bounds; None if nothing needs a check.
 
         Args:
             space: Space of one observation.
@@ -370,8 +375,8 @@ class FaultTolerantEnvs:
         self.recover = self._recover if self._restarts and has_stepped else None
 
     def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
-        """Checks a whole recording for NaN, infinities, action masks without a valid action, and observations out of
-        range.
+        """Checks a recording for NaN, infinite numbers, action masks without a valid action, and observations out of
+        bounds.
 
         Args:
             recording: The recorded steps.
@@ -413,7 +418,7 @@ class FaultTolerantEnvs:
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
-        """Prepares another attempt if an exception came from an environment and the config tolerates failures.
+        """Decides whether a failed attempt at sampling is repeated; if so, marks the environments for replacement.
 
         Args:
             error: Exception from an attempt.
@@ -453,7 +458,9 @@ class FaultTolerantEnvs:
         self.metrics.log_value(NUM_ENV_STEP_FAILURES_LIFETIME, 1, reduce="lifetime_sum")
 
     def _recover(self, index: int, error: Exception) -> tuple[Any, dict[str, Any]]:
-        """Replaces a failed environment while the others continue; returns ``(first observation, info)``."""
+        """Replaces one failed environment and resets it, while the others continue; returns ``(first observation,
+        info)``.
+        """
         while True:
             self._num_renewals += 1
             failures = self._failures_in_a_row[index] = self._failures_in_a_row.get(index, 0) + 1
@@ -482,9 +489,7 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether modules and connectors built for one ``(num_envs, observation space, action space)`` also serve another
-    one.
-    """
+    """Whether modules built for one ``(num_envs, observation space, action space)`` can also act with another one."""
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.
     return (num_envs, actions) == (other_num_envs, other_actions) and (

@@ -11,7 +11,7 @@ _PLOTTING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
 class _Deferred(types.ModuleType):
-    """Placeholder module that is imported at the first attribute access. Only gymnax's modules refer to it."""
+    """Module object that is imported at the first attribute access; only gymnax imports it."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""The host connectors of an env-to-module pipeline, run on the running episodes of a vector of environments."""
+"""Env-to-module connectors that run in Python, outside jit, on the running episodes of several environments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _PIPELINE = "env_to_module_connector"
 
 @dataclasses.dataclass(eq=False)
 class HostConnectors:
-    """Runs host connectors on each environment's newest observation, once per observation.
+    """Runs the connectors that are plain Python (host connectors) on the newest observation of each environment, once
+    per observation.
 
     Attributes:
         pipeline: The whole env-to-module pipeline.
@@ -38,7 +39,7 @@ class HostConnectors:
     makes_obs: bool = dataclasses.field(default=False, init=False)
 
     def run(self, episodes: list[SingleAgentEpisode], mode: Mode, module: Any = None) -> dict[str, Any]:
-        """Runs the connectors on the last observations of episodes; returns ``{column: [n, ...]}``.
+        """Runs the host connectors on the last observations of episodes; returns ``{column: [n, ...]}``.
 
         Connectors get `module`; None for the module of all episodes.
         """
@@ -57,7 +58,9 @@ class HostConnectors:
         return batch
 
     def update(self, episodes: list[SingleAgentEpisode], mode: Mode, where: np.ndarray | None = None) -> dict[str, Any]:
-        """The new `batch`, with the last observations of the environments of a mask ``[B]``; None: of all."""
+        """Runs the connectors for the environments selected by the mask `where`, bool ``[B]`` (None: all); updates and
+        returns `batch`.
+        """
 
         def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:
             leaf = leaf.copy()

@@ -1,4 +1,4 @@
-"""The env runner of environments on the host, of one agent or of several."""
+"""Env runner of environments on the host (outside jit), for one agent or several."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ EPISODE_CHUNK = 64
 
 
 class HostEnvRunner(EnvRunner):
-    """Steps environments on the host with compiled policies of modules, in this process.
+    """Steps environments in this process and chooses actions with compiled modules; base class for one agent and for
+    several.
 
     It has a `HostPolicy` and `ConnectorStates` per module, and a `Rollout`, which steps the environments with them.
     `SingleAgentEnvRunner` and `MultiAgentEnvRunner` make the pipelines and the rollout for their environments.
@@ -157,7 +158,7 @@ class HostEnvRunner(EnvRunner):
 
     @staticmethod
     def seed_of(config: AlgorithmConfig) -> int:
-        """Seed from which all random numbers of runners of this config are derived."""
+        """Returns the seed from which all runners of a config derive their random numbers."""
         return derived_seed("evaluation", config.root_seed) if config.in_evaluation else config.root_seed
 
     # ----------------------------------------------------------------------------------------------------- building
@@ -173,7 +174,7 @@ class HostEnvRunner(EnvRunner):
 
     @property
     def num_envs(self) -> int:
-        """Number of its environments, ``B``."""
+        """Number of environments, ``B``."""
         return self._envs.num_envs
 
     @property
@@ -181,7 +182,7 @@ class HostEnvRunner(EnvRunner):
         return self._envs.has_stepped
 
     def make_env(self) -> None:
-        """Closes the present environments and makes those that `config` asks for.
+        """Closes the present environments and creates new ones from `config`.
 
         The next ``sample()`` resets them; running episodes are dropped. Example of a change of the task::
 
@@ -197,7 +198,9 @@ class HostEnvRunner(EnvRunner):
         self._envs.make()
 
     def _observe_floats(self) -> None:
-        """Makes environments return float32 for integers beyond 32 bits, if modules get floats anyway."""
+        """Converts integer observations that int32 cannot hold to float32, if the modules receive floats in
+        both cases.
+        """
         vector = self._envs.vector
         if vector is None or not has_wide_integers(vector.single_observation_space):
             return
@@ -223,26 +226,30 @@ class HostEnvRunner(EnvRunner):
     @property
     @abc.abstractmethod
     def module_map(self) -> ModuleMap:
-        """The module of each agent."""
+        """Map of agents to modules."""
 
     @abc.abstractmethod
     def _make_pipelines(self) -> ModulePipelines:
-        """New connectors of both pipelines of every module, in their initial states."""
+        """Creates new connector pipelines of every module, in their initial states."""
 
     @abc.abstractmethod
     def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
-        """Observation spaces of the modules after their pipelines, for an observation space of the environments."""
+        """Computes the modules' observation spaces, after their pipelines, from an observation space of the
+        environments.
+        """
 
     @abc.abstractmethod
     def _new_rollout(self) -> Rollout:
-        """A rollout with the policies and the connectors of this runner."""
+        """Creates a rollout with this runner's policies and connectors."""
 
     @abc.abstractmethod
     def _input_spaces(self) -> Mapping[str, tuple[gym.Space, gym.Space]]:
-        """``{module_id: (observation space, action space)}`` of an agent, as pipelines get its observations."""
+        """Returns the spaces of an agent before the pipelines, by module: ``{module_id: (observation space, action
+        space)}``.
+        """
 
     def make_module(self) -> None:
-        """Make pipelines and modules for the environments' spaces."""
+        """Builds pipelines and modules for the environments' spaces."""
         connectors = self._make_connectors()
         module = self._built_modules(connectors.pipelines.spaces)
         self._module_ids = list(module)
@@ -263,7 +270,7 @@ class HostEnvRunner(EnvRunner):
         return ModuleConnectors(self._make_pipelines(), max(1, self.num_envs))
 
     def _make_rollout(self, connectors: ModuleConnectors) -> None:
-        """Sample with these connectors from here on."""
+        """Sets the connectors, and creates the rollout that samples with them."""
         self._connectors = connectors
         self._host_connectors = {
             mid: HostConnectors(own.env_to_module, functools.partial(self._policies.module_of, mid), self.metrics)
@@ -273,7 +280,7 @@ class HostEnvRunner(EnvRunner):
         self._rollout = self._new_rollout()
 
     def _built_modules(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> MultiRLModule:
-        """The given modules, or the config's modules for these spaces.
+        """Returns the modules passed to the constructor, else builds the config's modules for these spaces.
 
         Of a generic config, which has none, they do nothing: actions are random then.
         """
@@ -294,7 +301,7 @@ class HostEnvRunner(EnvRunner):
 
     @property
     def module(self) -> Any:
-        """The module that acts, with its current weights; of several agents the MultiRLModule.
+        """Module that acts, with its current weights; a MultiRLModule for multi-agent environments.
 
         It is the same object until other weights are set.
         """
@@ -317,7 +324,8 @@ class HostEnvRunner(EnvRunner):
         self._policies.set_settings(traced_settings(self.config, self._module_ids))
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Restarts with a config that differs only in traced settings; compiled programs are kept.
+        """Restarts with a config that differs only in settings that are arguments of compiled programs, so that nothing
+        is compiled again.
 
         The weights stay as they are until others are set; callbacks and connectors are new objects.
         """
@@ -342,7 +350,7 @@ class HostEnvRunner(EnvRunner):
         self.reseed(self.seed_of(config), self.worker_index, 0)
 
     def assert_healthy(self) -> None:
-        """Raises an error if environments that this runner should have are missing.
+        """Raises an error if the runner should have environments and has none.
 
         Raises:
             RuntimeError: If `stop` was called.
@@ -485,7 +493,8 @@ class HostEnvRunner(EnvRunner):
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
-        """Applies both pipelines and a module to one observation of an agent, as the first one of an episode.
+        """Computes the action for one observation of an agent, as at the start of an episode: env-to-module pipeline,
+        module, module-to-env pipeline.
 
         Args:
             observation: One observation, without batch axis.
@@ -517,7 +526,7 @@ class HostEnvRunner(EnvRunner):
         )
 
     def reseed(self, *seeds: int) -> None:
-        """Resets all environments at the next ``sample()``, with seeds that depend only on these.
+        """Makes the next ``sample()`` call reset all environments, with seeds derived only from the given integers.
 
         Args:
             *seeds: Integers of any size. The runner's index is not among them unless it is given.
@@ -529,7 +538,7 @@ class HostEnvRunner(EnvRunner):
         return derived_seed("policy", *self._envs.seeds)
 
     def on_restarted(self, num_restarts: int) -> None:
-        """Takes a seed that no runner with this index had, so that its episodes are not repeated."""
+        """Sets a new seed after a restart, so that the runner does not repeat its earlier episodes."""
         self._num_restarts = num_restarts
         self.reseed(self.seed_of(self.config), self.worker_index, num_restarts)
 
@@ -539,21 +548,23 @@ class HostEnvRunner(EnvRunner):
         return "explore" if (self.config.explore if explore is None else explore) else "greedy"
 
     def _learns(self, mode: Mode) -> bool:
-        """Whether connector statistics are updated with the recorded steps."""
+        """Whether sampling in this mode updates the connectors' running statistics."""
         return not self.config.in_evaluation and mode != "random"
 
     @property
     def _sees_every_step(self) -> bool:
-        """Whether callbacks or connectors of the host look at every step: they may log, too."""
+        """Whether Python code (callbacks or host connectors) runs in every step, and may log metrics there."""
         return self._watches_episodes or bool(self._host_connectors)
 
     @property
     def _call_for_episode(self) -> Callable[..., None]:
-        """Calls a hook of callbacks for a running episode."""
+        """Calls a callback method for a running episode."""
         return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
 
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
-        """Attempts at sampling, which begin with `_reset_if_needed`; failed attempts change nothing."""
+        """Returns the loop over attempts at sampling. A failed attempt restores connector states and counts, and is
+        repeated.
+        """
         if self.env is None:
             raise _error_without_envs(self.worker_index, self.config, self._envs.problem) from self._envs.problem
         self._envs.needs_reset |= force_reset
@@ -573,15 +584,17 @@ class HostEnvRunner(EnvRunner):
             self._rollout.reset(self._mode(None, False), wants_episodes=wants_episodes)
 
     def _forget_episodes(self) -> None:
-        """Running episodes do not continue."""
+        """Drops the episodes under construction, so that later steps do not continue them."""
         self._rollout.forget_episodes()
 
     def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
-        """Records `num_steps` of every environment, or that many agent steps; returns the ended episodes."""
+        """Samples `num_steps` steps per environment (env steps, or agent steps with ``count_steps_by="agent_steps"``);
+        returns the ended episodes.
+        """
         return [episode for _, episode in self._record_episodes(num_steps, mode)]
 
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
-        """Records, and returns ``(environment, episode)`` of the ended episodes."""
+        """Samples steps; returns ``(environment, episode)`` for each ended episode."""
         return self._rollout.take_ended(self._record_for_episodes(num_steps, mode), self.weights_seq_no)
 
     def _record_for_episodes(self, num_steps: int, mode: Mode) -> RolloutRecording:
@@ -601,13 +614,13 @@ class HostEnvRunner(EnvRunner):
         return episodes
 
     def _note_episodes(self, episodes: Sequence[Any]) -> None:
-        """Called with the episodes that `sample` returns; subclasses count or write them."""
+        """Hook for subclasses, called with the episodes that `sample` returns."""
 
     def _note_block(self, recording: Any) -> None:
-        """Called with the recording of `sample_block`; subclasses write it."""
+        """Hook for subclasses, called with the recording of `sample_block`."""
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
-        """Recorded steps as learners get them."""
+        """Converts a recording to training data: blocks of columns by module, with step counts."""
         # Layouts of agents that wait have whole observations.
         resets = None if recording.resets is None else recording.resets[: recording.num_steps]
         blocks = {}
@@ -633,44 +646,52 @@ class HostEnvRunner(EnvRunner):
     # ------------------------------------------------------------------------------------------------------ metrics
 
     def take_step_times(self) -> StepTimes:
-        """Step times since the last call; none for environments that step themselves."""
+        """Returns the durations of environment steps since the last call; none if a vector environment steps all copies
+        itself.
+        """
         times, vector = self._counts.take_step_times(), self._envs.vector
         return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
 
     def take_metrics(self) -> dict[str, Any]:
-        """Values logged into `metrics` since the last call, for `MetricsLogger.aggregate`; take the others first."""
+        """Returns the values logged into `metrics` since the last call, for `MetricsLogger.aggregate`. Call it after
+        the other ``take_...`` methods.
+        """
         return self._counts.take_logged()
 
     def get_metrics(self) -> dict[str, Any]:
         return self._counts.report()
 
     def take_ended_episodes(self) -> EndedEpisodes:
-        """Returns, lengths and durations of the episodes that ended since the last call or block."""
+        """Takes the statistics (return, length, duration) of the episodes that ended since the last call or block."""
         return self._counts.take_ended()
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Steps that each of several agents completed since the last call or log; {} with one agent."""
+        """Returns the number of steps that each agent completed since the last call or log; {} with one agent."""
         return self._counts.take_agent_steps()
 
     # -------------------------------------------------------------------------------------------------------- state
 
     def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The modules, without current weights, and both pipelines, without current states, of the first module."""
+        """Returns ``(modules, env-to-module pipeline, module-to-env pipeline)`` of the first module, without weights
+        and states.
+        """
         return next(iter(self.acting_parts_of_modules().values()))
 
     def acting_parts_of_modules(self) -> dict[str, tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]]:
-        """`acting_parts` of each module that acts, by its id."""
+        """Returns the `acting_parts` (modules and pipelines) of each module that acts, by module id."""
         return {
             mid: (self._policies.modules, own.env_to_module, own.module_to_env)
             for mid, own in self._connectors.pipelines.items()
         }
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """`acting_parts` of a module. A module without agents takes the parts of the first module that has some."""
+        """Returns the `acting_parts` of a module. A module that controls no agent uses the pipelines of the first
+        module that does.
+        """
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Weights, connector states, counters and random numbers as nested dicts of NumPy arrays.
+        """Returns weights, connector states, counters and random number states as nested dicts of NumPy arrays.
 
         The environments' own states are not among it: nothing in gymnasium's interface gives them. With
         ``replayable_episodes``, "running_episodes" has the seeds and actions that restore them.
@@ -696,7 +717,9 @@ class HostEnvRunner(EnvRunner):
         }
 
     def _running_episodes(self) -> dict[str, Any]:
-        """Running episodes, and what brings the environments back to them."""
+        """Returns the state of the running episodes: seeds, actions and recorded steps, from which `_continue_episodes`
+        restores them.
+        """
         assert self._envs.replayable is not None
         are_running = not self._envs.needs_reset
         rollout: Any = self._rollout
@@ -707,7 +730,7 @@ class HostEnvRunner(EnvRunner):
         }
 
     def _continue_episodes(self, state: Mapping[str, Any] | None) -> None:
-        """Continues the episodes of `_running_episodes`; None: those of a state without any."""
+        """Restores the running episodes from a result of `_running_episodes`; with None, starts new ones."""
         envs = self._envs
         rollout: Any = self._rollout
         self.num_episodes_not_restored = 0 if state is None else int(state["num_not_restored"])
@@ -733,12 +756,12 @@ class HostEnvRunner(EnvRunner):
             self._note_restored(rollout.lengths, restored.infos)
 
     def _note_not_restored(self, number: int) -> None:
-        """Counts environments that started new episodes in place of stored ones."""
+        """Counts environments that started new episodes because the stored ones could not be restored."""
         self.num_episodes_not_restored += number
         self.metrics.log_value("num_episodes_not_restored", number, reduce="lifetime_sum")
 
     def _note_restored(self, lengths: np.ndarray, infos: Sequence[dict[str, Any]]) -> None:
-        """Called after episodes were restored; subclasses that write steps override it.
+        """Hook for subclasses that record steps to files, called after episodes were restored.
 
         Args:
             lengths: Steps of the running episodes, int64 ``[B]``.
@@ -746,7 +769,8 @@ class HostEnvRunner(EnvRunner):
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads parts of a state of `get_state`; histories of running episodes are kept.
+        """Restores the parts of a `get_state()` result that are present; per-environment connector states do not
+        change.
 
         With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
         With "running_episodes", too, environments are brought back to the stored episodes (`ReplayableEpisodes`).
@@ -778,7 +802,7 @@ class HostEnvRunner(EnvRunner):
             self._continue_episodes(state.get(_RUNNING_EPISODES))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that build a runner with the same worker index and new environments."""
+        """Returns the constructor arguments of a runner with the same worker index and new environments."""
         return (), {
             "config": self.config.for_checkpoints(*self._connectors.pipelines.of_config()),
             "worker_index": self.worker_index,
@@ -787,11 +811,11 @@ class HostEnvRunner(EnvRunner):
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Both connector pipelines."""
+        """Returns the components of checkpoints: both connector pipelines."""
         return self._connectors.pipelines.parts()
 
     def share_weights(self, learner: Learner, *, num_env_steps_sampled_lifetime: int) -> None:
-        """Acts from now on with the current weights of a learner in this process, without a copy.
+        """Uses the current weights of a learner in this process from now on, without a copy.
 
         Args:
             learner: Makes new arrays when it changes its parameters.
@@ -804,7 +828,9 @@ class HostEnvRunner(EnvRunner):
         self._counts.note_lifetime(num_env_steps_sampled_lifetime)
 
     def merge_connector_deltas(self) -> None:
-        """Counts this runner's own new statistics as known, which replaces a merge in a group of one runner."""
+        """Adds this runner's newly collected connector statistics to its totals; a group with only this runner needs no
+        other merge.
+        """
         self._connectors.merge_deltas()
 
 

@@ -29,7 +29,7 @@ def import_package(name: str, module: str) -> Any:
     """Imports the module that an environment needs; the error names the command that installs it.
 
     Raises:
-        ImportError: It is not installed; says how to install it.
+        ImportError: The package is not installed; the message says how to install it.
     """
     return optional_import(module, purpose=f"environment({name!r})", install=INSTALLED_BY[module])
 
@@ -38,7 +38,7 @@ def register_ids_of(name: str) -> None:
     """Imports the package in `REGISTERED_BY` that registers an id with gymnasium, if any.
 
     Raises:
-        ImportError: It is not installed; says how to install it.
+        ImportError: The package is not installed; the message says how to install it.
     """
     module = next((module for start, module in REGISTERED_BY.items() if name.startswith(start)), None)
     if module is not None:
@@ -67,7 +67,7 @@ def import_entry_point(spec: Any) -> None:
 
 
 def render_modes(spec: Any) -> Sequence[str]:
-    """Render modes of the class or function that makes the environments of a gymnasium id."""
+    """Returns the render modes that the environment of a gymnasium id declares."""
     maker = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     return getattr(maker, "metadata", {}).get("render_modes", ())
 

@@ -1,4 +1,4 @@
-"""The hot loop of a host runner: policy and environments in turn, written into preallocated arrays."""
+"""Sampling loop of a host env runner: the policy and the environments act in turn; data go into preallocated arrays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _STORED = ("reset", "prev_actions", "prev_rewards", "returns", "lengths", "recur
 
 @dataclasses.dataclass(eq=False)
 class HostRollout:
-    """`Rollout` of a single agent, with dense arrays ``[B]``.
+    """Sampling loop (`Rollout`) for a single agent in ``B`` environments, with arrays ``[B, ...]``.
 
     Attributes:
         module_id: The module that acts.
@@ -84,7 +84,9 @@ class HostRollout:
             self.host_connectors.update(self.live.episodes, mode)
 
     def _start(self, obs: Any, infos: Sequence[dict[str, Any]]) -> None:
-        """Starts with first observations ``[B, ...]`` everywhere; connectors and the module keep their states."""
+        """Starts episodes in all environments with the given first observations ``[B, ...]``; connector and recurrent
+        states do not change.
+        """
         num_envs = self.envs.num_envs
         self._obs, self._watch = obs, self.envs.new_watch()
         self._reset_infos = {index: owned(info) for index, info in enumerate(infos) if info}
@@ -98,7 +100,7 @@ class HostRollout:
         self._started_at = np.full(num_envs, time.perf_counter())
 
     def _start_live(self, where: Iterable[int], infos: Sequence[dict[str, Any]]) -> None:
-        """Starts running episodes as objects in some environments."""
+        """Creates episode objects for new episodes of some environments."""
         assert self.live is not None
         for index in where:
             self.live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), self._obs), infos[index])
@@ -113,7 +115,7 @@ class HostRollout:
         wants_episodes: bool = False,
         keeps_times: bool = False,
     ) -> Recording:
-        """Makes `num_steps` steps of all environments and returns their recording.
+        """Samples `num_steps` steps of all environments and returns the recording.
 
         Args:
             num_steps, mode, learns, weights_seq_no: See `Rollout.record`.
@@ -198,7 +200,7 @@ class HostRollout:
         )
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Hand the running episodes out as chunks, and continue with their successors."""
+        """Returns the running episodes as chunks; later steps go into the chunks that follow them."""
         return (self.live or self.builder).cut()
 
     def get_state(self) -> dict[str, Any]:
@@ -218,12 +220,12 @@ class HostRollout:
         }
 
     def fits(self, state: Mapping[str, Any]) -> bool:
-        """Whether a result of `get_state` has everything that the connectors and callbacks of this rollout need."""
+        """Whether a `get_state()` result contains the data that this rollout's connectors and callbacks need."""
         has_live = self.make_live is None or state["live"] is not None
         return has_live and (self.host_connectors is None or "host_batch" in state)
 
     def set_state(self, state: Mapping[str, Any], restored: RestoredEpisodes, mode: Mode) -> None:
-        """Continues the episodes of `get_state`, in environments that were brought to their last observations.
+        """Continues stored episodes in environments that have been replayed to the last stored observations.
 
         Args:
             state: Result of `get_state`, which `fits`.
@@ -258,11 +260,13 @@ class HostRollout:
         return self._lengths
 
     def forget_episodes(self) -> None:
-        """Drops the running episodes that are built only for `sample`."""
+        """Drops running episodes under construction, which only `sample` needs."""
         self.builder.reset()
 
     def _begin_watch(self) -> ObservationWatch | None:
-        """Starts the check of a recording's observations step by step; None if the recording is checked at its end."""
+        """Starts checking observations in every step; returns None if the whole recording is checked at its end
+        instead.
+        """
         watch = self._watch
         if watch is None:
             return None
@@ -272,7 +276,7 @@ class HostRollout:
         return watch if sees_steps else None
 
     def _out_of_range(self, recording: Any, *, saw_steps: bool) -> Sequence[OutOfRange]:
-        """Finds observations of a recording that are outside of their space."""
+        """Returns observations of a recording that are outside of their space."""
         if self._watch is None:
             return ()
         if not saw_steps:
@@ -280,7 +284,9 @@ class HostRollout:
         return self._watch.found()
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
-        """Records the module's view of observations before any reset, if needed, and the ended episodes."""
+        """Completes a recorded step: adds module inputs for the observations before resets where needed, and counts
+        ended episodes.
+        """
         any_ended = ended.any()
         if self._watch is not None and step.final_obs is not None:
             self._watch.add(recording.num_steps - 1, step.final_obs, ended)
@@ -311,7 +317,7 @@ class HostRollout:
         *,
         is_last: bool,
     ) -> tuple[VectorStep, Any]:
-        """Steps the environments with episode objects, host connectors and callbacks.
+        """Steps the environments if episode objects exist: updates them, and runs host connectors and callbacks.
 
         Returns:
             ``(step, the module's view of the observations after it)``; the latter is None unless an episode ended, or
@@ -344,7 +350,7 @@ class HostRollout:
     def _final_inputs(
         self, next_obs: Any, env_to_module: Any, prev_actions: Any, prev_rewards: Any, timesteps: int
     ) -> Any:
-        """Module inputs for the observations before any reset, without updating connector statistics."""
+        """Computes module inputs for the observations before any reset; connector statistics do not change."""
         if not self.policy.records_obs:
             return next_obs
         return self.policy.observe_final(env_to_module, next_obs, prev_actions, prev_rewards, timesteps)
@@ -357,7 +363,7 @@ class HostRollout:
         ]
 
     def _begin(self, where: np.ndarray) -> None:
-        """New episodes in some environments, without actions and rewards to act on."""
+        """Clears returns, lengths, previous actions and previous rewards of environments that begin an episode."""
         self._returns[where] = 0.0
         self._lengths[where] = 0
         self._started_at[where] = time.perf_counter()
@@ -374,7 +380,7 @@ def _infos_of_resets(step: VectorStep, time: int) -> dict[tuple[int, int], dict]
 
 
 def _next_obs(step: VectorStep, ended: np.ndarray) -> Any:
-    """Observations after a step, before any reset, as new arrays."""
+    """Returns the observations after a step and before any reset, as new arrays."""
     if step.final_obs is None:
         return np.array(step.obs) if isinstance(step.obs, np.ndarray) else jax.tree.map(np.array, step.obs)
     return jax.tree.map(lambda final, obs: _where(ended, final, obs), step.final_obs, step.obs)

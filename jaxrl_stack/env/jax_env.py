@@ -160,7 +160,7 @@ class JaxEnv(abc.ABC):
         """
 
     def step_keys(self, keys: jax.Array) -> Any:
-        """Derives the keys of many steps in advance. The on-device driver calls it.
+        """Derives the PRNG keys of many steps in advance, for sampling inside a compiled program.
 
         Deriving them in each step would be slower. A class that overrides `step_batch` gets the keys unchanged, unless
         it overrides `step_keys`, too.
@@ -174,7 +174,7 @@ class JaxEnv(abc.ABC):
         return keys
 
     def step_batch(self, keys: Any, state: Any, action: Any, params: Any) -> JaxStep:
-        """Steps several environments. The on-device driver calls it.
+        """Steps several environments at once, for sampling inside a compiled program.
 
         Args:
             keys: PRNG keys ``[B]``, or what `step_keys` made of them.
@@ -194,7 +194,7 @@ _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
 class _StepKeys(NamedTuple):
-    """Keys of a step, including the key for a reset.
+    """PRNG keys of an environment step; the key of a reset is derived from them.
 
     Attributes:
         whole: As they were given. A reset derives its own from them: most steps have none.
@@ -251,8 +251,8 @@ class AutoResetJaxEnv(JaxEnv):
 
     @property
     def _step(self) -> Callable[..., Any]:
-        """Function ``(key, state, action, params)`` whose result `_stepped` converts; only arrays, with equal shapes in
-        every step.
+        """Function ``(key, state, action, params)`` whose result `_stepped` converts; its result contains only arrays,
+        of the same shapes in every step.
         """
         return self.step_env
 
@@ -341,13 +341,13 @@ class GymnaxEnv(AutoResetJaxEnv):
         self.observation_space, self.action_space = self.spaces_of(params)
 
     def spaces_of(self, params: Any) -> tuple[gym.Space, gym.Space]:
-        """Observation and action space that gymnax derives from ``EnvParams``."""
+        """Returns observation and action space that gymnax derives from ``EnvParams``."""
         spaces = self.env.observation_space(params), self.env.action_space(params)
         return gymnax_space_to_gymnasium(spaces[0], self._name), gymnax_space_to_gymnasium(spaces[1], self._name)
 
     @property
     def params(self) -> Any:
-        """The environment's ``EnvParams`` with NumPy leaves, overrides applied."""
+        """Parameters of the environment: gymnax's ``EnvParams`` with the values of ``env_config``, NumPy leaves."""
         return self._params
 
     @property
@@ -394,7 +394,7 @@ class GymnaxEnv(AutoResetJaxEnv):
         return self.render_with(state, self._params)
 
     def render_with(self, state: Any, params: Any) -> np.ndarray | None:
-        """`render` with given parameters (NumPy leaves)."""
+        """Renders a state like `render`, with the given parameters (NumPy leaves)."""
         name = self._drawn_as
         if name in drawings.SCENES:
             return drawings.SCENES[name](state, params)
@@ -407,7 +407,9 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     @property
     def _drawn_as(self) -> str:
-        """gymnax's name of the environment; "" for users' classes and wrappers, whose state may differ."""
+        """gymnax's name of the environment, which selects a drawing; "" for users' classes and wrappers, whose state
+        may differ.
+        """
         return str(self.env.name) if type(self.env).__module__.startswith("gymnax.environments.") else ""
 
     @property
@@ -423,7 +425,7 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     @property
     def _has_plain_step(self) -> bool:
-        """Whether the environment steps and resets as gymnax's base class does."""
+        """Whether `step` and `reset` are the methods of gymnax's base class, not overridden."""
         from gymnax.environments.environment import Environment
 
         cls = type(self.env)
@@ -433,7 +435,8 @@ class GymnaxEnv(AutoResetJaxEnv):
 
 
 def as_jax_env(env: Any, env_config: Mapping[str, Any] | None = None) -> JaxEnv | None:
-    """`env` as a `JaxEnv`: itself, or a gymnax environment adapted; None for anything else.
+    """Converts an environment to a `JaxEnv`: returns it unchanged, or in an adapter for gymnax; None if it is no JAX
+    environment.
 
     Args:
         env: A `JaxEnv`; a gymnax instance; or what ``gymnax.make`` returns, ``(instance, params)``.

@@ -1,4 +1,4 @@
-"""Checks of return values of a JAX environment's methods: number of parts, types, and errors for misfits."""
+"""Checks of the values that a JAX environment's methods return: their number, structure, shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def parts_of(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Return values of a method, after a check of their number.
+    """Checks how many values a method returned, and returns them as a tuple.
 
     Raises:
         ValueError: Another number of values; names the method and what it should return.
@@ -50,15 +50,15 @@ def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tu
         reward, terminated, truncated: Numbers, bools or arrays ``[]``.
 
     Raises:
-        ValueError: One is no scalar.
+        ValueError: A value is no scalar.
     """
     for part, value in (("reward", reward), ("terminated", terminated), ("truncated", truncated)):
         if not isinstance(value, bool | int | float | np.generic | np.ndarray | jax.Array):
-            raise ValueError(f"{name}: {part} is {value!r}, but one step gives a number or a bool. Return a scalar.")
+            raise ValueError(f"{name}: {part} is {value!r}, but must be a number or a bool. Return a scalar.")
         if jnp.shape(value) != ():
             raise ValueError(
-                f"{name}: {part} has shape {jnp.shape(value)}, but one step of one environment gives a scalar. Return "
-                "it with shape ()."
+                f"{name}: {part} has shape {jnp.shape(value)}, but must be a scalar, because `step` is written for a "
+                "single environment. Return an array of shape ()."
             )
     return (
         jax.lax.convert_element_type(reward, jnp.float32),
@@ -87,6 +87,6 @@ def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
         if (leaf.shape, leaf.dtype) != (target.shape, target.dtype):
             raise ValueError(
                 f"{name}: {part}{jax.tree_util.keystr(path)} is {leaf.dtype}{list(leaf.shape)}, but should be "
-                f"{target.dtype}{list(target.shape)}, as the space or reset says. Convert it with .astype or reshape, "
-                "or change the space or reset."
+                f"{target.dtype}{list(target.shape)}, as in the observation space or in reset's result. Convert it "
+                "with .astype or reshape, or change the space or reset."
             )

@@ -50,7 +50,7 @@ def _keeps_on_self(env: JaxEnv, method: str, holder: Any, names: list[str]) -> s
 
 
 def _wrapped(env: Any) -> list[Any]:
-    """Lists an environment and all environments that it wraps."""
+    """Returns an environment and all environments that it wraps."""
     found = [env]
     for one in found:
         inner = [value for value in vars(one).values() if hasattr(value, "step") and hasattr(value, "reset")]
@@ -68,7 +68,7 @@ _SIGNATURES = {
 
 
 def check_signatures(env: JaxEnv) -> None:
-    """Raises for methods with wrong parameters, such as gymnasium's ``step(self, action)``.
+    """Raises an error for methods with wrong parameters, such as gymnasium's ``step(self, action)``.
 
     Raises:
         TypeError: Names the method and its parameters.

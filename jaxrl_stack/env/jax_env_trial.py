@@ -1,4 +1,4 @@
-"""Random steps of a JAX environment, with checks of its numbers against its spaces."""
+"""Test run of a JAX environment with random actions, to check rewards and observations against its spaces."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _check_observation(env: JaxEnv, part: str, observation: Any, when: str) -> N
 
 
 def _is_within(space: gym.Space, value: np.ndarray) -> np.ndarray:
-    """bool like `value`, a leaf of an observation: whether an entry is within the leaf's space."""
+    """Returns a bool array: which numbers of an observation leaf are within the bounds of its space."""
     if isinstance(space, gym.spaces.Box):
         low, high = space.low, space.high
     elif isinstance(space, gym.spaces.Discrete):

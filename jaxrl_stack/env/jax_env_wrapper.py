@@ -10,7 +10,8 @@ EnvT = TypeVar("EnvT", bound=JaxEnv)
 
 
 class JaxEnvWrapper(AutoResetJaxEnv, Generic[EnvT]):
-    """Environment with the parameters, names and frame rate of another one. Subclasses set spaces and dynamics.
+    """Base class of wrappers: keeps the wrapped environment's parameters, name and frame rate. Subclasses set spaces
+    and dynamics.
 
     Args:
         env: The wrapped environment.

@@ -1,4 +1,6 @@
-"""JAX environments as gymnasium environments: every dynamics is written once, for both drivers."""
+"""Adapter from JAX environments to gymnasium, so that one implementation of the dynamics serves on-device and host
+sampling.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,7 @@ class GymnasiumFromJax(gym.Env):
         return obs, float(reward), bool(terminated), bool(truncated), info
 
     def render(self) -> np.ndarray | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Frame after the last `reset` or `step`; None without a `render_mode`.
+        """Returns the frame after the last `reset` or `step`; None without a `render_mode`.
 
         Raises:
             RuntimeError: `reset` was not called.
@@ -119,7 +121,7 @@ class GymnasiumFromJax(gym.Env):
         return frame_of(self.jax_env, *jax.device_get((state, obs)))
 
     def replay(self, reset_key: jax.Array, step_keys: jax.Array) -> None:
-        """Sets the PRNG keys for the next `reset` and steps, instead of random ones.
+        """Sets the PRNG keys that the next `reset` and steps use instead of random ones, to repeat an episode.
 
         The next `reset` (without a seed) calls the JAX environment's ``reset(reset_key, ...)``, step t its
         ``step(step_keys[t], ...)``; a `reset` after the end of an episode uses none, as on the device. A `reset` with
@@ -138,7 +140,7 @@ class GymnasiumFromJax(gym.Env):
 
 
 def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
-    """Builds the environment and its jitted functions. They hold no state, so copies share them."""
+    """Builds the environment and its jitted functions; equal arguments share the compiled functions."""
     # With their types: 1, 1.0 and True are equal.
     items = tuple((name, value, type(value)) for name, value in config.items())
     # A name may be registered again.
@@ -171,7 +173,7 @@ def _two_keys(key: Any) -> tuple[jax.Array, ...]:
 
 
 def _to_space(space: gym.Space, value: Any) -> Any:
-    """`value` with gymnasium's dtypes: JAX has 32 bits where gymnasium has 64."""
+    """Converts a value from JAX's 32-bit dtypes to the dtypes of a gymnasium space."""
 
     def converted(part: gym.Space, value: Any) -> Any:
         return part.dtype.type(value) if isinstance(part, Discrete) else np.array(value, part.dtype)

@@ -1,4 +1,4 @@
-"""The connector pipelines of a host runner, by module."""
+"""Connector states of a host env runner, by module."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jaxrl_stack.env.module_pipelines import ModulePipelines, pure_pipelines
 
 
 def module_map_of(runner: Any) -> ModuleMap:
-    """Map of agents to modules of a multi-agent runner."""
+    """Returns the map of agents to modules of a multi-agent runner."""
     return runner.module_map
 
 
 def pipeline_for_merging(config: Any, spaces: Mapping[str, Any], module_map: Callable[[], ModuleMap]) -> Any:
-    """Builds the pipeline (or pipelines by module) whose `merge_states` merges the states of runners.
+    """Builds the pipeline (or pipelines by module) that merges the connector states of several runners.
 
     Args:
         config: Config of the runners.
@@ -77,7 +77,7 @@ class ModuleConnectors(ByModule[ConnectorStates]):
 
     @property
     def value(self) -> dict[str, tuple[Any, Any]]:
-        """``{module_id: (env-to-module state, module-to-env state)}``."""
+        """Current connector states: ``{module_id: (env-to-module state, module-to-env state)}``."""
         return {mid: own.value for mid, own in self.items()}
 
     @value.setter
@@ -86,31 +86,33 @@ class ModuleConnectors(ByModule[ConnectorStates]):
             self[mid].value = own
 
     def compiled_state(self) -> dict[str, Any] | None:
-        """``{module_id: ConnectorStates.compiled_state}`` of modules with such a state; None if no module has one."""
+        """Returns the states of compiled env-to-module connectors by module, in the form of checkpoints; None if they
+        have no state.
+        """
         states = {mid: state for mid, own in self.items() if (state := own.compiled_state())}
         return self._module_map.unwrapped(states) if jax.tree.leaves(states) else None
 
     def get_env_to_module(self) -> dict[str, Any]:
-        """States of `ConnectorStates.get_env_to_module`."""
+        """Returns the env-to-module states of all modules, including connectors that run in Python, outside jit."""
         return self._module_map.unwrapped({mid: own.get_env_to_module() for mid, own in self.items()})
 
     def get_module_to_env(self) -> dict[str, Any]:
-        """States of `ConnectorStates.get_module_to_env`."""
+        """Returns the module-to-env states of all modules."""
         return self._module_map.unwrapped({mid: own.get_module_to_env() for mid, own in self.items()})
 
     def set_env_to_module(self, state: Mapping[str, Any], **how: Any) -> None:
-        """Loads a state of `get_env_to_module`; see `ConnectorStates.set_env_to_module`."""
+        """Loads env-to-module states of all modules; see `ConnectorStates.set_env_to_module`."""
         for mid, own in self._module_map.by_module(state).items():
             if mid in self:
                 self[mid].set_env_to_module(own, **how)
 
     def set_module_to_env(self, state: Mapping[str, Any]) -> None:
-        """Loads a state of `get_module_to_env`."""
+        """Loads module-to-env states of all modules."""
         for mid, own in self._module_map.by_module(state).items():
             if mid in self:
                 self[mid].set_module_to_env(own)
 
     def merge_deltas(self) -> None:
-        """Adds the statistics collected since the last merge to the totals of all modules."""
+        """Adds the running statistics collected since the last merge to the totals of all modules."""
         for own in self.values():
             own.merge_deltas()

@@ -42,8 +42,8 @@ class Pipelines(NamedTuple):
 
 
 class ModulePipelines(ByModule[Pipelines]):
-    """Pipelines by module, ``{module_id: Pipelines}``, each built for the spaces of its module and with separate
-    states.
+    """Connector pipelines by module, ``{module_id: Pipelines}``; each is built for the module's spaces and has a
+    separate state.
 
     Where there is one agent, the saved state is that of its pipeline, else states by module: `ModuleMap.unwrapped`.
 
@@ -60,7 +60,9 @@ class ModulePipelines(ByModule[Pipelines]):
         super().__init__(of)
 
     def acting_for(self, module_id: str) -> Pipelines:
-        """Pipelines of a module. A module without agents uses the pipelines of the first module with agents."""
+        """Returns the pipelines of a module. A module that controls no agent uses the pipelines of the first module
+        that does.
+        """
         return self[module_id] if module_id in self else next(iter(self.values()))
 
     @property
@@ -74,7 +76,7 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: (own.env_to_module.observation_space, own.env_to_module.action_space) for mid, own in self.items()}
 
     def steps(self, pure: PureModule) -> dict[str, ModuleStep]:
-        """Acting steps of the modules with these pipelines, by module id.
+        """Returns the acting steps by module: env-to-module pipeline, forward pass, module-to-env pipeline.
 
         Args:
             pure: The MultiRLModule, taken apart.
@@ -91,35 +93,37 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @property
     def env_to_module_states(self) -> dict[str, Any]:
-        """States of the env-to-module pipelines as objects, ``{module_id: state of the pure part}``."""
+        """Returns the current states of the compiled env-to-module connectors, by module."""
         return {mid: own.env_to_module.state for mid, own in self.items()}
 
     def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts env-to-module states to the form in checkpoints, ``{module_id: state of the pure part}``."""
+        """Converts env-to-module states to the form in checkpoints; inverse of `set_env_to_module`."""
         return self.module_map.unwrapped({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
 
     def stored_module_to_env(self) -> dict[str, Any]:
-        """Module-to-env states in the form of checkpoints."""
+        """Returns the module-to-env states in the form of checkpoints."""
         return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
     def set_env_to_module(self, stored: Mapping[str, Any]) -> None:
-        """Loads a result of `stored_env_to_module`."""
+        """Loads env-to-module states from a checkpoint (result of `stored_env_to_module`)."""
         for mid, state in self.module_map.by_module(stored).items():
             self[mid].env_to_module.set_state(state)
 
     def set_statistics(self, stored: Mapping[str, Any]) -> None:
-        """Loads the statistics of another runner's `stored_env_to_module`."""
+        """Loads only the running statistics of another runner's env-to-module states (result of
+        `stored_env_to_module`).
+        """
         for mid, state in self.module_map.by_module(stored).items():
             pipeline = self[mid].env_to_module
             pipeline.set_state(known_statistics(pipeline.names, self._histories[mid], state))
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Marks the leaves of each module's state that are histories of environments; see `per_env_leaves`."""
+        """Marks by module which leaves of the env-to-module state have an environment axis; see `per_env_leaves`."""
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """``(name, pipeline)`` of both kinds, named as in checkpoints; several agents have a `PipelinesByModule`."""
+        """Returns ``(component name in checkpoints, pipeline)`` for both kinds of pipelines."""
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
         )
@@ -129,14 +133,16 @@ class ModulePipelines(ByModule[Pipelines]):
         return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
-        """Pipelines of both kinds, for `AlgorithmConfig.for_checkpoints`: all modules have the same connectors."""
+        """Returns the pipelines of the first module, for `AlgorithmConfig.for_checkpoints`; all modules have the same
+        connectors.
+        """
         return tuple(next(iter(self.values()), ()))
 
 
 def pure_pipelines(
     config: Any, env: Any, module_map: ModuleMap, preprocessing: AgentPreprocessing | None = None
 ) -> ModulePipelines:
-    """Builds both pipelines of every module, from connectors that can be compiled.
+    """Builds both pipelines of every module from connectors that can be compiled.
 
     Args:
         config: The config that says what is in them.
@@ -176,7 +182,7 @@ def pure_pipelines(
 
 
 def spaces_of_modules(env: Any, module_map: ModuleMap) -> dict[str, tuple[Any, Any]]:
-    """Environment spaces of each acting module, ``{module_id: (observation space, action space)}``.
+    """Returns the environment's spaces for each acting module, ``{module_id: (observation space, action space)}``.
 
     Raises:
         ValueError: Agents of one module have spaces that differ.
@@ -198,8 +204,8 @@ def spaces_of_modules(env: Any, module_map: ModuleMap) -> dict[str, tuple[Any, A
 
 
 def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
-    """Spaces as modules see them, of each policy whose agents `env` has,
-    ``{policy id: (observation space, action space)}``.
+    """Returns the spaces after the pipelines, ``{policy id: (observation space, action space)}``, of policies that act
+    for an agent of `env`.
 
     Agents whose policy the config does not have are left out: a learner of one policy needs no others.
 
@@ -233,7 +239,7 @@ def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
 def make_rollout(
     config: Any, env: JaxEnv, pipelines: ModulePipelines, pure: PureModule, *, window_size: int
 ) -> DeviceRollout:
-    """The static parts of sampling from an environment.
+    """Builds the sampling part of a compiled program: environment, modules and pipelines, without their states.
 
     Args:
         config: The config of those who sample.

@@ -24,7 +24,8 @@ _LONG_ABSENCE = 100
 
 
 class AgentsOfEpisode:
-    """Agents in one environment's running episode. Checks the environment's return values.
+    """Records which agents take part in the running episode of one environment, and checks the environment's return
+    values.
 
     Args:
         env: The environment.
@@ -57,7 +58,7 @@ class AgentsOfEpisode:
         self._steps_without_agents = 0
 
     def reset(self, outcome: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Begins an episode with the return value of ``reset``.
+        """Begins an episode: checks the return value of ``reset``.
 
         Returns:
             ``(observations, infos)``. Without observations, the environment is stepped with ``{}``.
@@ -79,7 +80,7 @@ class AgentsOfEpisode:
         return obs, infos
 
     def next(self, outcome: Any) -> tuple[tuple[Any, ...], bool]:
-        """Takes the return value of ``step``.
+        """Checks the return value of ``step``, and records which agents have ended.
 
         Returns:
             The five dicts, and whether the episode has ended: by a flag of ``"__all__"``, or with its last agent if
@@ -174,7 +175,7 @@ class AgentsOfEpisode:
         )
 
     def require_may_act(self, actions: Mapping[Any, Any], observed: Mapping[Any, Any]) -> None:
-        """Raises for actions of agents that have ended or may not act now.
+        """Raises an error for actions of agents that have ended or have no current observation.
 
         Args:
             actions: By agent that acts.
@@ -230,7 +231,7 @@ class AgentsOfEpisode:
         flags: Mapping[str, Mapping[Any, Any]],
         infos: Mapping[Any, Any],
     ) -> None:
-        """Raises for values whose type or shape contradicts the spaces or the interface."""
+        """Raises an error for values whose type or shape contradicts the spaces or the interface."""
         for agent, value in obs.items():
             self._check_observation(agent, value)
         for agent, value in rewards.items():
@@ -247,8 +248,8 @@ class AgentsOfEpisode:
                 self._refuse(f"returned the info {shown(value)} of agent {agent!r}. Return a dict, {{}} if empty.")
 
     def _check_observation(self, agent: Hashable, value: Any) -> None:
-        """Raises for an observation that does not fit its space; among the first ones, also for values out of
-        bounds.
+        """Raises an error for an observation that does not fit its space; the first observations are also checked for
+        values out of bounds.
         """
         space = self._env.get_observation_space(agent)
         problem = misfit(space, value, f"the observation of agent {agent!r}")

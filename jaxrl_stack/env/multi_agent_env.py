@@ -87,7 +87,7 @@ class MultiAgentEnv(gym.Env):
         return None
 
     def get_observation_space(self, agent_id: Hashable) -> gym.Space:
-        """Space of one observation of an agent.
+        """Returns the space of one observation of an agent.
 
         Raises:
             ValueError: The environment has no space for it.
@@ -95,7 +95,7 @@ class MultiAgentEnv(gym.Env):
         return self._space_of(agent_id, "observation_space")
 
     def get_action_space(self, agent_id: Hashable) -> gym.Space:
-        """Space of one action of an agent.
+        """Returns the space of one action of an agent.
 
         Raises:
             ValueError: The environment has no space for it.
@@ -118,7 +118,7 @@ class MultiAgentEnv(gym.Env):
         obs_space: gym.Space | None = None,
         act_space: gym.Space | None = None,
     ) -> GroupAgentsWrapper:
-        """This environment with groups of agents as agents; see `GroupAgentsWrapper`.
+        """Returns the environment in a `GroupAgentsWrapper`, in which each group of agents acts as one agent.
 
         Args:
             groups: Ids of the members by id of the group. Agents in no group stay as they are.
@@ -145,8 +145,8 @@ class MultiAgentEnv(gym.Env):
 
 
 class GroupAgentsWrapper(MultiAgentEnv):
-    """Wrapper that turns groups of agents into single agents, whose observations and actions are lists over the
-    members.
+    """Wrapper that turns each group of agents into one agent, whose observations and actions are lists of the members'
+    values.
 
     A group is rewarded with the sum of its members' rewards. It has ended when all of its members have.
 
@@ -174,7 +174,7 @@ class GroupAgentsWrapper(MultiAgentEnv):
             for agent in members:
                 if agent in self.agent_id_to_group:
                     raise ValueError(
-                        f"groups={self.groups}: agent {agent!r} is in multiple groups. Name it in one of them."
+                        f"groups={self.groups}: agent {agent!r} is in multiple groups. Name it in only one group."
                     )
                 self.agent_id_to_group[agent] = group
         alone = [agent for agent in env.possible_agents if agent not in self.agent_id_to_group]
@@ -233,13 +233,15 @@ class GroupAgentsWrapper(MultiAgentEnv):
             if len(action) != len(members):
                 raise ValueError(
                     f"group {agent!r} has the members {members}, and got {len(action)} actions: {action!r}. Give one "
-                    "for each."
+                    "action per member."
                 )
             by_agent.update(zip(members, action, strict=True))
         return by_agent
 
     def _grouped(self, items: Mapping[Any, Any], join: Callable[[Any], Any]) -> dict[Any, Any]:
-        """Items by group, joined from the members' items, and the items of agents without a group."""
+        """Joins the items of each group's members to one item per group; items of agents without a group do not
+        change.
+        """
         grouped: dict[Any, Any] = {}
         for agent, item in items.items():
             group = self.agent_id_to_group.get(agent, agent) if agent != ALL else ALL
@@ -293,7 +295,9 @@ def make_multi_agent(env_name_or_creator: str | Callable[[EnvContext], gym.Env])
 
 
 class _Copies(MultiAgentEnv):
-    """Base of the classes that `make_multi_agent` creates: copies of one environment, one per agent."""
+    """Base class of the environments that `make_multi_agent` creates: one copy of a single-agent environment
+    per agent.
+    """
 
     def __init__(self, create: Callable[[EnvContext], gym.Env], config: Mapping[str, Any] | None):
         super().__init__()
@@ -360,7 +364,7 @@ class _Copies(MultiAgentEnv):
 
 
 def policies_missing(name: str, agents: Any) -> str:
-    """Error message for a multi-agent environment with a config that has no policies."""
+    """Returns the error message for a multi-agent environment whose config has no policies."""
     return (
         f"{name} has the agents {list(agents)}, but the config has no policies for them. Name policies and map agents "
         "to them: multi_agent(policies={'shared'}, policy_mapping_fn=lambda agent_id, episode, **kwargs: 'shared')."
@@ -368,7 +372,7 @@ def policies_missing(name: str, agents: Any) -> str:
 
 
 def spaces_by_agent(env: MultiAgentEnv, kind: str) -> gym.spaces.Dict:
-    """Observation spaces or action spaces (`kind`) of all possible agents, as a `Dict` space."""
+    """Returns the observation or action spaces (`kind`) of all possible agents as a `Dict` space."""
     # gymnasium takes ids other than texts, too.
     own: Any = {agent: getattr(env, f"get_{kind}")(agent) for agent in env.possible_agents}
     return gym.spaces.Dict(own)

@@ -1,4 +1,4 @@
-"""The env runner of several agents: environments stepped on the host, with a compiled policy per module."""
+"""Env runner for multi-agent environments, stepped on the host with a compiled policy per module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxrl_stack.episodes.multi_agent_episode import MultiAgentEpisode
 
 
 class MultiAgentEnvRunner(HostEnvRunner):
-    """Steps environments of several agents with their modules, in this process.
+    """Steps multi-agent environments in this process, with actions of several modules.
 
     One vector step is at most one call of a compiled policy per module, for all of its agents in all environments, and
     one ``step`` of the environments. A step of an agent is recorded when it is complete: with the agent's next

@@ -1,4 +1,4 @@
-"""Environments of several agents that run inside compiled programs."""
+"""Multi-agent environments that run inside compiled programs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class MultiAgentJaxStep(NamedTuple):
 
 
 class MultiAgentJaxEnv(AutoResetJaxEnv):
-    """Multi-agent environment as pure functions. Values by agent are dicts that contain all agents.
+    """Base class of multi-agent environments written as pure functions. Values by agent are dicts with an entry for
+    every agent.
 
     Subclasses set `possible_agents` and the spaces, and write `reset_env` and `step_env`, which are called for one
     environment; and `acts`, if not everybody acts in every step. Their return values follow `MultiAgentEnv`::
@@ -91,7 +92,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @property
     def everybody_acts(self) -> bool:
-        """Whether all agents act in every step of an episode; programs then have no code for waiting agents."""
+        """Whether all agents act in every step; programs then contain no code for agents that wait."""
         return type(self).acts is MultiAgentJaxEnv.acts
 
     def acts(self, state: Any) -> Mapping[Any, Any]:
@@ -114,7 +115,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         """Steps without a reset: returns ``(obs, state, rewards, terminateds, truncateds, infos)``, by agent."""
 
     def who_acts(self, state: Any) -> dict[Any, jax.Array]:
-        """`acts` as a bool array for every agent."""
+        """Returns the result of `acts` as bool arrays for all agents."""
         return self._flags("acts", self.acts(state), default=False)
 
     @property
@@ -122,7 +123,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return self._whole_step
 
     def _whole_step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Runs `step_env`; adds missing agents' values and the flags of the agents that act next."""
+        """Runs `step_env`, completes the dicts of agents and the episode's end, and adds which agents act next."""
         outcome = self.step_env(key, state, action, params)
         obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, PARTS)
         acts = self.who_acts(strongly_typed(state))
@@ -142,13 +143,15 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts
 
     def _goes_on(self, acts: Any, terminateds: Any, truncateds: Any) -> list[jax.Array]:
-        """Flags of the agents that can act after a step."""
+        """Returns a bool for each agent: whether the agent continues after a step."""
         if not self.everybody_acts:
             return list(acts.values())
         return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]
 
     def _with_all(self, name: str, flags: Any) -> tuple[dict[Any, jax.Array], Any]:
-        """``(flags of all agents, the flag "__all__" or None)``; "__all__" sets the flags of all agents."""
+        """Completes flags: returns ``(flags of all agents, the flag "__all__" or None)``. If "__all__" is True, all
+        agents' flags are.
+        """
         of_all = flags.get(ALL) if isinstance(flags, Mapping) else None
         own = self._flags(name, {agent: flag for agent, flag in dict(flags).items() if agent != ALL}, default=False)
         if of_all is None:
@@ -160,7 +163,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return {agent: jnp.asarray(known.get(agent, default), bool) for agent in self.possible_agents}
 
     def _known(self, name: str, of_agents: Any) -> Mapping[Any, Any]:
-        """Checks that a dict has only known agents, and returns it.
+        """Checks that a dict contains only agents of `possible_agents`, and returns the dict.
 
         Raises:
             ValueError: It is no dict, or has unknown agents.

@@ -1,4 +1,4 @@
-"""The hot loop of a host runner with several agents: modules and environments in turn."""
+"""Sampling loop of a host env runner with several agents: the modules and the environments act in turn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jaxrl_stack.utils.nested import row as row_of
 
 
 class ModuleRows:
-    """Rows of one module in a multi-agent rollout; each row is one agent in one environment.
+    """Batch of one module in a multi-agent rollout; each row of the batch is one agent in one environment.
 
     Args:
         policy: Acts.
@@ -81,7 +81,7 @@ class ModuleRows:
     def start(
         self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool, keeps_times: bool = False
     ) -> AgentRecording:
-        """Starts a recording with the steps that were incomplete at the end of the last one."""
+        """Starts a recording; agent steps that were incomplete at the end of the last recording continue in it."""
         self._memory = (*self._connectors.value, self._recurrent)
         if self.watch is not None:
             self.watch.begin()
@@ -115,7 +115,7 @@ class ModuleRows:
         )
 
     def act(self, step: int, mode: Mode, timesteps: int, *, learns: bool) -> None:
-        """Computes the actions of all acting rows in one call; does nothing if no row acts."""
+        """Computes the actions of all agents that act now in one call; does nothing if no agent acts."""
         if not self.acting:
             return
         rows, self.acting = self.acting, []
@@ -136,16 +136,16 @@ class ModuleRows:
         self.packed = (matrix, loose)
 
     def read(self, mode: Mode) -> dict[str, Any]:
-        """All columns of the last `act`, ``{column: [R, ...]}``."""
+        """Returns all columns of the last `act` call, ``{column: [R, ...]}``."""
         layout = self.policy.packed_columns(mode)
         return {} if self.packed is None else {name: layout.read(name, *self.packed) for name in layout.columns}
 
     def end(self, row: int, *, terminated: bool) -> None:
-        """Marks that the agent of a row ends with this step."""
+        """Marks that the agent of a row ends in this step."""
         self._ends[row] = terminated
 
     def finish_step(self, step: int, timesteps: int, *, is_last: bool, keeps_all: bool) -> None:
-        """Records which agents' steps this env step has completed, before any reset."""
+        """Records the agent steps that this env step has completed; called before any reset."""
         recording, rows, ends = self.recording, self.completing, self._ends
         if ends:
             held = recording.held
@@ -166,14 +166,14 @@ class ModuleRows:
         self.completing, self._ends = [], {}
 
     def inputs_now(self, timesteps: int) -> Any:
-        """The module's view of the environments' observations after a step and before any reset."""
+        """Returns the module inputs for the observations after a step, before any reset."""
         if not self.policy.records_obs:
             return self.obs
         actions = _copied(self._prev_actions)
         return self.policy.observe_final(self._memory[0], self.obs, actions, self._prev_rewards.copy(), timesteps)
 
     def begin_episodes(self, rows: slice) -> None:
-        """Starts new episodes in some rows."""
+        """Clears returns, previous actions and previous rewards of rows whose episode begins."""
         self._reset[rows] = self._has_reset = True
         self._prev_rewards[rows] = 0.0
         for row in range(*rows.indices(self.num_rows)):
@@ -191,7 +191,7 @@ class ModuleRows:
 
 @dataclasses.dataclass(eq=False)
 class MultiAgentRollout:
-    """`Rollout` of several agents, which may join, wait and leave; uses dicts and lists.
+    """Sampling loop (`Rollout`) for several agents, which may join, wait and leave.
 
     Attributes:
         envs: The environments.
@@ -221,12 +221,12 @@ class MultiAgentRollout:
 
     @property
     def module_map(self) -> ModuleMap:
-        """Map of modules and the agents that each module may act for."""
+        """Map of agents to modules, with the agents that each module may act for."""
         return self.mapping.module_map
 
     @property
     def has_episodes(self) -> bool:
-        """Whether running episodes exist as objects."""
+        """Whether episode objects of the running episodes exist."""
         return self.live is not None
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
@@ -258,7 +258,7 @@ class MultiAgentRollout:
             self._begin(i, obs[i], infos[i])
 
     def _rows_of(self, mid: str, agents: Sequence[Any]) -> ModuleRows:
-        """Creates the rows of a module: one for each of its agents in each environment."""
+        """Creates the batch of a module, with a row for each of the module's agents in each environment."""
         num_envs = self.envs.num_envs
 
         def who(row: int) -> str:
@@ -268,7 +268,7 @@ class MultiAgentRollout:
         return ModuleRows(self.policies[mid], self.connectors[mid], self.spaces[mid], num_envs * len(agents), watch)
 
     def _out_of_range(self) -> list[OutOfRange]:
-        """Observations outside of their spaces, by environment."""
+        """Returns the observations outside of their spaces, with the index of their environment."""
         num_envs, found = self.envs.num_envs, []
         for mid, module in self._rows.items():
             for one in () if module.watch is None else module.watch.found():
@@ -338,7 +338,7 @@ class MultiAgentRollout:
         return self._episodes_of_sample().take_finished()
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Hand the running episodes out as chunks, and continue with their successors."""
+        """Returns the running episodes as chunks; later steps go into the chunks that follow them."""
         return self._episodes_of_sample().cut()
 
     def _episodes_of_sample(self) -> LiveMultiAgentEpisodes:
@@ -346,12 +346,12 @@ class MultiAgentRollout:
         return self.live
 
     def forget_episodes(self) -> None:
-        """Drops the running episodes that are built only for `sample`."""
+        """Drops running episodes under construction, which only `sample` needs."""
         if not self.needs_live:
             self.live = None
 
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:
-        """Adds the modules' inputs and outputs to the running episodes."""
+        """Adds module inputs and outputs of the current step to the running episode objects."""
         live: Any = self.live
         columns = {id(module): module.read(mode) for module in self._rows.values()}
         for index, acting in enumerate(self._acting):
@@ -359,7 +359,7 @@ class MultiAgentRollout:
                 live.saw(index, agent, columns[id(module)], row, weights_seq_no)
 
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
-        """Adds the environments' results to the running episodes, and calls callbacks."""
+        """Adds the results of an environment step to the running episode objects, and calls callbacks."""
         live: Any = self.live
         inputs = {}
         if is_last or any(step.resets) or any(step.ends):
@@ -384,7 +384,7 @@ class MultiAgentRollout:
             live.report(index, has_ended=final_obs is not None)
 
     def _take_in(self, step: MultiAgentVectorStep) -> None:
-        """Distributes a step of the environments, before any reset, to the rows of the modules."""
+        """Writes the results of an environment step, before any reset, into the rows of the modules' batches."""
         for i, where in enumerate(self._where):
             acting: list[tuple[Any, ModuleRows, int]] = []
             self._acting[i] = acting
@@ -428,7 +428,7 @@ class MultiAgentRollout:
             step.final_obs[index] = dict(self.preprocessing(final_obs, episode))
 
     def _assign_row(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
-        """Assigns a module's row to an agent that is new in its episode."""
+        """Selects the batch row of an agent that appears in its episode for the first time."""
         mid = self._episodes[index].module_for(agent)
         first = self._first_row.get((mid, agent))
         if first is None:
@@ -437,7 +437,7 @@ class MultiAgentRollout:
         return place
 
     def _restart(self, index: int, step: MultiAgentVectorStep, recordings: AgentRecordings) -> None:
-        """Records the end of an episode (unless its environment failed) and begins the next one."""
+        """Counts an ended episode (unless its environment failed) and begins the next one."""
         if index not in step.failed:
             returns = {agent: float(module.returns[row]) for agent, (module, row) in self._where[index].items()}
             of_modules: dict[str, float] = {}
@@ -474,7 +474,7 @@ class MultiAgentRollout:
 
 
 def _zeros(space: Any, lead: tuple[int, ...]) -> Any:
-    """Zeros of a space, NumPy arrays to write into."""
+    """Creates zeros of a space, as NumPy arrays to write into."""
     return jax.tree.map(np.array, space_tools.zeros(space, lead))
 
 

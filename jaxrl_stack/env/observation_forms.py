@@ -1,4 +1,4 @@
-"""Forms of environments' return values: cheap checks for every step, and sentences for misfits.
+"""Structure, shapes and types of values that environments return: cheap checks for every step, and error sentences.
 
 Processes of asynchronous vectors import this module: it needs NumPy and gymnasium only.
 """
@@ -41,7 +41,8 @@ def _number(value: Any, kinds: str) -> np.ndarray | None:
 
 
 def form_check(space: gym.Space) -> Callable[[Any], bool]:
-    """Returns a function that tells whether a value has the structure, shapes and compatible dtypes of `space`.
+    """Returns a function that checks quickly whether a value has the structure, shapes and compatible dtypes of
+    `space`.
 
     It looks at structure, shapes and kinds of dtype; at values only where another integer dtype has to hold them.
     Floats are no integers, and nothing is broadcast.
@@ -81,7 +82,9 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
-    """`form_check` for a `Discrete` space, with a shortcut for values that are not arrays."""
+    """Returns the quick check for a `Discrete` space, see `form_check`, with a shortcut for values that are not
+    arrays.
+    """
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)
     types = frozenset(t for t in NUMBERS if issubclass(t, np.integer | np.bool_) and np.can_cast(t, dtype))
@@ -132,12 +135,12 @@ def _is_real(dtype: np.dtype) -> bool:
 
 
 def _holds(dtype: np.dtype, array: np.ndarray) -> bool:
-    """Whether an array can be converted to a dtype without loss of meaning: int to float, but not float to int."""
+    """Whether an array's numbers can be converted to a dtype: ints to floats, but not floats to ints."""
     return dtype.kind == "f" or (array.dtype.kind in "biu" and outside_of(dtype, array) is None)
 
 
 def misfit(space: gym.Space, value: Any, name: str) -> str | None:
-    """Sentence about a value that `form_check` refuses, with the remedy; None if the value fits.
+    """Returns an error sentence, with the remedy, for a value that `form_check` rejects; None if the value fits.
 
     Args:
         space: As of `form_check`.
@@ -208,7 +211,7 @@ def _are_integers(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Short text of a value, in one line."""
+    """Returns a short text of a value, in one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:59] + "…"
 

@@ -1,4 +1,4 @@
-"""Values of observations, compared with their space for many steps at a time."""
+"""Check of observation values against their space, for many steps at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_BYTES, _MAX_STEPS = 1 << 22, 256
 
 
 class OutOfRange(NamedTuple):
-    """Number that an observation must not contain.
+    """Invalid number in an observation, with its step and a remedy.
 
     Attributes:
         step: Step of the recording.
@@ -42,7 +42,7 @@ class OutOfRange(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Range:
-    """Bounds of one part of the observation space, and the remedy to suggest.
+    """Bounds of one leaf of the observation space, with the remedy for numbers outside.
 
     Attributes:
         low, high: Numbers or arrays of the part's shape.
@@ -58,7 +58,7 @@ class _Range:
 
 @dataclasses.dataclass
 class _Part:
-    """Part of the observations with its ranges and recorded values.
+    """One leaf of the observations, with its bounds and the values collected for the check.
 
     Attributes:
         path: Keys that lead to it.
@@ -79,7 +79,7 @@ class _Part:
 
 
 class ObservationWatch:
-    """Collects the observations of a recording, and checks many at once against their space.
+    """Collects the observations of a recording, and checks many steps at once for invalid numbers.
 
     Choices that do not exist, and integers beyond those of programs, are refused: `found` lists them. Numbers beyond
     the bounds of a `Box` lead to one notice.
@@ -115,7 +115,7 @@ class ObservationWatch:
         return not self._parts
 
     def begin(self) -> None:
-        """Starts a recording and drops the data of the last one."""
+        """Starts a recording and drops the collected values of the last one."""
         self._num_kept, self._found = 0, []
 
     def add(self, step: int, obs: Any, rows: np.ndarray | None = None) -> None:
@@ -136,7 +136,7 @@ class ObservationWatch:
         self._num_kept = k + 1
 
     def add_block(self, obs: Any) -> None:
-        """Checks all observations of a recording at once, instead of `add` in each step.
+        """Checks all observations of a recording in one call, instead of an `add` call in each step.
 
         Args:
             obs: Pytree ``[T, R, ...]`` that mirrors the space, with the dtypes of programs.
@@ -146,7 +146,7 @@ class ObservationWatch:
             self._compare_part(part, values, range(len(values)), np.ones(values.shape[:2], bool))
 
     def found(self) -> list[OutOfRange]:
-        """Returns the numbers that the recording must not contain, sorted by step."""
+        """Returns the invalid numbers of the recording, sorted by step."""
         self._compare()
         return sorted(self._found, key=lambda one: one[:2])
 
@@ -191,7 +191,7 @@ def _parts_of(space: gym.Space, path: tuple[Any, ...]) -> Sequence[tuple[tuple[A
 
 
 def _ranges_of(space: Any) -> list[_Range]:
-    """Bounds to check for a part of a space; [] if all numbers of its dtype are allowed."""
+    """Returns the bounds to check for a leaf of a space; [] if all numbers of its dtype are allowed."""
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         return [_Range(*choices_of(space), GIVE_CHOICES, f"outside of {space}")]
     assert isinstance(space, Box)

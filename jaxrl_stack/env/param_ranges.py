@@ -1,4 +1,4 @@
-"""Distributions of environment parameters: their settings, draws, and scaling to [-1, 1]."""
+"""Distributions of environment parameters: validation of the setting, random draws, and scaling to [-1, 1]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMS = "(low, high), ('log', low, high) or [values]"
 
 
 def range_problem(name: Any, given: Any) -> str | None:
-    """Text that describes a valid distribution if `given` is invalid; None if it is valid.
+    """Returns a text about the valid forms if `given` is not a valid distribution; None if it is.
 
     Args:
         name: Name of the parameter, for the description.
@@ -51,7 +51,8 @@ def range_problem(name: Any, given: Any) -> str | None:
 
 
 def stored_form(given: Any) -> Any:
-    """Converts a valid distribution to its form in configs: ``("uniform" | "log", low, high)``, or a list of values.
+    """Converts a valid distribution to the form that configs store: ``("uniform" | "log", low, high)``, or a list of
+    values.
 
     Ranges and lists of two values stay different where tuples and lists compare equal. Arrays become lists and numbers,
     which checkpoints and JSON store.
@@ -62,7 +63,7 @@ def stored_form(given: Any) -> Any:
 
 
 def _kind_and_values(given: Any) -> tuple[Kind | None, tuple[Any, ...]]:
-    """Returns ``(kind, bounds or values)`` of a distribution; kind None if `given` has none of the known forms."""
+    """Returns ``(kind, bounds or values)`` of a distribution; the kind is None if `given` has an unknown form."""
     if isinstance(given, list | tuple) and given and isinstance(given[0], str):
         return (given[0], tuple(given[1:])) if given[0] in ("uniform", "log") else (None, ())  # type: ignore[return-value]
     if isinstance(given, tuple):
@@ -72,7 +73,7 @@ def _kind_and_values(given: Any) -> tuple[Kind | None, tuple[Any, ...]]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ParamRange:
-    """Distribution of one parameter.
+    """Distribution from which one environment parameter is drawn.
 
     Attributes:
         kind: "uniform" and "log" (uniform in the logarithm) lie between two bounds, "choices" are equally likely
@@ -85,7 +86,7 @@ class ParamRange:
 
     @classmethod
     def of(cls, given: Any, like: Any) -> ParamRange:
-        """The distribution of a setting, for a parameter.
+        """Creates the distribution of a parameter from its setting.
 
         Args:
             given: A valid setting; see `range_problem`.
@@ -98,16 +99,18 @@ class ParamRange:
         assert kind is not None
         dtype, shape = np.dtype(jnp.result_type(like)), np.shape(like)
         if dtype.kind not in "biuf":
-            raise ValueError(f"it is {dtype}, and only numbers can be drawn")
+            raise ValueError(f"the parameter is {dtype}, and only numbers can be drawn")
         arrays = [np.asarray(value) for value in values]
         if (dtype.kind == "b") != all(array.dtype.kind == "b" for array in arrays):
-            raise ValueError("it is a bool, so give [True, False]" if dtype.kind == "b" else f"it is {dtype}")
+            raise ValueError(
+                "the parameter is a bool, so give [True, False]" if dtype.kind == "b" else f"the parameter is {dtype}"
+            )
         if dtype.kind in "iu" and any(np.mod(array, 1).any() for array in arrays):
-            raise ValueError(f"it is {dtype}, so give whole numbers")
+            raise ValueError(f"the parameter is {dtype}, so give whole numbers")
         try:
             fitting = [np.broadcast_to(array, shape) for array in arrays]
         except ValueError:
-            raise ValueError(f"it has shape {shape}, so give numbers or arrays of this shape") from None
+            raise ValueError(f"the parameter has shape {shape}, so give numbers or arrays of this shape") from None
         _check_limits(kind, arrays, dtype)
         return cls(kind, np.stack([array.astype(dtype) for array in fitting]))
 
@@ -150,26 +153,28 @@ class ParamRange:
 
 
 def _check_limits(kind: Kind, arrays: list[np.ndarray], dtype: np.dtype) -> None:
-    """Raises a ValueError if a dtype does not hold the numbers of a distribution, or float32 draws overflow."""
+    """Raises ValueError if the parameter's dtype cannot hold the numbers of a distribution, or float32 draws
+    overflow.
+    """
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if not all(limits.min <= int(x) <= limits.max for array in arrays for x in array.ravel()):
-            raise ValueError(f"it is {dtype}, so give numbers from {limits.min} to {limits.max}")
+            raise ValueError(f"the parameter is {dtype}, so give numbers from {limits.min} to {limits.max}")
     elif dtype.kind == "f":
         with np.errstate(over="ignore"):
             cast = [array.astype(dtype).astype(np.float32) for array in arrays]
             width = cast[-1] - cast[0] if kind == "uniform" else np.float32(0)
         limits = np.finfo(min(dtype, np.dtype(np.float32), key=lambda one: one.itemsize))
         if not all(np.isfinite(array).all() for array in cast):
-            raise ValueError(f"it is {dtype}, so give numbers from {limits.min} to {limits.max}")
+            raise ValueError(f"the parameter is {dtype}, so give numbers from {limits.min} to {limits.max}")
         if not np.isfinite(width).all():
-            raise ValueError(f"its bounds may differ by {limits.max} at most")
+            raise ValueError(f"the range is too wide: its bounds may differ by at most {limits.max}")
         if kind == "log" and any((array < limits.tiny).any() for array in cast):
-            raise ValueError(f"it is {dtype}, so give a log range with low >= {limits.tiny}")
+            raise ValueError(f"the parameter is {dtype}, so give a log range with low >= {limits.tiny}")
 
 
 def _integers(key: jax.Array, bounds: np.ndarray) -> jax.Array:
-    """Uniform draws of integers between ``bounds [2, *shape]``, both included, without overflow.
+    """Draws integers uniformly between ``bounds [2, *shape]``, both included, without overflow.
 
     The unsigned distance from the lower bound is drawn: it may be as large as all numbers of the dtype.
     """
@@ -183,13 +188,13 @@ def _integers(key: jax.Array, bounds: np.ndarray) -> jax.Array:
 
 
 def _rounded_down(number: np.ndarray) -> np.ndarray:
-    """float32 of positive integers, at most the integer."""
+    """Converts positive integers to float32, rounding down."""
     nearest = np.asarray(number, np.float32)
     return np.where(nearest.astype(np.float64) > number, np.nextafter(nearest, np.float32(0)), nearest)
 
 
 def shown(given: Mapping[str, Any] | Any) -> str:
-    """Text of a setting for messages, with ranges as users write them."""
+    """Returns the setting as text for messages, with ranges as users write them."""
     if not isinstance(given, Mapping):
         return getattr(given, "__qualname__", repr(given))
     ranges = {name: own[1:] if own[0] == "uniform" else own for name, own in given.items()}

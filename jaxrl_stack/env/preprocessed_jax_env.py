@@ -16,7 +16,8 @@ from jaxrl_stack.env.multi_agent_jax_env import PARTS, MultiAgentJaxEnv
 
 
 def with_preprocessors(config: Any, env: JaxEnv | None) -> JaxEnv | None:
-    """The environment with the `MultiAgentObservationPreprocessor`s of a config's env-to-module connectors.
+    """Wraps the environment so that it applies the `MultiAgentObservationPreprocessor`s of a config's env-to-module
+    connectors, if any.
 
     Args:
         config: The config of those who sample.

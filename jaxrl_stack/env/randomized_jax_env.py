@@ -105,7 +105,7 @@ class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
         return state._replace(env=env.last_state(jax.random.split(key)[0], state.env, action, own))
 
     def unwrapped_observation(self, obs: Any) -> Any:
-        """Part of an observation that the wrapped environment returned."""
+        """Returns the part of an observation that the wrapped environment returned, without the parameters."""
         return obs[STATE] if self._scales else obs
 
     def _observed(self, obs: Any, params: Any) -> Any:
@@ -117,7 +117,7 @@ class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
 
 
 def _resets_after_step(env: JaxEnv) -> TypeGuard[AutoResetJaxEnv]:
-    """Whether `step` only calls `_step` and then `reset`, so that the wrapper can replace the reset."""
+    """Whether `step` always resets through `reset`, so that the wrapper can draw new parameters there."""
     if isinstance(env, GymnaxEnv):
         return env._has_plain_step
     return isinstance(env, AutoResetJaxEnv) and type(env).step is AutoResetJaxEnv.step
@@ -127,12 +127,13 @@ _Env = TypeVar("_Env", bound=JaxEnv | None)
 
 
 def unrandomized(env: _Env) -> _Env | JaxEnv:
-    """The environment without the wrapper of `with_randomized_params`."""
+    """Returns the environment without the wrapper of `with_randomized_params`."""
     return env.unwrapped if isinstance(env, RandomizedJaxEnv) else env
 
 
 def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> JaxEnv:
-    """The environment with the draws of ``environment(randomized_params=..., privileged_params=...)``.
+    """Wraps an environment so that each reset draws parameters, as ``environment(randomized_params=...,
+    privileged_params=...)`` specifies.
 
     Args:
         config: The config of those who sample.
@@ -174,14 +175,14 @@ def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> 
 
 
 def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
-    """Distributions by the names of ``env.params``."""
+    """Returns the distributions of the setting, by names of ``env.params``."""
     known = {name: leaf for name, leaf in leaves_by_name(env.params).items() if not is_key(leaf)}
     found = {}
     for name, own in given.items():
         called = f"environment(randomized_params={shown({name: own})})"
         if not known:
             raise ValueError(
-                f"{called}: {env.name} has no parameters. Define a property `params`, which reset and step get."
+                f"{called}: {env.name} has no parameters. Define a property `params`; reset and step receive its value."
             )
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -195,28 +196,28 @@ def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
 
 
 def _check_scales(env: JaxEnv, scales: Mapping[str, ParamRange]) -> None:
-    """Raises for a log scale of a parameter whose value is not positive."""
+    """Raises ValueError if a parameter observed on a log scale has a value <= 0."""
     for name, scale in scales.items():
         value = np.asarray(leaves_by_name(env.params)[name])
         if scale.kind == "log" and np.any(value <= 0):
             raise ValueError(
                 f"environment(privileged_params=True) scales {name!r} by its logarithm, and {env.name} has "
-                f"{name}={value}. Use the range (low, high) for it, or set it above 0 in env_config."
+                f"{name}={value}. Use the linear range (low, high), or set a value above 0 in env_config."
             )
 
 
 def _check_drawn_scales(draws: _RangeDraws, scales: Mapping[str, ParamRange], given: Mapping[str, Any]) -> None:
-    """Raises if an evaluation draws values <= 0 of a parameter that training observes on a log scale."""
+    """Raises ValueError if an evaluation draws values <= 0 of a parameter that training observes on a log scale."""
     for name, drawn in draws.ranges.items():
         if name in scales and scales[name].kind == "log" and np.any(drawn.values <= 0):
             raise ValueError(
-                f"environment(randomized_params={shown({name: given[name]})}) draws values without a logarithm, and "
-                f"training scales {name!r} by its logarithm. Draw values above 0, or train with the range (low, high)."
+                f"environment(randomized_params={shown({name: given[name]})}) draws values <= 0, but training scales "
+                f"{name!r} by its logarithm. Draw values above 0, or train with the linear range (low, high)."
             )
 
 
 class _RangeDraws:
-    """Draws each parameter from its distribution, and computes the fields that depend on it.
+    """Draws each parameter from its distribution, and computes the parameters that depend on drawn ones.
 
     Args:
         env: The environment.
@@ -247,13 +248,13 @@ class _RangeDraws:
         return self.completed(params, {name: own.draw(named(key, name)) for name, own in self.ranges.items()})
 
     def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Adds the fields that depend on the drawn values."""
+        """Adds the parameters that are computed from drawn ones."""
         changed = with_named_leaves(params, drawn)
         return drawn | {field: jnp.asarray(own.of(changed), dtype) for field, (own, dtype) in self._derived.items()}
 
 
 class _FunctionDraws:
-    """Draws by a user's function of ``(key, params)``.
+    """Draws parameters with the user's function of ``(key, params)``.
 
     Args:
         env: The environment.
@@ -314,17 +315,19 @@ class _FunctionDraws:
         return {name: jax.lax.convert_element_type(new[name], self._dtypes[name]) for name in self.names}
 
     def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Returns the drawn values unchanged: the user's function computes all fields."""
+        """Returns the drawn values unchanged, because the user's function computes all parameters."""
         return drawn
 
 
 def _in_traces(params: Any) -> Any:
-    """Converts parameters to their form in rollouts: arrays become JAX arrays, scalars stay numbers."""
+    """Converts array parameters to JAX arrays for use in rollouts; scalars stay Python or NumPy numbers."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, params)
 
 
 def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Raises for parameters that the environment uses in Python code, or does not read in `reset` and `step`."""
+    """Raises ValueError for drawn parameters that the environment uses in Python code, or that `reset` and `step` do
+    not read.
+    """
     try:
         unread = _unread(env, draws, draws.names)
     except Exception as error:  # Shapes, indices and branches raise different ones.
@@ -345,12 +348,12 @@ def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any)
 
 
 def _called(given: Any, name: str) -> str:
-    """Text of the setting for one parameter, for messages."""
+    """Returns the setting for one parameter as text for messages."""
     return f"environment(randomized_params={shown({name: given[name]} if isinstance(given, Mapping) else given)})"
 
 
 def _can_trace(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, ...]) -> bool:
-    """Whether a reset and a step can be traced with abstract values of these parameters."""
+    """Whether `reset` and `step` can be traced with abstract values of these parameters."""
     try:
         _unread(env, draws, names)
     except Exception:
@@ -359,7 +362,9 @@ def _can_trace(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[st
 
 
 def _unread(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, ...]) -> list[str]:
-    """Traces a reset and a step with abstract values of the parameters; returns the names of those not read."""
+    """Returns the names of parameters that `reset` and `step` do not read, found by tracing both with abstract
+    values.
+    """
     params = _in_traces(env.params)
     own = leaves_by_name(params)
     drawn = {name: jax.ShapeDtypeStruct(np.shape(own[name]), jnp.result_type(own[name])) for name in names}
@@ -375,7 +380,7 @@ def _unread(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, 
 
 
 def _check_space_bounds(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Raises if draws change a gymnax action space; prints a notice if they change observation bounds."""
+    """Raises if drawn parameters change a gymnax action space; prints a notice if they change observation bounds."""
     if not isinstance(env, GymnaxEnv):
         return
     if isinstance(draws, _RangeDraws):
@@ -390,8 +395,8 @@ def _check_space_bounds(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given:
             if action_space != env.action_space or spaces.difference(observation_space, env.observation_space):
                 kind = "observation" if action_space == env.action_space else "action"
                 raise ValueError(
-                    f"{called}: the {kind} space of {env.name} depends on {name!r}, and it is fixed in training. Leave "
-                    f"it out, and set env_config={{{name!r}: {value!s}}}."
+                    f"{called}: the {kind} space of {env.name} depends on {name!r}, and spaces cannot change in "
+                    f"training. Remove the setting, and set env_config={{{name!r}: {value!s}}}."
                 )
             if observation_space != env.observation_space:
                 notice_once(

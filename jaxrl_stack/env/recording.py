@@ -1,4 +1,4 @@
-"""Recording of gymnasium episodes with frames, sampled as in an evaluation."""
+"""Video recording of gymnasium episodes, sampled as in an evaluation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _NO_FRAMES = (
 def record_on_host(
     config: AlgorithmConfig, send_state: Callable[[EnvRunnerGroup], Any], *, seed: int, num_episodes: int
 ) -> tuple[list[RecordedEpisode], float]:
-    """Records the first episodes of an evaluation's first share.
+    """Samples the first episodes of an evaluation in this process, in environments that render, and returns them with
+    frames.
 
     They are sampled here, by a runner of their own, in environments that draw themselves (``render_mode="rgb_array"``).
     Callbacks are not told of anything but the environments.
@@ -65,7 +66,7 @@ def record_on_host(
 
 
 def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
-    """Config of a runner whose environments render frames for the camera."""
+    """Returns a copy of the config for a runner whose environments render frames, with the camera as callbacks."""
     own = config.copy(copy_frozen=False)
     told = CallbackList.from_config(config)
     own.callbacks(None, **dict.fromkeys(HOOKS))
@@ -86,8 +87,8 @@ def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
 
 
 def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
-    """Whether single environments would differ from the vector version in observations and arguments, as ale-py's
-    do.
+    """Whether single environments return other observations, and take other arguments, than the vector version, as with
+    ale-py.
     """
     if config.gym_env_vectorize_mode != "vector_entry_point":
         return False
@@ -104,7 +105,7 @@ def _takes_render_mode(config: AlgorithmConfig) -> bool:
 
 
 class _Camera:
-    """Takes frames of running episodes.
+    """Callbacks that take a frame of the running episodes in each step.
 
     Args:
         env: What the config says of the environment.
@@ -124,7 +125,7 @@ class _Camera:
         self.fps = 30.0
 
     def start(self, *, env: Any, env_index: int, **kwargs: Any) -> None:
-        """The first frame of an episode, if the environment draws itself."""
+        """Takes the first frame of an episode, if the environment renders."""
         own = self._taken[env_index]
         if own and not own[-1].is_over:
             own.pop()  # its environment failed
@@ -160,7 +161,7 @@ class _Camera:
             taken.panels.clear()
 
     def _panels(self, seen: Mapping[Any, Any], episode: Any, rl_module: Any, env: Any) -> dict[Any, np.ndarray]:
-        """Drawings of the observations of the agents that have one at this time."""
+        """Draws the observations of the agents that have one at this time."""
         panels = {}
         for agent, observation in seen.items():
             if agent not in self._spaces:
@@ -171,7 +172,9 @@ class _Camera:
         return panels
 
     def _rendered(self, env: Any, env_index: int) -> Any:
-        """The environment's frame; None if it gives none, and then never again: a video shows one thing."""
+        """Renders an environment; returns None if it gives no frame, and then in all later steps, so that a video does
+        not mix frames and drawings.
+        """
         if not self._has_frames:
             return None
         why = "it makes all its copies itself"
@@ -200,7 +203,7 @@ class _Camera:
 
     @property
     def episodes(self) -> list[RecordedEpisode]:
-        """Recorded episodes, environment by environment."""
+        """Recorded episodes, ordered by environment."""
         note = None if self._has_frames else drawings.NOTE
         return [
             RecordedEpisode(taken.frames, np.array(taken.rewards), note, taken.agent_rewards, taken.actions)
@@ -211,7 +214,7 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Observations of a running episode that the policy has seen and the video does not contain yet.
+    """Yields the observations of a running episode that the policy has seen and the video does not contain yet.
 
     Before it acts on an observation, the episode has the environment's, in the form that connectors get. After the last
     step it has what the policy would have seen.
@@ -223,7 +226,7 @@ def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
 
 
 def _earned(episode: Any, taken: _Taken) -> float:
-    """Reward of the newest step; with several agents, the sum over all agents, including waiting ones."""
+    """Returns the reward of the newest step; with several agents, the sum over all agents, including waiting ones."""
     if not isinstance(episode, MultiAgentEpisode):
         return float(episode.get_rewards(-1))
     before, taken.earned = taken.earned, sum(taken.agents[-1].values())
@@ -231,14 +234,15 @@ def _earned(episode: Any, taken: _Taken) -> float:
 
 
 def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
-    """Return of each agent so far, including incomplete steps."""
+    """Returns the return of each agent so far, including incomplete steps."""
     hanging = {agent: step.reward for agent, step in episode.hanging.items()}
     return {agent: own.get_return() + hanging.get(agent, 0.0) for agent, own in episode.agent_episodes.items()}
 
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
-    """Space of the episodes' observations: the policy's, or the environment's if connectors leave episodes
-    unchanged."""
+    """Returns the space of an episode's observations: the policy's, or the environment's if connectors leave episodes
+    unchanged.
+    """
     try:
         validate_batch(seen, observation, 0)
     except ValueError:
@@ -248,7 +252,7 @@ def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Spa
 
 @dataclasses.dataclass
 class _Taken:
-    """An episode so far.
+    """Recorded data of one episode: frames, rewards and, for several agents, drawings and returns.
 
     Attributes:
         frames: What the video shows.
@@ -270,6 +274,6 @@ class _Taken:
 
     @property
     def agent_rewards(self) -> dict[str, np.ndarray]:
-        """float ``[T]`` by the name of each of several agents."""
+        """Rewards by agent name, float ``[T]``, of environments with several agents."""
         ids = dict.fromkeys(agent for own in self.agents for agent in own)
         return {str(agent): np.diff([0.0, *(own.get(agent, 0.0) for own in self.agents)]) for agent in ids}

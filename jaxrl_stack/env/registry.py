@@ -1,4 +1,4 @@
-"""Names of environments, and their resolution for ``config.environment(env)``.
+"""Registration of environments, and resolution of the argument of ``config.environment(env)``.
 
 An environment is either a JAX environment, sampled on the device, or a host environment (gymnasium API),
 sampled by actors. `resolve_env` tells which without building anything where it can: making a gymnax
@@ -85,20 +85,21 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
 
 
 def note_env(name: str, env_creator: EnvCreator, *, replaces: bool) -> None:
-    """Copies a registration from Ray Tune, or from the process that sent a config."""
+    """Registers a creator that was registered elsewhere: with Ray Tune, or in the process that sent a config."""
     if replaces or name not in _creators:
         _creators[name] = env_creator
 
 
 def get_env_creator(name: str) -> EnvCreator | None:
-    """Creator registered last under `name`, here or with ``ray.tune.register_env``; None if no creator is
-    registered."""
+    """Returns the creator registered last under `name`, here or with ``ray.tune.register_env``; None if no creator is
+    registered.
+    """
     return _creators.get(name) or _creator_from_ray(name)
 
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedEnv:
-    """Environment that a config's ``env`` setting names.
+    """Environment that a config's ``env`` setting names: its kind, and functions that create copies.
 
     Attributes:
         name: Name of the environment in messages and results.
@@ -124,7 +125,7 @@ class ResolvedEnv:
     _vector_creator: VectorCreator | None = dataclasses.field(default=None, repr=False, kw_only=True)
 
     def make(self, context: EnvContext | None = None, *, check: bool = True) -> Any:
-        """The environment: a `JaxEnv`, a `gymnasium.Env`, or, where `is_vector`, a `gymnasium.vector.VectorEnv`.
+        """Creates the environment: a `JaxEnv`, a `gymnasium.Env`, or, if `is_vector`, a `gymnasium.vector.VectorEnv`.
 
         Args:
             context: Config and place of this copy; None for the one it was resolved with.
@@ -140,7 +141,9 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Closes a gymnasium environment from `make` that was not reset, or stores it for a runner."""
+        """Disposes of an unused environment from `make`: stores it for a runner if its creator is the user's, else
+        closes it.
+        """
         if self.registered is not None:
             keep(self.registered, self.context, env)
         elif not self.is_jax:
@@ -172,7 +175,7 @@ class ResolvedEnv:
 
 
 def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_envs: int | None = None) -> ResolvedEnv:
-    """Resolves the arguments of ``config.environment(env, env_config=...)``.
+    """Finds the environment that ``config.environment(env, env_config=...)`` names.
 
     In this order: an instance; a class; a registered name; "gymnax/<id>"; "envpool/<id>"; the prefix of a suite, as in
     "brax/ant"; "module:Class"; an id of gymnasium ("ALE/..." imports ale-py). A class is called with the `EnvContext`,
@@ -216,7 +219,9 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
 
 
 def _creator_from_ray(name: str, is_last_resort: bool = False) -> EnvCreator | None:
-    """Creator registered with ``ray.tune.register_env`` before this package was imported, or in Ray's driver."""
+    """Returns the creator registered with ``ray.tune.register_env`` before this package was imported, or in Ray's
+    driver process.
+    """
     # Imported, which takes a second, for names that nothing else knows: an actor may be the first to use it here.
     if is_last_resort and "ray" in sys.modules and sys.modules["ray"].is_initialized():
         importlib.import_module("ray.tune.registry")
@@ -293,7 +298,7 @@ def _resolve_name(name: str, context: EnvContext, num_envs: int | None = None) -
 
 
 def _vector_creator(spec: Any) -> VectorCreator | None:
-    """Creator of the vector version of a gymnasium id; None if it has none."""
+    """Returns a function that creates the vector version of a gymnasium id; None if there is no vector version."""
     if spec.vector_entry_point is None:
         return None
     if spec.namespace == suites.ALE_PREFIX.removesuffix("/"):
@@ -303,7 +308,7 @@ def _vector_creator(spec: Any) -> VectorCreator | None:
 
 
 def _vector_env(name: str, context: EnvContext, make: VectorCreator, **more: Any) -> ResolvedEnv:
-    """Resolved environment that creates all its copies at once, in every vectorization mode."""
+    """Creates the `ResolvedEnv` of an environment that creates all its copies at once, in every vectorization mode."""
     return ResolvedEnv(
         name, False, context, is_vector=True, creator=lambda ctx: make(ctx, 1, None), _vector_creator=make, **more
     )
@@ -327,7 +332,7 @@ def _resolve_class(env: type, name: str, context: EnvContext) -> ResolvedEnv:
 
 
 def _check_class(env: type) -> None:
-    """Raises a TypeError if the class cannot be made from an env_config, or cannot be reset with a seed."""
+    """Raises TypeError if a class cannot be created from an env_config, or its `reset` takes no seed."""
     if inspect.isabstract(env):
         missing = ", ".join(sorted(getattr(env, "__abstractmethods__")))  # noqa: B009 - only abstract classes have it
         raise TypeError(f"environment(env={env!r}): the class does not define {missing}. Write what is missing.")
@@ -383,8 +388,8 @@ def _gymnax_ids() -> list[str]:
 
 
 def _newest_gymnasium_ids() -> list[str]:
-    """Registered gymnasium ids, each with its newest version only: gymnasium lists some older versions that cannot be
-    created.
+    """Returns the registered gymnasium ids, each with its newest version only: gymnasium lists some older versions that
+    cannot be created.
     """
     versions = sorted(gym.registry.values(), key=lambda spec: spec.version or 0)
     return list({_without_version(spec.id): spec.id for spec in versions}.values())

@@ -1,4 +1,4 @@
-"""Seeds of resets and recorded actions, from which running episodes of gymnasium environments are restored."""
+"""Reset seeds and recorded actions, from which running episodes of gymnasium environments are restored by replay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RestoredEpisodes(NamedTuple):
 
 
 class ReplayableEpisodes:
-    """Records what is needed to bring ``B`` environments back to the middle of their episodes.
+    """Records seeds and actions, so that ``B`` environments can be restored in the middle of their episodes.
 
     A gymnasium environment does not return its state, but the seed of its last reset and the actions since then
     determine the state if the environment draws all random numbers from ``self.np_random``. Every reset gets a seed
@@ -54,7 +54,7 @@ class ReplayableEpisodes:
         self.reseed(seeds)
 
     def reseed(self, seeds: Sequence[int]) -> None:
-        """Restarts the stream of seeds, and discards the recorded actions."""
+        """Restarts the sequence of reset seeds, and discards the recorded actions."""
         self.seeds = tuple(seeds)
         # Number of seeds that each environment got, and the last one.
         self._num_resets = [0] * self._num_envs
@@ -64,7 +64,7 @@ class ReplayableEpisodes:
         self._start = [0] * self._num_envs
 
     def next_seed(self, index: int) -> int:
-        """Returns the seed for a reset of one environment, whose episode begins with the next row of actions."""
+        """Returns the seed for a reset of one environment, and begins the record of its new episode."""
         seed = derived_seed("episode", *self.seeds, index, self._num_resets[index])
         self._num_resets[index] += 1
         self._last_seed[index], self._start[index] = seed, self._time
@@ -84,7 +84,7 @@ class ReplayableEpisodes:
         self._time += 1
 
     def _make_room(self, actions: Any, leaves: Sequence[np.ndarray]) -> None:
-        """Moves the rows of running episodes to the front, into larger arrays if they fill more than half."""
+        """Discards actions of ended episodes, and enlarges the arrays if running episodes fill more than half."""
         first = min(self._start)
         kept = slice(first, self._time)
         self._time -= first
@@ -101,7 +101,7 @@ class ReplayableEpisodes:
     # -------------------------------------------------------------------------------------------------------- state
 
     def get_state(self, *, are_running: bool) -> dict[str, Any]:
-        """Returns seeds and actions of the running episodes as plain data.
+        """Returns the seeds and actions of running episodes as plain data.
 
         Args:
             are_running: Whether the episodes continue; False if all environments are reset next.
@@ -125,7 +125,7 @@ class ReplayableEpisodes:
         }
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Continues the stream of seeds of a state, without its episodes."""
+        """Continues the sequence of reset seeds of a state, without its episodes."""
         self.reseed([int(seed) for seed in state["seeds"]])
         self._num_resets = [int(number) for number in state["num_resets"]]
 
@@ -137,7 +137,7 @@ class ReplayableEpisodes:
         returns: np.ndarray,
         renew: Callable[[int], object],
     ) -> RestoredEpisodes:
-        """Resets environments with the seeds of a state, and steps them with its actions.
+        """Restores episodes: resets the environments with the seeds of a state, and repeats its actions.
 
         An environment whose last observation or return differs from the stored one, in any bit, is reset with its next
         seed instead.
@@ -173,7 +173,9 @@ class ReplayableEpisodes:
         return RestoredEpisodes(infos, problems)
 
     def _take_in(self, actions: Any, lengths: Sequence[int], ends: Sequence[int], problems: Mapping[int, str]) -> None:
-        """Continues to record behind the actions of a state; rows of problems are not needed."""
+        """Takes over the actions of a state, so that later actions are recorded after them; leaves out episodes that
+        could not be restored.
+        """
         kept = [0 if i in problems else length for i, length in enumerate(lengths)]
         self._time = longest = max(kept, default=0)
         self._start = [longest - length for length in kept]
@@ -190,7 +192,7 @@ class ReplayableEpisodes:
 
 
 def _difference(replayed: Replayed, length: int, obs: Any, episode_return: float) -> str | None:
-    """Difference between a replayed episode and the stored one; None without any."""
+    """Returns the difference between a replayed episode and the stored one as text; None if they are equal."""
     if replayed.num_steps < length or replayed.has_ended:
         return f"ended its episode after {replayed.num_steps} of {length} replayed actions"
     pairs = {"observation": (replayed.obs, obs), "return": (replayed.episode_return, episode_return)}

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
 
 def module_refs(runner: Any) -> frozenset[str]:
-    """Names of the arrays in a runner's modules."""
+    """Returns the names of the arrays in a runner's modules."""
     state = runner.get_state([COMPONENT_RL_MODULE])[COMPONENT_RL_MODULE]
     return frozenset([*state["params"], *state.get("rest", {})])
 
 
 def weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int]:
-    """Returns ``({"params": ..., "rest": ...}, number of updates that produced these weights)``."""
+    """Returns a runner's or learner's weights with their version: ``({"params": ..., "rest": ...}, number of
+    updates)``.
+    """
     if isinstance(source, EnvRunner):
         state = source.get_state([COMPONENT_RL_MODULE, "weights_seq_no"])
         return state[COMPONENT_RL_MODULE], int(state["weights_seq_no"])
@@ -27,5 +29,5 @@ def weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int
 
 
 def only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:
-    """Selects the weights whose name `keeps` accepts."""
+    """Selects the weights whose name fulfils `keeps`."""
     return {part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()}

@@ -1,4 +1,4 @@
-"""Calls of runners for samples, in this process and in actors."""
+"""Sampling calls of env runners, in this process and in Ray actors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 
 def num_returns(keep_remote: bool) -> int:
-    """Number of return values of a `sampled_in_actor` call: 2 with `keep_remote`, else 1. The columns are a return
-    value, because objects that an actor stores itself are lost with the actor.
+    """Returns how many values a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1. The columns are a
+    separate return value, because objects that an actor puts into the object store are lost with the actor.
     """
     return 2 if keep_remote else 1
 
@@ -38,8 +38,8 @@ def sampled_in_actor(
     is_requested: bool = False,
     **call: Any,
 ) -> tuple[tuple[int, Any], Any]:
-    """Samples in an actor: returns ``((number, sample), None)``, or with `keep_remote` the columns separately, in place
-    of None.
+    """Samples in a Ray actor: returns ``((number, sample), None)``; with `keep_remote`, the second value has the
+    sample's columns, so that they stay in the object store.
 
     It takes `state` over first, or newer weights from a state server. What it reports of the statistics of connectors
     is known to it from there on, if that was a `EnvRunnerGroup.request`.
@@ -66,7 +66,7 @@ def sampled_in_actor(
 
 
 def _pull_state(runner: Any, server: Any) -> None:
-    """Loads the server's state if its weights are newer. If the server does not answer, the weights do not change."""
+    """Loads the state server's weights if they are newer; keeps the present weights if the server does not answer."""
     from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
     try:
@@ -79,7 +79,9 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """Joins a result of `sampled_in_actor` to ``(number, sample)``; remote columns stay in the object store."""
+    """Joins the values that `sampled_in_actor` returned to ``(number, sample)``; remote columns stay in the object
+    store.
+    """
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)
 

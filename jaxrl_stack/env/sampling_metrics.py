@@ -1,4 +1,4 @@
-"""Counts and metrics of a runner while it samples."""
+"""Step counts and episode metrics of an env runner."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EndedEpisode(NamedTuple):
 
 
 class SamplingMetrics:
-    """Env steps, ended episodes and durations of a runner.
+    """Collects env steps, ended episodes and durations of a runner, and logs them.
 
     Args:
         logger: Logger that `report` writes to.
@@ -78,12 +78,12 @@ class SamplingMetrics:
         self._means: dict[str, tuple[float, int]] = {}
 
     def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
-        """Counts for `roll_back`; with `with_logged` also a copy of logged metrics."""
+        """Returns the counts for `roll_back`; with `with_logged`, also a copy of the logged metrics."""
         logged = copy.deepcopy(self._logger.get_state()) if with_logged else None
         return self.num_env_steps, list(self.ended), logged
 
     def roll_back(self, snapshot: tuple[Any, ...]) -> None:
-        """Restores the counts of a snapshot, but not durations."""
+        """Restores the counts of a `snapshot`, except durations."""
         self.num_env_steps, ended, logged = snapshot
         self.ended = list(ended)
         if logged is not None:
@@ -142,7 +142,7 @@ class SamplingMetrics:
         self._means[name] = (total + value, number + 1)
 
     def log_means(self) -> None:
-        """Log means of the numbers since the last time."""
+        """Logs the means of the numbers that `add_number` has collected, and clears them."""
         for name, (total, number) in self._means.items():
             self._logger.log_value(name, total / number)
         self._means = {}
@@ -168,13 +168,13 @@ class SamplingMetrics:
         return dict(steps)
 
     def take_step_times(self) -> StepTimes:
-        """Returns the step times since the last call."""
+        """Returns the durations of environment steps since the last call."""
         times, self._step_times = self._step_times, NO_STEP_TIMES
         return times
 
     def take_logged(self) -> dict[str, Any]:
-        """Reduces and returns the metrics since the last call, including mean durations and step counts not taken
-        before.
+        """Reduces and returns the logged metrics since the last call, including mean durations and remaining step
+        counts.
         """
         self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
@@ -186,7 +186,7 @@ class SamplingMetrics:
         return self._logger.reduce()
 
     def report(self) -> dict[str, Any]:
-        """`take_logged`, including episodes and steps since the last report."""
+        """Logs episodes and steps since the last report; returns all metrics as `take_logged` does."""
         for episode in self.ended:
             log_episode(self._logger, self._window, episode.episode_return, episode.length)
             self._log_returns("agent", episode.agent_returns)
@@ -198,7 +198,7 @@ class SamplingMetrics:
         return self.take_logged()
 
     def _log_returns(self, kind: str, returns: Mapping[Any, float]) -> None:
-        """Log parts of an episode's return, of agents or of modules, under RLlib's names."""
+        """Logs an episode's returns by agent or by module under RLlib's names."""
         for member, own in returns.items():
             key = (f"{kind}_episode_returns_mean", str(member))
             self._logger.log_value(key, own, reduce="mean", window=self._window)
@@ -212,7 +212,7 @@ def log_episode(logger: MetricsLogger, window: int, episode_return: float, lengt
 
 
 def log_counts(logger: MetricsLogger, num_episodes: int, num_env_steps: int) -> None:
-    """Log how many episodes ended and steps were taken, under RLlib's names."""
+    """Logs the numbers of ended episodes and of sampled steps under RLlib's names."""
     logger.log_value("num_episodes", num_episodes, reduce="sum")
     logger.log_value("num_episodes_lifetime", num_episodes, reduce="lifetime_sum")
     logger.log_value("num_env_steps_sampled", num_env_steps, reduce="sum")

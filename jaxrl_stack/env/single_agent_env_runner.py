@@ -1,4 +1,4 @@
-"""The env runner of the actor driver: gymnasium environments, stepped on the host, with a compiled policy."""
+"""Env runner for gymnasium environments with one agent, stepped on the host with a compiled policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_stack.env.module_pipelines import ModulePipelines, Pipelines
 
 
 class SingleAgentEnvRunner(HostEnvRunner):
-    """Steps a vector of gymnasium environments with the module, in this process.
+    """Steps a vector of gymnasium environments in this process, with actions of one module.
 
     One vector step is one call of a compiled policy and one ``step`` of the environments; what happens is written
     into preallocated ``[T, B]`` arrays. Episodes are made from them only where they are asked for (`sample`), unless a
@@ -58,7 +58,7 @@ class SingleAgentEnvRunner(HostEnvRunner):
         return self.module_map.module_id
 
     def _make_pipelines(self) -> ModulePipelines:
-        """Builds the pipelines, whose connectors may run on the host."""
+        """Builds the connector pipelines; some connectors may run in Python, outside jit."""
         made = {"env": self.env, "spaces": {"__env_single__": self._single_spaces()}}
         config = self.config
         own = Pipelines(config.build_env_to_module_connector(**made), config.build_module_to_env_connector(**made))

@@ -1,4 +1,4 @@
-"""Outputs of a runner's recorded steps: joined to episodes, and written into the runner's files."""
+"""File output of a runner's recorded steps, as in ``offline_data(output=...)``."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ NO_CONNECTORS: Mapping[str, Any] = {"names": [], "statistics": []}
 
 
 def described_connectors(pipeline: Any) -> dict[str, list[str]]:
-    """Describes connectors for files: ``{"names": the user's connectors, "statistics": connectors that normalise by
-    running statistics}``.
+    """Returns the names of a pipeline's connectors for a file's metadata: ``{"names": the user's connectors,
+    "statistics": those that normalise by running statistics}``.
 
     Args:
         pipeline: An env-to-module pipeline.
@@ -42,26 +42,26 @@ def described_connectors(pipeline: Any) -> dict[str, list[str]]:
 
 
 def _has_shared_state(connector: Any) -> bool:
-    """Whether a connector's state contains arrays without an environment axis, such as means."""
+    """Whether a connector's state contains arrays without an environment axis, such as running means."""
     if connector.is_host_connector:
         return False
     return not all(jax.tree.leaves(per_env_leaves(connector.init)))
 
 
 class NoOutput:
-    """Output of a runner that writes no files."""
+    """Output of a runner that writes no files; all methods do nothing."""
 
     is_on = False
     num_buffered_rows = 0
 
     def add_block(self, columns: Any, counts: np.ndarray | None = None) -> None:
-        """Takes a block of steps; see `StepsBuilder.add`."""
+        """Adds a block of steps; see `StepsBuilder.add`."""
 
     def add_episodes(self, episodes: Sequence[Any]) -> None:
-        """Takes the episodes of one `sample` call; see `ChunkJoiner.add`."""
+        """Adds the episodes of one `sample` call; see `ChunkJoiner.add`."""
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
-        """Called when the next block does not continue the episodes; see `StepsBuilder.restart`."""
+        """Marks that the next block does not continue the running episodes; see `StepsBuilder.restart`."""
 
     def flush(self, *, is_last: bool = False) -> None:
         """Completes the file that is being written, if any.
@@ -76,7 +76,7 @@ NO_OUTPUT = NoOutput()
 
 
 class StepOutput(NoOutput):
-    """Writes the steps that a runner records to files. Each step is written once, and whole episodes if they fit
+    """Writes the steps that a runner samples to files. Each step is written once; episodes are not split if they fit
     `StepsBuilder`'s buffer.
 
     Args:
@@ -118,7 +118,7 @@ class StepOutput(NoOutput):
 
     @property
     def num_buffered_rows(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of rows (steps and final observations) that no file contains yet."""
+        """Number of rows (steps and final observations) that are not in a file yet."""
         waiting = 0 if self._writer is None else self._writer.num_buffered_rows
         return self._blocks.num_held + self._chunks.num_held + waiting
 

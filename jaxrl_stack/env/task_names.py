@@ -15,7 +15,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 def matching_tasks(patterns: Sequence[str], where: str) -> list[str]:
-    """Names of environments, in the order of the patterns and without repetition.
+    """Returns the environment names that match the patterns, in order and without repetition.
 
     Args:
         patterns: Names, which need not be registered, and patterns with ``*``, ``?`` or ``[abc]``. Patterns are
@@ -24,7 +24,7 @@ def matching_tasks(patterns: Sequence[str], where: str) -> list[str]:
         where: Setting that they come from, for messages.
 
     Raises:
-        ValueError: There are none, one is no text, or nothing matches a pattern.
+        ValueError: There are no patterns, one is no text, or nothing matches a pattern.
         ImportError: The suite of a pattern is not installed.
     """
     if not patterns:
@@ -47,7 +47,7 @@ def matching_tasks(patterns: Sequence[str], where: str) -> list[str]:
 
 
 def _known_names(pattern: str) -> list[str]:
-    """Environment names to match a pattern against."""
+    """Returns the environment names that a pattern is compared with."""
     prefix, slash, _ = pattern.partition("/")
     names = [GYMNAX_PREFIX + name for name in GYMNAX_IDS]
     suite = all_suites().get(prefix) if slash else None

@@ -1,4 +1,4 @@
-"""Environments of a training program, distributed over the learner's devices."""
+"""Training environments of a compiled program, distributed over the learner's devices."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ ROLLOUT_OF_OTHER_MODULES = "rollout_of_other_modules"
 
 
 class TrainingShards:
-    """State of the training environments, a `RunnerState` with leaves ``[D, ...]`` that the program takes and returns.
+    """State of the training environments on all devices: a `RunnerState` with leaves ``[D, ...]``, an argument and
+    result of the training program.
 
     Args:
         rollout: The static parts of sampling; None without environments, when the state is a PRNG key of each device.
@@ -68,15 +69,15 @@ class TrainingShards:
         self.is_finite = True
 
     def _first(self, key: jax.Array) -> Any:
-        """Initial state of one device, leaves ``[1, ...]``: reset environments, or only a PRNG key if the program steps
-        no environments.
+        """Creates the initial state of one device, leaves ``[1, ...]``: reset environments, or only a PRNG key if the
+        program steps no environments.
         """
         rollout = self._rollout
         first = key if rollout is None else rollout.init(key, self._num_envs // self._num_devices)
         return jax.tree.map(lambda x: x[None], first)
 
     def shapes(self) -> Any:
-        """Shapes and dtypes of one device's state, without the device axis; `start` reuses their trace."""
+        """Returns shapes and dtypes of one device's state, without the device axis; `start` reuses the trace."""
         shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
 
@@ -87,8 +88,8 @@ class TrainingShards:
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Stores the statistics of the last finished episodes that the program returned, packed; ignores an empty
-        array.
+        """Stores the statistics of the last finished episodes, which the program returns as a packed array; ignores an
+        empty array.
         """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
@@ -96,7 +97,7 @@ class TrainingShards:
                 notice_unclaimed_rewards(self._rollout.env.name, unclaimed)
 
     def connector_state(self) -> dict[str, Any]:
-        """States of the env-to-module pipelines as of the first device, by module."""
+        """Returns the env-to-module connector states of the first device, by module."""
         return jax.tree.map(lambda x: x[0], devices.host_view(self.state.env_to_module))
 
     @property
@@ -124,19 +125,20 @@ class TrainingShards:
         return np.asarray(devices.own_shards(self.state.episodes.episode_length)).reshape(-1)
 
     def get_state(self) -> dict[str, Any]:
-        """State of all shards, as named leaves."""
+        """Returns the state of the environments on all devices, as a flat dict of named arrays."""
         return named_leaves(devices.all_shards(self.state))
 
     def place(self, state: RunnerState | jax.Array) -> None:
-        """Copies a state ``[D, ...]`` to the devices, from the host or from the devices themselves."""
+        """Copies a state ``[D, ...]``, from the host or from devices, to the learner's devices."""
         self.state = devices.place_sharded(state, self._devices)
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
     def set_state(self, runner: dict[str, Any]) -> bool:
-        """Takes over the shards' part of an EnvRunner's state; returns whether the environments have changed.
+        """Restores the training environments from a saved EnvRunner state; returns whether the environments have
+        changed.
 
         Raises:
-            ValueError: If it is of another environment or other connectors.
+            ValueError: The state belongs to another environment or other connectors.
         """
         rollout = self._rollout
         if rollout is None:
@@ -164,7 +166,8 @@ class TrainingShards:
         return False
 
     def _start_anew(self, runner: Mapping[str, Any]) -> None:
-        """Starts new episodes after a change of the agents' modules.
+        """Starts new episodes because the mapping of agents to modules has changed; keeps connector and episode
+        statistics.
 
         Args:
             runner: The state of its EnvRunner. Statistics of connectors are kept, of modules that are here, too;
@@ -192,18 +195,18 @@ class TrainingShards:
 
 
 def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
-    """Ids of the modules in a saved state of the environments."""
+    """Returns the ids of the acting modules in a saved state of the environments."""
     return {name.split("/")[1] for name in stored if name.startswith("modules/")}
 
 
 def _of_agents(named: Mapping[str, Any]) -> set[str]:
-    """Names of the leaves that the window of finished episodes has by agent."""
+    """Returns the names of the leaves with per-agent statistics of finished episodes."""
     return {name for name in named if name.startswith("window/agents/")}
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:
-    """PRNG keys ``[D]`` from a saved state without environments. If the number of devices changed, they are derived
-    from the first key.
+    """Restores PRNG keys ``[D]`` from a state that was saved without environments; for another number of devices,
+    derives new keys from the first one.
     """
     saved_devices = np.shape(next(iter(stored.values()), ()))[:1]
     keys = from_named_leaves(jax.ShapeDtypeStruct(saved_devices, dtype), stored, "the random numbers")
@@ -213,7 +216,7 @@ def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> j
 
 
 def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: int, num_envs: int) -> RunnerState:
-    """Fits a saved state to `num_devices` devices, with `num_envs` environments in total.
+    """Converts a saved state to `num_devices` devices, with `num_envs` environments in total.
 
     On as many devices, with as many environments, it is bit for bit what was stored. On other devices the environments
     are dealt out anew in their order; random numbers follow from the stored keys. With another number of environments
@@ -264,7 +267,7 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
 
 
 def _started(init: Callable[[jax.Array], RunnerState], keys: Iterable[jax.Array]) -> RunnerState:
-    """New episodes on every device, leaves ``[D, ...]`` on the host; without random numbers.
+    """Creates states with new episodes for every device, leaves ``[D, ...]`` on the host, without PRNG keys.
 
     Args:
         init: A device's state from its key.
@@ -275,7 +278,7 @@ def _started(init: Callable[[jax.Array], RunnerState], keys: Iterable[jax.Array]
 
 
 def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int) -> RunnerState:
-    """Shapes of a runner's state, with a leading device axis."""
+    """Returns the shapes of a runner state, with a leading device axis."""
     shapes = jax.eval_shape(lambda key: rollout.init(key, num_envs), jax.random.key(0))
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_devices, *leaf.shape), leaf.dtype), shapes)
 

@@ -26,7 +26,7 @@ _MOST_PANELS = 4
 
 
 class Seen(NamedTuple):
-    """State and observation of an environment at one time, from which a frame is drawn; a pytree."""
+    """State and observation of an environment at one time, from which a video frame is drawn; a pytree."""
 
     state: Any
     obs: Any
@@ -45,7 +45,7 @@ class _Watched(NamedTuple):
 
 
 class WatchedEnv(JaxEnv):
-    """Wrapper that stores the state and observation after each step, before any reset.
+    """Wrapper for videos that stores the state and observation after each step, before any reset.
 
     Args:
         env: The environment.
@@ -61,7 +61,7 @@ class WatchedEnv(JaxEnv):
         return self._env.params
 
     def who_acts(self, state: _Watched) -> dict[Any, jax.Array]:
-        """See `MultiAgentJaxEnv.who_acts`; of an environment of several agents."""
+        """Returns which agents act next, in a multi-agent environment; see `MultiAgentJaxEnv.who_acts`."""
         env: Any = self._env
         return env.who_acts(state.now)
 
@@ -80,7 +80,7 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """Rollout of a `WatchedEnv`. Records states, observations, actions, rewards, and which agents' steps are
+    """Rollout of a `WatchedEnv` for videos: records states, observations, actions, rewards, and which agents' steps are
     complete.
     """
 
@@ -95,7 +95,7 @@ class WatchedRollout(DeviceRollout):
 
 
 def watched(rollout: DeviceRollout) -> WatchedRollout:
-    """The same rollout, watched: environments, policy and random numbers are the same."""
+    """Returns a rollout with the same environments, policy and random numbers that also records states for videos."""
     fields = {field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout) if field.init}
     return WatchedRollout(**{**fields, "env": WatchedEnv(rollout.env)})
 
@@ -111,7 +111,7 @@ class _Running(NamedTuple):
 
 
 class SeenEpisodes:
-    """Cuts the records of watched rollouts into episodes.
+    """Splits the records of `WatchedRollout`s into episodes.
 
     Args:
         env: Draws them.
@@ -166,7 +166,7 @@ class SeenEpisodes:
 
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """Iterable of frames that draws each when it is needed, because states take less memory."""
+    """Iterable of video frames that draws each frame on demand, because states need less memory."""
 
     draw: Callable[[Any], np.ndarray]
     moments: list[Any]
@@ -176,7 +176,7 @@ class Frames:
 
 
 def frame_of(env: JaxEnv, state: Any, obs: Any) -> np.ndarray:
-    """Frame of a state: the environment's own rendering, or a drawing of the observation."""
+    """Draws the frame of a state: the environment's rendering if it has any, else a drawing of the observation."""
     frame = _own_frame(env, state)
     if frame is not None:
         return np.asarray(frame)

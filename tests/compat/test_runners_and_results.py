@@ -165,7 +165,7 @@ def test_after_make_env_has_failed_the_users_own_error_is_what_comes_next():
 
 def test_a_compiled_environment_cannot_be_exchanged_and_the_message_says_what_can_be_done():
     algo = ppo(CounterEnv, terminate_at=5).build_algo()
-    with pytest.raises(ValueError, match=r"the compiled training program has .*5.*learner_group.set_state"):
+    with pytest.raises(ValueError, match=r"the training program was compiled for .*5.*learner_group.set_state"):
         algo.env_runner_group.foreach_env_runner(lambda runner: set_task(runner, 7, name="terminate_at"))
     harder = ppo(CounterEnv, terminate_at=7).debugging(seed=9).build_algo()
     harder.learner_group.set_state(algo.learner_group.get_state())

@@ -150,10 +150,10 @@ def test_integers_are_drawn_up_to_the_limits_of_their_dtype():
 @pytest.mark.parametrize(
     ("given", "like", "words"),
     [
-        ((-1, 5), np.uint8(3), "it is uint8, so give numbers from 0 to 255"),
+        ((-1, 5), np.uint8(3), "the parameter is uint8, so give numbers from 0 to 255"),
         ([300], np.uint8(3), "from 0 to 255"),
         ((0, 2**31), np.int32(3), "from -2147483648 to 2147483647"),
-        ((0.0, 1e300), 1.0, "it is float32, so give numbers from -3.40"),
+        ((0.0, 1e300), 1.0, "the parameter is float32, so give numbers from -3.40"),
         ((-3e38, 3e38), 1.0, "bounds may differ by 3.40"),
         (("log", 1e-50, 1.0), 1.0, "a log range with low >= 1.17"),
     ],
@@ -283,8 +283,8 @@ def test_a_function_draws_what_it_replaces():
             {"mass": (1.0, 2.0)},
             r"\{'mass': \(1.0, 2.0\)\}\): Gain has no parameter 'mass'. It has gain, length, offs",
         ),
-        (Gain, {"length": (1.5, 2.0)}, "'length'.*it is int32, so give whole numbers"),
-        (Gain, {"gain": ([1.0, 2.0], [2.0, 3.0])}, r"'gain'.*it has shape \(\), so give numbers"),
+        (Gain, {"length": (1.5, 2.0)}, "'length'.*the parameter is int32, so give whole numbers"),
+        (Gain, {"gain": ([1.0, 2.0], [2.0, 3.0])}, r"'gain'.*the parameter has shape \(\), so give numbers"),
         (InPython, {"gain": (1.0, 2.0), "length": (2, 3)}, "InPython uses 'length' in Python code"),
         (
             OfSelf,

@@ -1,4 +1,4 @@
-"""Suites of JAX environments by their name prefix, as in "brax/ant".
+"""Suites of JAX environments, selected by a name prefix, such as "brax/ant".
 
 One file per suite, imported when its prefix is used. A package brings a prefix of its own through the entry-point
 group "jaxrl_stack.environments": the entry's name is the prefix, its value a `SuiteEnv` class.
@@ -21,7 +21,7 @@ ENTRY_POINTS = "jaxrl_stack.environments"
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """Suite of environments that share a name prefix.
+    """Package of JAX environments that are selected by a common name prefix.
 
     Attributes:
         prefix: Prefix without its slash.
@@ -69,7 +69,7 @@ class Suite:
 
     @property
     def pip_line(self) -> str:
-        """Command that installs the suite, from a checkout or from a package index."""
+        """Returns the command that installs the suite, from a checkout or from a package index."""
         return f"pip install 'jaxrl-stack[{self.extra}]'"
 
     def make(self, env_id: str, env_config: Mapping[str, Any]) -> SuiteEnv:
@@ -106,13 +106,13 @@ SUITES = {
 
 @functools.cache
 def all_suites() -> dict[str, Suite]:
-    """All suites by prefix, from this package and from installed packages with an entry point."""
+    """Returns all suites by prefix, from this package and from installed packages with an entry point."""
     brought = importlib.metadata.entry_points(group=ENTRY_POINTS)
     return {entry.name: Suite(entry.name, entry.value) for entry in brought} | SUITES
 
 
 def suite_of(name: str) -> Suite | None:
-    """Suite of the environment `name`, "<prefix>/<id>"; None if the prefix belongs to no suite."""
+    """Returns the suite of the environment `name`, "<prefix>/<id>"; None if the prefix belongs to no suite."""
     prefix, slash, _ = name.partition("/")
     if not slash:
         return None

@@ -1,4 +1,4 @@
-"""brax: rigid bodies. Ids are brax's: "brax/ant"."""
+"""Adapter for brax (rigid-body physics), with brax's ids, such as "brax/ant"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
@@ -59,12 +59,12 @@ class PhysicsEnv(SuiteEnv):
         return physics.obs, (physics, time), rewards.sum(), physics.done, truncated, physics.metrics
 
     def render(self, state: Any) -> np.ndarray | None:
-        """A drawing of the bodies from the side; None for robots of meshes."""
+        """Draws the bodies from the side; returns None for robots of meshes."""
         return drawings.bodies(*self.model_and_positions(state[0]))
 
     @abc.abstractmethod
     def model_and_positions(self, physics: Any) -> tuple[Any, Any]:
-        """MuJoCo's model of the environment, and the generalized positions of a state ``[nq]``."""
+        """Returns MuJoCo's model of the environment, and the generalized positions ``[nq]`` of a state."""
 
 
 class BraxEnv(PhysicsEnv):

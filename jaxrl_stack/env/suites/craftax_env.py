@@ -1,4 +1,4 @@
-"""Craftax and Craftax-Classic: "craftax/Craftax-Symbolic-v1"."""
+"""Adapter for the games Craftax and Craftax-Classic, with ids such as "craftax/Craftax-Symbolic-v1"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

@@ -1,4 +1,4 @@
-"""JaxMARL: environments of several agents, with JaxMARL's ids: "jaxmarl/MPE_simple_spread_v3"."""
+"""Adapter for JaxMARL's multi-agent environments, with JaxMARL's ids, such as "jaxmarl/MPE_simple_spread_v3"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

@@ -1,4 +1,4 @@
-"""Facts that JaxMARL's environments do not declare: time limits, agents that end early, correct spaces."""
+"""Tables of facts that JaxMARL's environments do not declare: time limits, agents that end early, correct spaces."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
@@ -53,13 +53,13 @@ CHEAP_RESETS = ("MPE_", "coin_game", "switch_riddle")
 
 
 def settings_of(env_id: str) -> list[str]:
-    """Names of the arguments of an environment's class."""
+    """Returns the argument names of an environment's class."""
     names = arguments_of(type(make(env_id)).__init__)
     return names + arguments_of(SMAX.__init__) if env_id == "HeuristicEnemySMAX" else names
 
 
 def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Replaces names in the settings by JaxMARL's objects, such as scenarios.
+    """Replaces names of scenarios and layouts in the settings by JaxMARL's objects.
 
     Raises:
         ValueError: It has nothing of that name.
@@ -78,7 +78,7 @@ def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, An
 
 
 def observation_spaces(env: Any, legal: Callable[[Any], Any] | None) -> dict[Any, gym.Space]:
-    """Observation spaces by agent: the declared spaces, corrected to the shapes that `reset` returns.
+    """Returns the observation spaces by agent: the declared spaces, corrected to the shapes that `reset` returns.
 
     Args:
         env: The suite's environment.

@@ -1,4 +1,4 @@
-"""Jumanji: combinatorial problems and games, with Jumanji's ids: "jumanji/Game2048-v1"."""
+"""Adapter for Jumanji's combinatorial problems and games, with Jumanji's ids, such as "jumanji/Game2048-v1"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

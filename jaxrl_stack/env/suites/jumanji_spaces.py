@@ -1,4 +1,4 @@
-"""gymnasium spaces for Jumanji's specs, and conversion of actions and masks to the form that networks use."""
+"""Conversion between Jumanji's specs and gymnasium spaces, and of actions and masks to the form that networks use."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
@@ -16,7 +16,7 @@ from jumanji import specs
 
 
 def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
-    """Action space of a policy: one-dimensional, with integers as choices from 0.
+    """Converts an action spec to the policy's action space: one-dimensional; bounded integers become choices from 0.
 
     Args:
         spec: Spec of the actions.
@@ -34,15 +34,15 @@ def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
 
 
 def own_action(spec: Any, action: Any) -> jax.Array:
-    """Converts a policy's action to the form of the environment."""
+    """Converts a policy's action to the environment's shape, dtype and lowest value."""
     action = jnp.asarray(action, spec.dtype).reshape(spec.shape)
     is_counted = isinstance(spec, specs.BoundedArray) and jnp.issubdtype(spec.dtype, jnp.integer)
     return action + jnp.asarray(spec.minimum, spec.dtype) if is_counted else action
 
 
 def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
-    """Whether a mask, flattened, has one entry per action of each component. A mask over combinations of components
-    does not.
+    """Whether a flattened action mask has one entry for each action of each component; False if it masks combinations
+    of components.
     """
     if isinstance(actions, Discrete):
         return math.prod(shape) == int(actions.n)
@@ -53,7 +53,7 @@ def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
 
 
 def children_of(spec: Any) -> dict[str, Any]:
-    """Nested specs by name; {} for a spec of an array."""
+    """Returns the nested specs by name; {} for the spec of one array."""
     return {name: child for name, child in vars(spec).items() if isinstance(child, specs.Spec)}
 
 

@@ -1,4 +1,4 @@
-"""Navix: MiniGrid's tasks, with Navix's ids: "navix/Navix-Empty-5x5-v0"."""
+"""Adapter for Navix (MiniGrid's tasks in JAX), with Navix's ids, such as "navix/Navix-Empty-5x5-v0"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

@@ -1,4 +1,4 @@
-"""Octax: CHIP-8 games. Ids are names of its environments: "octax/brix"."""
+"""Adapter for Octax's CHIP-8 games; ids are the names of Octax's environments, such as "octax/brix"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

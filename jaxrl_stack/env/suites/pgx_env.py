@@ -22,7 +22,7 @@ PLAYER = 0
 
 
 class PgxEnv(SuiteEnv):
-    """Game of pgx. With several players, a step includes the moves of the other players.
+    """Game of pgx for one learning agent; the step also makes the moves of the other players.
 
     Observations are ``{"action_mask": ..., "observations": ...}``. An illegal action ends the game with pgx's penalty.
 
@@ -68,7 +68,9 @@ class PgxEnv(SuiteEnv):
         return picture(state, self._seen)
 
     def _others_move(self, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-        """Plays other players' moves until the agent's turn or the end; returns the state and summed rewards."""
+        """Plays the other players' moves until the agent's turn or the end; returns the state and the summed
+        rewards.
+        """
         if self.env.num_players == 1:
             return state, state.rewards
 
@@ -99,7 +101,7 @@ def picture(state: Any, space: Box) -> np.ndarray:
 
 
 def observed(state: Any) -> dict[str, Any]:
-    """Current player's observation and action mask, under RLlib's names."""
+    """Returns the current player's observation and action mask, under RLlib's names."""
     return {"action_mask": state.legal_action_mask, "observations": state.observation}
 
 

@@ -1,4 +1,4 @@
-"""MuJoCo Playground, with its ids: "playground/CartpoleBalance"."""
+"""Adapter for MuJoCo Playground, with its ids, such as "playground/CartpoleBalance"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

@@ -60,11 +60,11 @@ class SuiteEnv(AutoResetJaxEnv):
     @classmethod
     @abc.abstractmethod
     def ids(cls) -> Sequence[str]:
-        """Ids of all environments that the suite provides."""
+        """Returns the ids of all environments that the suite provides."""
 
     @abc.abstractmethod
     def setup(self, env_id: str, config: dict[str, Any]) -> None:
-        """Makes the suite's environment, and sets `observation_space` and `action_space`.
+        """Creates the suite's environment, and sets `observation_space` and `action_space`.
 
         Args:
             env_id: One of `ids`.
@@ -81,7 +81,7 @@ class SuiteEnv(AutoResetJaxEnv):
 
     @classmethod
     def suite(cls) -> str:
-        """Name and version of the suite's package."""
+        """Returns name and version of the suite's package, for messages."""
         name = cls.distribution or cls.prefix
         try:
             return f"{name} {importlib.metadata.version(name)}"
@@ -94,13 +94,13 @@ class SuiteEnv(AutoResetJaxEnv):
 
 
 def arguments_of(function: Callable[..., Any]) -> list[str]:
-    """Names of the arguments that can be passed by keyword."""
+    """Returns the names of the arguments that can be passed by keyword."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds and name != "self"]
 
 
 def masked_space(observations: Space, mask_shape: tuple[int, ...]) -> Dict:
-    """Space of observations with a mask of legal actions (1 is legal), under RLlib's names.
+    """Returns the Dict space of observations with an action mask (1: legal), under RLlib's names.
 
     Args:
         observations: Space of what is seen besides.
@@ -110,7 +110,7 @@ def masked_space(observations: Space, mask_shape: tuple[int, ...]) -> Dict:
 
 
 def as_image(array: Any) -> np.ndarray:
-    """Converts an image on the device, or with floats from 0 to 255, to uint8 ``[H, W, 3]``."""
+    """Converts an image from the device, or with floats from 0 to 255, to uint8 ``[H, W, 3]``."""
     return np.asarray(array).astype(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""XLand-MiniGrid: "xminigrid/MiniGrid-Empty-5x5"."""
+"""Adapter for XLand-MiniGrid, with ids such as "xminigrid/MiniGrid-Empty-5x5"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

@@ -24,7 +24,7 @@ def try_import_pyspiel(error: bool = False) -> Any:
 
 
 def try_import_open_spiel(error: bool = False) -> Any:
-    """OpenSpiel's Python package; see `try_import_pyspiel`."""
+    """Imports OpenSpiel's Python package; see `try_import_pyspiel`."""
     return _tried("open_spiel", error)
 
 

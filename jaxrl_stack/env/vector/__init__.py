@@ -1,1 +1,1 @@
-"""Environments of the host, several of them stepped together."""
+"""Vectors of host environments, several of which are stepped together."""

@@ -108,8 +108,8 @@ def make_vector_env(
 
 
 def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode: gym.VectorizeMode) -> list[Any]:
-    """Creates the first environment of a registered creator, in a list; [] if other processes create all
-    environments.
+    """Creates the first environment of a registered creator, to find its kind; returns it in a list, or [] if other
+    processes create all environments.
     """
     as_vector, is_async = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT, mode is gym.VectorizeMode.ASYNC
     context = copied(context, **({"num_envs": num_envs} if as_vector else {}))
@@ -119,8 +119,8 @@ def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode:
     if as_vector and not isinstance(first, gym.vector.VectorEnv):
         raise TypeError(
             f"env_runners(gym_env_vectorize_mode='vector_entry_point'): the creator {name!r} returned {first!r}, but "
-            "has to return a gymnasium.vector.VectorEnv of env_config['num_envs']. Use 'sync' for one that returns a "
-            "gymnasium.Env."
+            "must return a gymnasium.vector.VectorEnv of env_config['num_envs'] copies. If it returns a gymnasium.Env, "
+            "use 'sync'."
         )
     if is_async and isinstance(first, gym.Env):
         close_env(first)

@@ -75,14 +75,14 @@ class Replayed(NamedTuple):
 
 
 def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
-    """Seeds of ``B`` environments: the given ones, or ``seed``, ``seed + 1``, ..."""
+    """Returns one seed for each of ``B`` environments: the given list, or ``seed``, ``seed + 1``, ..."""
     if isinstance(seed, Sequence):
         return [int(own) for own in seed]
     return [int(seed) + i for i in range(num_envs)]
 
 
 class HostVectorEnv(abc.ABC):
-    """``B`` environments of the host, stepped together.
+    """Interface of ``B`` host environments that are stepped together.
 
     Args:
         env: The `gymnasium.vector.VectorEnv` of all of them.
@@ -115,13 +115,13 @@ class HostVectorEnv(abc.ABC):
         self._no_infos: list[dict[str, Any]] = [{}] * env.num_envs
 
     def observe_as(self, space: gym.Space) -> None:
-        """Return observations with the dtypes of another space of the same structure and shapes."""
+        """Makes later observations have the dtypes of another space with the same structure and shapes."""
         self.single_observation_space = space
         self.observation_space = batch_space(space, self.num_envs)
 
     @abc.abstractmethod
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> Started:
-        """Starts new episodes everywhere.
+        """Starts new episodes in all environments.
 
         Args:
             seed: One for each environment. Vector environments of their own kind take the first one, and count on
@@ -150,10 +150,10 @@ class HostVectorEnv(abc.ABC):
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
-        """Resets the environments whose reset `step` postponed (`holds_ended`), and completes the step's result."""
+        """Resets the environments whose reset `step` has postponed (`holds_ended`), and completes the step's result."""
 
     def renew(self, index: int | None = None) -> bool:
-        """Replaces one environment by a new one. All environments then need a `reset`.
+        """Replaces one environment by a new one; afterwards all environments must be reset.
 
         Args:
             index: Index of the environment; None for the one whose ``reset`` or ``step`` raised.

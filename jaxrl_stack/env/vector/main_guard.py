@@ -10,7 +10,8 @@ from types import CodeType
 
 
 def require_main_guard(what: str) -> None:
-    """Raises if the running script has no main guard: a child process would import it and start processes again.
+    """Raises RuntimeError if the running script lacks ``if __name__ == "__main__":``: each child process would start
+    processes again.
 
     Processes that do not fork import the main script. Without the guard, each of them would run it from the beginning.
 
@@ -29,8 +30,8 @@ def require_main_guard(what: str) -> None:
 
 
 def _unguarded_line() -> int | None:
-    """Line of the running statement in the main script; None if it is inside a main guard, or no process imports the
-    script.
+    """Returns the line of the main script that runs outside of a main guard; None if there is none, or no process
+    imports the script.
     """
     main = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)

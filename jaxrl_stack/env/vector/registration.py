@@ -1,4 +1,4 @@
-"""Vectors of environments of several agents, by their ids in gymnasium's registry."""
+"""Creation of vectors of multi-agent environments from ids in gymnasium's registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def make_vec(
     vector_kwargs: dict[str, Any] | None = None,
     **kwargs: Any,
 ) -> VectorMultiAgentEnv:
-    """Creates copies of a multi-agent environment as one vector.
+    """Creates several copies of a registered multi-agent environment as one vector.
 
     Args:
         id: Of an environment that is registered with gymnasium; its entry point makes a `MultiAgentEnv`.

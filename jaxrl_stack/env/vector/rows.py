@@ -1,4 +1,4 @@
-"""Rows of batches: observations into preallocated arrays, actions out of a batch, infos out of a dict of arrays."""
+"""Functions that write observations into arrays row by row, and split batches of actions and infos by environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jaxrl_stack.utils.spaces.boxes import member_maker
 
 
 def row_writer(space: gym.Space, buffers: Any) -> Callable[[int, Any], None]:
-    """A function ``write(i, element)`` that copies an element of `space` into row i of `buffers`.
+    """Returns a function ``write(i, element)`` that copies an element of `space` into row i of `buffers`.
 
     Args:
         space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
@@ -37,7 +37,7 @@ def row_writer(space: gym.Space, buffers: Any) -> Callable[[int, Any], None]:
 
 
 def row_splitter(space: gym.Space) -> Callable[[Any], Sequence[Any]]:
-    """A function that makes a list of ``B`` elements of `space` from a batch ``[B, ...]``.
+    """Returns a function that splits a batch ``[B, ...]`` into a list of ``B`` elements of `space`.
 
     Elements of `Discrete` spaces are Python integers, those of other leaves arrays of the space's dtype, copied: an
     environment may change its action in place. Those of a `Box` are members of it, see `member_maker`.
@@ -87,7 +87,7 @@ def _maker(part: Any) -> Callable[[Any], np.ndarray]:
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class InfoRows(Sequence):
-    """The infos of a vector environment as one dict per environment, taken apart where they are read.
+    """Infos of a vector environment as a sequence of one dict per environment, built only when an entry is read.
 
     ``infos["x"][i]`` is environment i's, if ``infos["_x"]`` is absent or True there; dicts nest. A value without an
     entry per environment belongs to all of them.

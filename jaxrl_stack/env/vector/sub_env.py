@@ -1,4 +1,6 @@
-"""Construction of one environment of a vector; light to import, because each process of an async vector does so."""
+"""Creation of a single environment of a vector; imports little, because each process of an async vector imports this
+module.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from jaxrl_stack.utils.closing import close_env
 def make_sub_env(
     name: str, creator: Callable[[EnvContext], Any], context: EnvContext, is_multi_agent: bool = False
 ) -> gym.Env:
-    """Makes one `gymnasium.Env`, in this process or in the environment's own.
+    """Creates one `gymnasium.Env` of a vector, in this process or in the environment's process.
 
     Args:
         name: Name of the environment in messages.
@@ -51,7 +53,7 @@ def make_sub_env(
 
 
 class CheckedEnv(gym.Wrapper):
-    """Environment in a separate process that checks its return values there; see `EnvContract`.
+    """Wrapper that checks the return values of an environment in its separate process; see `EnvContract`.
 
     Args:
         env: The environment.
@@ -76,14 +78,14 @@ class CheckedEnv(gym.Wrapper):
 
 
 def make_checked_env(name: str, creator: Callable[[EnvContext], Any], context: EnvContext) -> gym.Env:
-    """Makes one environment of an asynchronous vector, in its process; see `make_sub_env`."""
+    """Creates one environment of an asynchronous vector, in the environment's process; see `make_sub_env`."""
     env, index = make_sub_env(name, creator, context), context.vector_index
     space = env.observation_space
     return env if space is None else CheckedEnv(env, EnvContract(space, name, context.worker_index, [index]), index)
 
 
 def make_registered(spec: Any, disable_env_checker: bool, is_shown: bool, context: EnvContext) -> gym.Env:
-    """Makes the environment of a gymnasium id.
+    """Creates the environment of a gymnasium id.
 
     Args:
         spec: ``gymnasium.spec(id)``: all that gymnasium's registry says, so that no registry is needed.
@@ -96,7 +98,9 @@ def make_registered(spec: Any, disable_env_checker: bool, is_shown: bool, contex
 
 
 def made_to_close_quietly(make: Callable[[], gym.Env]) -> gym.Env:
-    """Makes an environment whose ``close()`` logs errors, because gymnasium's vectors close environments themselves."""
+    """Creates an environment whose ``close()`` only logs errors, for vectors of gymnasium, which close environments
+    themselves.
+    """
     env: Any = make()
     close = env.close
 

@@ -19,7 +19,7 @@ ALE_PREFIX = "ALE/"
 
 
 def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: int) -> gym.vector.VectorEnv:
-    """envpool's vector environment; it resets in the step after the end of an episode.
+    """Creates envpool's vector environment, which resets in the step after the end of an episode.
 
     Args:
         name: "envpool/<task id>".
@@ -41,7 +41,7 @@ def make_envpool(name: str, env_config: Mapping[str, Any], num_envs: int, seed: 
 
 
 def make_atari(spec: Any, env_config: Mapping[str, Any], num_envs: int) -> gym.vector.VectorEnv:
-    """ALE's own vector environment with the usual preprocessing, in C++.
+    """Creates ALE's vector environment, with the usual preprocessing in C++.
 
     84 × 84 gray images, four frames per action (the maximum of the last two), the last four stacked: uint8
     ``[84, 84, 4]``. Up to 30 no-ops after a reset, then FIRE where the game waits for it; sticky actions as the id
@@ -63,7 +63,7 @@ def make_atari(spec: Any, env_config: Mapping[str, Any], num_envs: int) -> gym.v
 
 
 def available_cores() -> int:
-    """Number of cores that this process should use: ``NPROC`` if set, else the cores that it may run on."""
+    """Returns how many cores this process should use: ``NPROC`` if set, else the cores that it may run on."""
     if "NPROC" in os.environ:
         return int(os.environ["NPROC"])
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

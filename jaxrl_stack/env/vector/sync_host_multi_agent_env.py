@@ -1,4 +1,6 @@
-"""Environments of several agents, stepped one after the other in this process, and reset in the step that ends them."""
+"""Vector of multi-agent environments stepped one after the other in this process; an ended episode is reset in the same
+step.
+"""
 
 from __future__ import annotations
 
@@ -96,16 +98,16 @@ class SyncHostMultiAgentEnv:
 
     @property
     def env(self) -> SyncHostMultiAgentEnv:
-        """Argument `env` of callbacks: this object, with its `envs`."""
+        """Argument `env` of callbacks: this vector, whose `envs` lists the environments."""
         return self
 
     @property
     def unwrapped(self) -> SyncHostMultiAgentEnv:
-        """This: vectors of environments have no wrappers."""
+        """This object itself, because vectors of environments have no wrappers."""
         return self
 
     def observe_as(self, space: gym.Space) -> None:
-        """Return observations with the dtypes of another space of the same structure and shapes."""
+        """Makes later observations have the dtypes of another space with the same structure and shapes."""
         self.single_observation_space = space
         self._spaces = dict(space.spaces) if isinstance(space, gym.spaces.Dict) else {}
 
@@ -131,7 +133,7 @@ class SyncHostMultiAgentEnv:
     def step(
         self, actions: Sequence[dict[Any, Any]], recover: Recover | None = None, holds_ended: bool = False
     ) -> MultiAgentVectorStep:
-        """One step of all environments.
+        """Steps all environments.
 
         Args:
             actions: ``B`` dicts by agent, of those that have an observation; empty where nobody has.
@@ -176,14 +178,14 @@ class SyncHostMultiAgentEnv:
         return step
 
     def reset_ended(self, step: MultiAgentVectorStep, recover: Recover | None = None) -> None:
-        """Resets the environments that `step` has held back, and completes its result."""
+        """Resets the environments whose reset `step` has postponed, and completes the step's result."""
         for i, final_obs in enumerate(step.final_obs):
             if final_obs is not None:
                 step.obs[i], step.reset_infos[i] = self._reset_again(i, recover)
                 self._obs[i] = step.obs[i]
 
     def renew(self, index: int | None = None) -> bool:
-        """Replaces one environment by a new one, which needs a reset then.
+        """Replaces one environment by a new one, which must be reset afterwards.
 
         Args:
             index: Index of the environment; None for the one whose ``reset`` or ``step`` raised.
@@ -200,7 +202,7 @@ class SyncHostMultiAgentEnv:
         return True
 
     def reset_one(self, index: int, seed: int) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Starts a new episode in one environment, for a `recover` of `step`.
+        """Starts a new episode in one environment, for the `recover` argument of `step`.
 
         Returns:
             ``(observations, infos)`` by agent.
@@ -208,7 +210,7 @@ class SyncHostMultiAgentEnv:
         return self._reset(index, seed=seed)
 
     def discard(self) -> None:
-        """Release environments of which some failed."""
+        """Closes the environments after a failure."""
         self.close()
 
     def close(self) -> None:
@@ -229,7 +231,7 @@ class SyncHostMultiAgentEnv:
         return self._cast(obs) if self._spaces else obs, infos
 
     def _cast(self, obs: dict[Any, Any]) -> dict[Any, Any]:
-        """Observations by agent with the dtypes that `observe_as` asked for."""
+        """Converts observations by agent to the dtypes that `observe_as` has set."""
 
         def cast(part: gym.Space, value: Any) -> Any:
             return np.asarray(value, part.dtype) if isinstance(part, gym.spaces.Box) else value

@@ -19,7 +19,7 @@ from jaxrl_stack.utils.nested import owned, row
 
 
 class SyncHostVectorEnv(HostVectorEnv):
-    """Steps the environments of a `gymnasium.vector.SyncVectorEnv` itself.
+    """Steps the environments of a `gymnasium.vector.SyncVectorEnv` directly, which is faster than gymnasium's ``step``.
 
     gymnasium's own step costs as much again as the CartPole that it steps: it collects observations in a list, stacks
     and deep-copies them, and merges infos. Here observations go straight into one array, and infos stay apart.
@@ -182,7 +182,7 @@ class SyncHostVectorEnv(HostVectorEnv):
         return Replayed(row(self._obs, index), info, float(episode_return), replayed, has_ended)
 
     def _checked_reset(self, index: int, outcome: Any) -> tuple[Any, dict[str, Any]]:
-        """Checked ``(observation, info)`` of an environment's ``reset``."""
+        """Checks and returns the ``(observation, info)`` of an environment's ``reset``."""
         if self._contract is not None:
             self._contract.check_reset(outcome, index)
         return outcome

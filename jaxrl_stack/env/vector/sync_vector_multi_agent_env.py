@@ -94,7 +94,7 @@ class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
 
     @property
     def np_random(self) -> tuple[Any, ...]:
-        """The random number generator of every environment."""
+        """Random number generator of every environment."""
         return self.get_attr("np_random")
 
     @property

@@ -21,7 +21,7 @@ from jaxrl_stack.utils.spaces import map_parts
 
 
 class VectorEnvAdapter(HostVectorEnv):
-    """A `gymnasium.vector.VectorEnv` of either autoreset mode.
+    """Adapter for a `gymnasium.vector.VectorEnv`, in the autoreset modes SAME_STEP and NEXT_STEP.
 
     Args:
         env: Its ``metadata["autoreset_mode"]`` says when it resets: in the step that ends an episode, then with the
@@ -60,8 +60,7 @@ class VectorEnvAdapter(HostVectorEnv):
                 raise ValueError(
                     f"environment({name!r}) made a vector environment of {env.num_envs}, but "
                     f"num_envs_per_env_runner={num_envs}. With "
-                    "env_runners(gym_env_vectorize_mode='vector_entry_point') a creator finds the number to "
-                    "make in env_config['num_envs']."
+                    "env_runners(gym_env_vectorize_mode='vector_entry_point'), create env_config['num_envs'] copies."
                 )
             self.resets_in_next_step = not _resets_in_same_step(env, name)
             check_spaces(env, name)
@@ -142,7 +141,9 @@ class VectorEnvAdapter(HostVectorEnv):
                 _kill(self.env)
 
     def _without_final(self, infos: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """Splits the infos of a step with resets: returns ``(infos, final observations, final infos)``."""
+        """Separates final observations and final infos from the infos of a step with resets: returns ``(infos, final
+        observations, final infos)``.
+        """
         if "final_obs" not in infos:
             raise ValueError(
                 f"environment({self._name!r}): metadata['autoreset_mode'] is SAME_STEP, but infos have only "
@@ -163,7 +164,7 @@ class VectorEnvAdapter(HostVectorEnv):
         return InfoRows(infos, self.num_envs, rows, otherwise or {})
 
     def _cast(self, obs: Any) -> Any:
-        """Batch of observations as arrays, with the dtypes of `observe_as`."""
+        """Converts a batch of observations to arrays with the dtypes that `observe_as` has set."""
         arrays = (np.ndarray, jax.Array)
         if not self._is_cast and (isinstance(obs, arrays) or all(isinstance(x, arrays) for x in jax.tree.leaves(obs))):
             return obs
@@ -182,7 +183,7 @@ class VectorEnvAdapter(HostVectorEnv):
 
 
 def _kill(env: AsyncVectorEnv) -> None:
-    """Kills the processes of environments that do not answer `close`."""
+    """Kills the processes of an async vector, whose environments did not react to `close`."""
     for process in env.processes:
         process.kill()
     for process in env.processes:
@@ -200,5 +201,6 @@ def _resets_in_same_step(env: gym.vector.VectorEnv, name: str) -> bool:
             return mode is AutoresetMode.SAME_STEP
     raise ValueError(
         f"environment({name!r}): {type(env).__name__}.metadata['autoreset_mode'] is {given!r}. Set it to "
-        "gymnasium.vector.AutoresetMode.SAME_STEP (with infos['final_obs']) or NEXT_STEP, as its copies are reset."
+        "gymnasium.vector.AutoresetMode.SAME_STEP (copies reset in the step that ends an episode, with "
+        "infos['final_obs']) or NEXT_STEP (in the step after)."
     )

@@ -1,4 +1,4 @@
-"""Several environments of several agents, stepped together: RLlib's interface."""
+"""RLlib's interface of several multi-agent environments that are stepped together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 class VectorMultiAgentEnv(abc.ABC):
-    """``B`` multi-agent environments. Arguments and results are lists of ``B`` dicts by agent.
+    """Base class of ``B`` multi-agent environments stepped together. Arguments and results are lists of ``B`` dicts by
+    agent.
 
     Attributes:
         envs: The environments.
@@ -61,7 +62,7 @@ class VectorMultiAgentEnv(abc.ABC):
         """Returns a frame of each environment."""
 
     def close(self, **kwargs: Any) -> None:
-        """Release all environments; a second call does nothing."""
+        """Closes all environments; a second call does nothing."""
         if not self.closed:
             self.close_extras(**kwargs)
             self.closed = True

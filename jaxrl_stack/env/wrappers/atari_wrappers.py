@@ -1,4 +1,4 @@
-"""The usual preprocessing of Atari games, as gymnasium wrappers.
+"""Standard preprocessing of Atari games as gymnasium wrappers.
 
 Source: Mnih et al. 2015, "Human-level control through deep reinforcement learning", Methods; the resets follow Machado
 et al. 2018, "Revisiting the Arcade Learning Environment".
@@ -29,7 +29,8 @@ def is_atari(env: gym.Env | str) -> bool:
 def wrap_atari_for_new_api_stack(
     env: gym.Env, dim: int = 64, frameskip: int = 4, framestack: int | None = None, grayscale: bool = True
 ) -> gym.Env:
-    """Atari with small images in [-1, 1], skipped frames, random starts, and a life as an episode.
+    """Wraps an Atari game with the standard preprocessing: small images in [-1, 1], frame skipping, random starts, one
+    life per episode.
 
     From the inside: at most 108,000 frames per episode; every action `frameskip` times, seeing the brighter of the last
     two frames; images shrunk to ``dim × dim`` and mapped to ``[-1, 1)``; 1 to 30 no-ops after a reset; the loss of a
@@ -101,7 +102,7 @@ class MaxAndSkipEnv(gym.Wrapper):
 
 
 class GrayScaleAndResize(gym.ObservationWrapper):
-    """Images of any size as uint8 ``[dim, dim, C]``, averaged over areas.
+    """Resizes images to uint8 ``[dim, dim, C]`` by averaging areas, by default in gray.
 
     Args:
         env: Environment with uint8 observations ``[H, W, 3]`` or gray ``[H, W]``.
@@ -143,7 +144,7 @@ WarpFrame = GrayScaleAndResize
 
 
 class NormalizedImageEnv(gym.ObservationWrapper):
-    """uint8 images as float32 in [-1, 1): ``x / 128 - 1``.
+    """Converts uint8 images to float32 in [-1, 1): ``x / 128 - 1``.
 
     Args:
         env: Environment with image observations.
@@ -233,13 +234,14 @@ class FireResetEnv(gym.Wrapper):
 
 
 def _step_of_reset(env: gym.Env, action: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-    """Makes one step as part of a reset; resets again if the step ends the episode."""
+    """Makes one step as part of a reset; resets again if this step ends the episode."""
     obs, _, terminated, truncated, info = env.step(action)
     return env.reset(options=options) if terminated or truncated else (obs, info)
 
 
 class FrameStack(gym.ObservationWrapper):
-    """The last `k` images ``[H, W, C]`` as ``[H, W, k * C]``, the latest at the end; at the start the first repeats.
+    """Stacks the last `k` images ``[H, W, C]`` to ``[H, W, k * C]``, the newest last; a reset fills the stack with the
+    first image.
 
     Args:
         env: Environment with image observations.

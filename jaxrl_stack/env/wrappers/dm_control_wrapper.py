@@ -89,7 +89,9 @@ class DMCEnv(gym.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """First observation, and empty infos; a seed replaces the seed of the task's generator."""
+        """Resets the task; returns its first observation and empty infos. A seed replaces the seed of the task's
+        generator.
+        """
         super().reset(seed=seed)
         if seed is not None:
             self._env.task.random.seed(seed)

@@ -1,4 +1,4 @@
-"""Environments with the interface of `dm_env`, as gymnasium environments."""
+"""Adapter from environments with the `dm_env` interface to gymnasium."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 
 def space_of(spec: Any) -> gym.Space:
-    """Converts a dm_env spec to a space.
+    """Converts a dm_env spec to a gymnasium space.
 
     Args:
         spec: A `dm_env.specs.Array` (`BoundedArray`, `DiscreteArray`), or a mapping of names to such.
@@ -25,7 +25,7 @@ def space_of(spec: Any) -> gym.Space:
 
 
 def bounds_of(spec: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Lower and upper bounds of an array spec, broadcast to its shape; infinite if the spec has none."""
+    """Returns lower and upper bounds of an array spec, broadcast to its shape; infinite if the spec has none."""
     limits = getattr(spec, "minimum", -np.inf), getattr(spec, "maximum", np.inf)
     low, high = (np.broadcast_to(limit, spec.shape) for limit in limits)
     return low, high

@@ -1,4 +1,4 @@
-"""RLlib's path to groups of agents as agents."""
+"""GroupAgentsWrapper under RLlib's import path."""
 
 from jaxrl_stack.env.multi_agent_env import GROUP_INFO, GROUP_REWARDS, GroupAgentsWrapper
 

@@ -93,7 +93,7 @@ class OpenSpielEnv(MultiAgentEnv):
             print(self.state)
 
     def _players(self) -> list[int]:
-        """Players that act next."""
+        """Returns the players that act next."""
         if self.state.is_terminal():
             return []
         if not self.state.is_simultaneous_node():

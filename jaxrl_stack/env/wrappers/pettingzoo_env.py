@@ -1,4 +1,4 @@
-"""Environments of PettingZoo. The package itself is not imported: the environments are made by the user."""
+"""Adapters for environments of PettingZoo; they wrap environments that the user has created."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _PettingZoo(MultiAgentEnv):
         self.render_mode = getattr(env, "render_mode", None)
 
     def render(self) -> Any:
-        """PettingZoo's frame; None if its environment was created without render_mode."""
+        """Returns PettingZoo's frame; None if its environment was created without render_mode."""
         return None if self._suite_env.unwrapped.render_mode is None else self._suite_env.render()
 
     def close(self) -> None:
@@ -43,13 +43,13 @@ class _PettingZoo(MultiAgentEnv):
 
     @property
     def get_sub_environments(self) -> Any:
-        """PettingZoo's environment without its wrappers."""
+        """Returns PettingZoo's environment without its wrappers."""
         return self._suite_env.unwrapped
 
     @staticmethod
     def _with_all(terminateds: dict[Any, Any], truncateds: dict[Any, Any], is_over: bool) -> tuple[Any, Any]:
-        """Adds the flags of the episode. When it is over, it is terminated if all agents terminated in the last step,
-        else truncated.
+        """Adds the flag "__all__". When the episode is over, the flag is set in `terminateds` if all agents terminated
+        in the last step, else in `truncateds`.
         """
         terminated = is_over and all(map(bool, terminateds.values()))
         return {**terminateds, ALL: terminated}, {**truncateds, ALL: is_over and not terminated}
