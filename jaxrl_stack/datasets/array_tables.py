@@ -1,4 +1,4 @@
-"""Steps as named arrays: npz files, and D4RL's HDF5 files."""
+"""Reads steps from files of named arrays: npz files, and D4RL's HDF5 files."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Load = Callable[[Sequence[str]], Mapping[str, np.ndarray]]
 
 
 class ArrayForm(NamedTuple):
-    """Shape and dtype of an array in a file that has not been read."""
+    """Shape and dtype of an array in a file, known before the array is read."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
 class ArrayReader:
-    """Reads a file of arrays ``[N, ...]``, one entry per step; the file is one piece.
+    """Reads a file of arrays ``[N, ...]`` with one entry per step, always the whole file at once.
 
     Structures take an array per leaf, named by the way to it: ``obs/position``. Without next observations, a piece that
     did not terminate gives its last observation to its final row.
@@ -94,7 +94,7 @@ class ArrayReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Bytes of the file's arrays for these columns in memory, in JAX's 32-bit dtypes."""
+        """Returns the bytes that these columns will need in memory, in JAX's 32-bit dtypes."""
         wanted = [leaf for name in columns if name in self._columns.wanted for leaf in self._leaves(name)]
         return sum(math.prod(form.shape) * min(4, form.dtype.itemsize) for form in map(self._there.__getitem__, wanted))
 
@@ -107,7 +107,7 @@ class ArrayReader:
             unknown = np.isnan(labels) if labels.dtype.kind == "f" else None
             return pa.chunked_array([pa.array(labels.astype(str), pa.string(), mask=unknown)])
         if array.dtype.kind not in "biuf":
-            raise BadDataError(f"The array {name} has dtype {array.dtype}: write arrays of numbers.", path=self.path)
+            raise BadDataError(f"The array {name} has dtype {array.dtype}: write an array of numbers.", path=self.path)
         return array
 
 
@@ -119,7 +119,7 @@ def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetIn
     """Creates a reader for an npz file.
 
     Raises:
-        BadDataError: It is none, or holds Python objects.
+        BadDataError: The file is no npz file, or holds Python objects.
     """
 
     def load(names: Sequence[str]) -> dict[str, np.ndarray]:
@@ -142,7 +142,9 @@ def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetIn
 
 
 def _form(file: zipfile.ZipFile, name: str) -> ArrayForm | None:
-    """Shape and dtype of an array in an npz file; None for an unknown format version, which reading reports."""
+    """Returns shape and dtype of an array in an npz file; None for an unknown format version, which raises an error
+    when read.
+    """
     with file.open(f"{name}.npy") as content:
         version = np.lib.format.read_magic(content)  # pyright: ignore[reportArgumentType]
         if version not in _HEADERS:
@@ -152,14 +154,14 @@ def _form(file: zipfile.ZipFile, name: str) -> ArrayForm | None:
 
 
 def _array(file: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
-    """Array of a member, made only if the file has enough bytes."""
+    """Reads an array from an npz file, after a check that the file has all of its bytes."""
     member = file.getinfo(f"{name}.npy")
     with file.open(member) as content:
         version = np.lib.format.read_magic(content)  # pyright: ignore[reportArgumentType]
         shape, fortran, dtype = _HEADERS[version](content)  # pyright: ignore[reportArgumentType]
         if dtype.kind not in "biufUS" or dtype.hasobject:
             raise BadDataError(
-                f"The array {name} has dtype {dtype}, but only numbers and texts are read. Write arrays of one dtype.",
+                f"The array {name} has dtype {dtype}, but only numbers and texts can be read. Convert its dtype.",
                 path=path,
             )
         left = member.file_size - content.tell()

@@ -14,7 +14,7 @@ from jaxrl_stack.datasets.packed_columns import loaded_sizes
 
 
 def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int = 0) -> np.ndarray:
-    """Numbers of a column, as a view if possible.
+    """Converts an Arrow column of numbers, lists or bytes to an array, as a view if possible.
 
     Args:
         column: Numbers, or lists of one length, nested or not, or bytes of one length; also as categories.
@@ -41,7 +41,7 @@ def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int 
 
 
 class _ColumnRows:
-    """Location of rows in a file, for error messages about values."""
+    """Builds error messages about values of a column, with the file and the row number."""
 
     def __init__(self, path: str, name: str, first_row: int):
         self.path, self.name, self.first_row = path, name, first_row
@@ -59,7 +59,7 @@ def _numbers(array: Any, where: _ColumnRows) -> np.ndarray:
         array = array.storage
     if array.null_count:
         row = int(np.flatnonzero(np.asarray(array.is_null()))[0])
-        raise where.error("there is no value; take such rows out of the data", row)
+        raise where.error("the row has no value; remove such rows from the data", row)
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _numbers(array.dictionary_decode(), where)
@@ -84,11 +84,11 @@ def _numbers(array: Any, where: _ColumnRows) -> np.ndarray:
         return array.to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(kind):
         raise where.error(f"its values are times ({kind}): write numbers, such as the steps of an episode from 0 on")
-    raise where.error(f"its values are of {kind}: write numbers, or lists of numbers that are all of one length")
+    raise where.error(f"its values are of {kind}: write numbers, or lists of numbers that all have the same length")
 
 
 def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
-    """Byte strings of equal length, such as packed arrays, as uint8 ``[N, length]``."""
+    """Converts byte strings of equal length, such as packed arrays, to uint8 ``[N, length]``."""
     values = array.to_pylist()
     for name, begin in _IMAGES.items():
         if values and values[0].startswith(begin):
@@ -99,7 +99,8 @@ def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
     odd = next((i for i, value in enumerate(values) if len(value) != len(values[0])), None)
     if odd is not None:
         raise where.error(
-            f"it has {len(values[odd]):,} bytes, and the row before it {len(values[0]):,}: write arrays of one shape",
+            f"the row has {len(values[odd]):,} bytes, but the rows before it {len(values[0]):,}: write arrays of one "
+            "shape",
             odd,
         )
     return np.frombuffer(b"".join(values), np.uint8).reshape(len(values), len(values[0]) if values else 0)
@@ -110,7 +111,7 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 
 def _below(array: Any) -> tuple[int, ...]:
-    """Shape of the nested numbers in each entry of a list array, without its outer length."""
+    """Returns the shape of a list column's entries without the first axis, whose length may vary."""
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)
@@ -134,15 +135,16 @@ def _lists(array: Any, where: _ColumnRows) -> np.ndarray:
 
 
 def _check_values(values: Any, offsets: np.ndarray, where: _ColumnRows) -> None:
-    """Raises for lists with a null entry, and names the row."""
+    """Raises an error that names the row if a list contains a null entry."""
     if values.null_count:
         entry = int(np.flatnonzero(np.asarray(values.is_null()))[0])
         row = int(np.searchsorted(offsets, entry, "right")) - 1
-        raise where.error("an entry of the list has no value; take such rows out of the data", row)
+        raise where.error("an entry of the list has no value; remove such rows from the data", row)
 
 
 def tensor_shape(field: pa.Field, path: str) -> tuple[int, ...] | None:
-    """Shape of one row of a tensor column (Arrow's or Ray Data's, without importing Ray); None for other columns.
+    """Returns the shape of each row of a tensor column (Arrow's or Ray Data's, without importing Ray); None for other
+    columns.
 
     Args:
         field: The column.

@@ -1,4 +1,6 @@
-"""Removal of rows that vector environments record when they reset an environment automatically."""
+"""Removal of the extra steps that gymnasium's vector environments record when they reset in the step after an episode's
+end.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _SHARE = 0.4
 
 
 def without_resets(rows: Rows, source: np.ndarray, row_of: RowOf) -> tuple[Rows, np.ndarray]:
-    """Drops rows in which a vector environment only reset.
+    """Drops steps in which a vector environment only reset, without applying the action.
 
     gymnasium's vector environments take a step of its own for that: its observation is the last one of the episode
     before, its action does nothing, its reward is 0, and its next observation is the first one of the next episode.
@@ -57,7 +59,7 @@ def _first_rows(rows: Rows) -> np.ndarray:
 
 
 def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
-    """Indices of the rows in which an environment only reset; none unless there are many."""
+    """Returns the indices of steps in which an environment only reset; empty if few steps look like resets."""
     rewards = np.asarray(rows.columns.get(Columns.REWARDS, np.zeros(rows.num_rows)))
     ended = set(_as_bytes(rows.next_obs, np.flatnonzero(rows.ended)))
     candidates = first[rewards[first] == 0]
@@ -70,7 +72,7 @@ def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
 
 
 def _only(rows: Rows, kept: np.ndarray, first: np.ndarray, resets: np.ndarray) -> Rows:
-    """Selects rows; in episodes that began with a reset row, steps are counted from the following row."""
+    """Selects the kept rows; step numbers of an episode whose first row was a reset are reduced by 1."""
     t = rows.t
     if t is not None:
         number = np.searchsorted(first, np.arange(rows.num_rows), "right") - 1
@@ -91,15 +93,17 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
     path, row = row_of(int(source[truncated[int(np.argmax(odd))]]))
     raise BadDataError(
         "The step is truncated, but its next observation is the first one of another episode. Write the last "
-        "observation (infos['final_obs']); or, if the next row is the next step, read it from there: "
-        "offline_data(input_read_schema={'new_obs': ''}).",
+        "observation (infos['final_obs']). Or, if the next row is the next step, read next observations from the next "
+        "rows: offline_data(input_read_schema={'new_obs': ''}).",
         path=path,
         row=row,
     )
 
 
 def _tells_states_apart(obs: Any) -> bool:
-    """Whether equal observations identify equal states: they are floats, and few of the first ones repeat."""
+    """Whether equal observations probably mean equal states: they are floats, and more than half of a sample are
+    distinct.
+    """
     leaves = tree_leaves(obs)
     if any(leaf.dtype.kind != "f" for leaf in leaves):
         return False
@@ -111,6 +115,6 @@ _SAMPLE = 1000
 
 
 def _as_bytes(obs: Any, rows: np.ndarray) -> list[bytes]:
-    """Bytes of the numbers in some rows."""
+    """Converts the observations of some rows to bytes, one string per row, for comparison."""
     parts = [np.ascontiguousarray(leaf[rows].astype(np.float32)) for leaf in tree_leaves(obs)]
     return [b"".join(part[i].tobytes() for part in parts) for i in range(len(rows))]

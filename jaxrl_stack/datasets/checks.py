@@ -1,4 +1,4 @@
-"""Checks of recorded steps: numbers are finite, actions and observations are of their spaces."""
+"""Checks of recorded steps: all numbers are finite, and actions and observations fit their spaces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARGIN = 1e-3
 
 
 class ModuleInputs(Protocol):
-    """Conversion of an environment's observations to a module's observations.
+    """Interface that converts environment observations to module inputs.
 
     Attributes:
         space: Space of the module's observations.
@@ -38,12 +38,12 @@ class ModuleInputs(Protocol):
     @property
     def env_space(self) -> gym.Space: ...
     def convert(self, observations: Any) -> Any:
-        """The module's observations of a batch of the environment's, leaves ``[N, ...]``."""
+        """Converts a batch of environment observations, leaves ``[N, ...]``, to module observations."""
         ...
 
 
 class RecordedSpaces(NamedTuple):
-    """Spaces against which recorded steps are checked.
+    """Spaces that recorded steps must fit.
 
     Attributes:
         observation: Space of recorded observations; None if it is not known.
@@ -63,7 +63,7 @@ class RecordedSpaces(NamedTuple):
 
 
 def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool = True) -> Steps:
-    """Checks steps against their spaces; converts dtypes, and observations to module inputs.
+    """Checks that recorded steps fit their spaces; converts dtypes, and observations to module inputs.
 
     Args:
         steps: Steps as they were read.
@@ -97,7 +97,7 @@ def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool 
 
 
 class FileRows:
-    """Location of rows in a file, for error messages about values.
+    """Builds error messages about recorded values, with the file and the row number.
 
     Args:
         row_of: See `checked`.
@@ -112,13 +112,13 @@ class FileRows:
         return self.row_of(0)[0]
 
     def error(self, what: str, odd: np.ndarray) -> BadDataError:
-        """About the first of the odd rows, bool ``[N]``."""
+        """Creates the error about the first invalid row; `odd`, bool ``[N]``, marks invalid rows."""
         path, row = self.row_of(int(np.argmax(odd)))
         return BadDataError(what, path=path, row=row)
 
 
 def first_not_finite(array: np.ndarray) -> int | None:
-    """Index of the first row of ``[N, ...]`` with a NaN or infinity; None if all are finite."""
+    """Returns the index of the first row of ``[N, ...]`` with a NaN or infinity; None if all are finite."""
     if array.dtype.kind != "f" or not array.size:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
@@ -144,7 +144,9 @@ def _not_finite(name: str) -> str:
 
 
 def _observations(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> tuple[Any, bool]:
-    """Observations in the dtypes of their space, and whether they must be converted to module inputs."""
+    """Converts observations to the dtypes of their space; also returns whether they must still be converted to module
+    inputs.
+    """
     if spaces.inputs is None:
         if spaces.observation is None:
             return column, False
@@ -177,7 +179,7 @@ def _of_space(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, 
 
 
 def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: FileRows) -> Any:
-    """A column in the shapes and dtypes of a space.
+    """Converts a column to the shapes and dtypes of a space; the error names the setting to change.
 
     Raises:
         BadDataError: It has another form.
@@ -189,7 +191,7 @@ def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: File
             raise
         raise BadDataError(
             f"{error} Set {'observation_space' if name == Columns.OBS else 'action_space'} in config.environment() to "
-            "that of the data, or name data of this space.",
+            "the space of the data, or name data of the configured space.",
             path=file_rows.path,
         ) from error
 
@@ -213,7 +215,7 @@ def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, re
 
 
 def _with_names(column: Any, space: gym.Space) -> Any:
-    """Converts numbered parts to a Tuple's structure; a single part of a Dict with one key stays unchanged."""
+    """Converts a dict with numbered keys to a tuple if the space is a Tuple; other values do not change."""
     if isinstance(space, gym.spaces.Tuple) and isinstance(column, Mapping):
         keys = [key for key in column if key.isdigit()]
         if len(keys) == len(column) == len(space.spaces):
@@ -244,8 +246,8 @@ def _shaped(part: Any, array: Any, name: str, file_rows: FileRows, *, reshapes: 
         odd = any_in_row((array != np.floor(array)) & np.isfinite(array))
         if odd.any():
             raise file_rows.error(
-                f"The column {name} has the value {_shown(array, odd)}, and {part} has whole numbers. Set the space in "
-                "config.environment() to that of the data, or write whole numbers.",
+                f"The column {name} has the value {_shown(array, odd)}, but {part} contains whole numbers only. Set "
+                "the space of the data in config.environment(), or write whole numbers.",
                 odd,
             )
         if not np.isfinite(array).all():
@@ -261,9 +263,9 @@ def _converted(part: Any, array: Any, name: str, file_rows: FileRows) -> np.ndar
         first, last = limits_of(dtype)
         odd = any_in_row((array < first) | (array > last))
         wide = np.dtype(part.dtype).itemsize > 4
-        remedy = "Write them in float32" if wide else "Set the space in config.environment() to that of the data"
+        remedy = "Write them in float32" if wide else "Set the space of the data in config.environment()"
         raise file_rows.error(
-            f"The column {name} has the value {_shown(array, odd)}, and {dtype}, as which {part} is read, has numbers "
+            f"The column {name} has the value {_shown(array, odd)}, but {part} is read as {dtype}, whose numbers are "
             f"from {first} to {last}. {remedy}.",
             odd,
         )
@@ -271,7 +273,7 @@ def _converted(part: Any, array: Any, name: str, file_rows: FileRows) -> np.ndar
 
 
 def _shown(array: np.ndarray, odd: np.ndarray) -> str:
-    """The value of the first odd row, cut to a few numbers."""
+    """Returns the first invalid value as text, at most 60 characters."""
     text = repr(array[int(np.argmax(odd))].tolist())
     return text if len(text) <= 60 else f"{text[:59]}…"
 
@@ -280,7 +282,7 @@ def _shown(array: np.ndarray, odd: np.ndarray) -> str:
 
 
 def _check_actions(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> None:
-    """Checks recorded actions: choices count from 0 and exist; if `has_bounds`, actions of Boxes are inside of the
+    """Checks recorded actions: discrete actions are valid choices from 0; with `has_bounds`, Box actions are within the
     bounds.
     """
     assert spaces.action is not None
@@ -290,7 +292,7 @@ def _check_actions(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> 
 
 
 def _check_choices(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, from_start: bool) -> None:
-    """Raises for discrete values that are not among the choices.
+    """Raises BadDataError for discrete values that are not among the choices of the space.
 
     Args:
         column: In the form of the space.
@@ -346,21 +348,22 @@ def _check_bounds(part: Any, array: np.ndarray, is_scaled: bool, file_rows: File
     shown, steps = _shown(array, odd), array[file_rows.is_step]
     if scaled.any() and ((steps >= low - MARGIN) & (steps <= high + MARGIN)).all():
         raise file_rows.error(
-            f"The action {shown} is outside of [-1, 1], where modules act for {part}. If actions are the "
-            "environment's, write 2 * (actions - low) / (high - low) - 1, or set environment(normalize_actions=False).",
+            f"The action {shown} is outside of [-1, 1], the range of module outputs for {part}. If the data has "
+            "environment actions, write 2 * (actions - low) / (high - low) - 1, or set "
+            "environment(normalize_actions=False).",
             odd,
         )
-    where = "[-1, 1], where modules act for " if scaled.any() else ""
+    where = "[-1, 1], the range of module outputs for " if scaled.any() else ""
     raise file_rows.error(
-        f"The action {shown} is outside of {where}{part}. Set action_space in config.environment() to that of the "
-        "data, or clip the actions, as environments do.",
+        f"The action {shown} is outside of {where}{part}. Set action_space in config.environment() to the space of "
+        "the data, or clip the actions, as environments do.",
         odd,
     )
 
 
 def _check_mask(obs: Any, actions: Any, space: gym.Space, file_rows: FileRows) -> None:
-    """Raises for recorded actions that the action mask in their observations forbids, because their probability
-    is 0.
+    """Raises BadDataError for recorded actions that the action mask in their observation forbids; their probability
+    would be 0.
     """
     if not isinstance(obs, Mapping) or ACTION_MASK not in obs or not isinstance(actions, np.ndarray):
         return
@@ -378,8 +381,8 @@ def _check_mask(obs: Any, actions: Any, space: gym.Space, file_rows: FileRows) -
     if odd.any():
         number = int(np.count_nonzero(odd))
         raise file_rows.error(
-            f"The action {_shown(actions, odd)} is one that the {ACTION_MASK!r} of its observation forbids, as in "
-            f"{number:,} of {int(np.count_nonzero(file_rows.is_step)):,} steps. Correct the mask, or take such steps "
-            "out.",
+            f"The action {_shown(actions, odd)} is forbidden by the {ACTION_MASK!r} of its observation, as in "
+            f"{number:,} of {int(np.count_nonzero(file_rows.is_step)):,} steps. Correct the mask, or remove such "
+            "steps.",
             odd,
         )

@@ -1,4 +1,4 @@
-"""Origin of recorded steps: spaces, environment, seed, versions."""
+"""Description of a data set, stored in its files: spaces, environment, seed and versions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def versions_here() -> dict[str, str]:
-    """Installed versions of this package and of the packages that its files depend on."""
+    """Returns the installed versions of this package and of packages that its files depend on."""
     return {name: importlib.metadata.version(name) for name in ("jaxrl-stack", "gymnasium", "jax", "numpy")}
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """Origin of recorded steps, stored in the files' metadata.
+    """Description of recorded steps, stored in the files' metadata: spaces, environment, seed, agent and versions.
 
     Attributes:
         observation_space: Space of one observation as the environment gives it; None if it is not known.
@@ -44,7 +44,7 @@ class DatasetInfo:
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Converts to JSON types.
+        """Converts the description to JSON types.
 
         Raises:
             TypeError: A space has no description in JSON.
@@ -56,10 +56,10 @@ class DatasetInfo:
 
     @classmethod
     def from_json(cls, fields: Any) -> DatasetInfo:
-        """Inverse of `to_json`; fields of later versions are left out.
+        """Creates the description from a result of `to_json`; ignores fields that later versions may add.
 
         Raises:
-            ValueError: It cannot be.
+            ValueError: `fields` is no valid description.
         """
         kinds = {"env_id": str, "seed": int, "agent_id": str, "module_id": str, "versions": dict, "more": dict}
         if not isinstance(fields, dict):
@@ -70,7 +70,7 @@ class DatasetInfo:
             if isinstance(value, kind):
                 own[name] = value
             elif value is not None:
-                raise ValueError(f"{name} is a {type(value).__name__}")
+                raise ValueError(f"{name} has the wrong type {type(value).__name__}")
         for name in ("observation_space", "action_space"):
             described = fields.get(name)
             if num_described_entries(described) > MAX_SPACE_ELEMENTS:

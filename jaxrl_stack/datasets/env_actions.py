@@ -16,8 +16,8 @@ from jaxrl_stack.utils.spaces.space_utils import normalize_action
 
 
 def module_actions(actions: Any, space: gym.Space, row_of: RowOf) -> Any:
-    """Converts an environment's actions to a module's: scaled to [-1, 1] in bounded Boxes, counted from 0 in discrete
-    spaces.
+    """Converts recorded environment actions to module outputs: scaled to [-1, 1] for bounded Boxes, counted from 0 for
+    discrete spaces.
 
     Args:
         actions: Pytree that mirrors the space, leaves ``[N, ...]``.
@@ -25,7 +25,7 @@ def module_actions(actions: Any, space: gym.Space, row_of: RowOf) -> Any:
         row_of: File and row in it, of each of them.
 
     Raises:
-        BadDataError: They do not fit the space, or are outside of a Box.
+        BadDataError: Actions do not fit the space, or are outside of a Box.
     """
     number = len(tree_leaves(actions)[0])
     file_rows = FileRows(row_of, np.ones(number, bool))
@@ -40,7 +40,7 @@ def module_actions(actions: Any, space: gym.Space, row_of: RowOf) -> Any:
         if odd.any():
             raise file_rows.error(
                 f"The action {array[int(np.argmax(odd))].tolist()!r} is outside of {part}. Set action_space in "
-                "config.environment() to that of the data, or clip the actions.",
+                "config.environment() to the space of the data, or clip the actions.",
                 odd,
             )
         return normalize_action(array, part).astype(np.result_type(array, np.float16))

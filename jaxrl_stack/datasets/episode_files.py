@@ -1,6 +1,4 @@
-"""Reads Parquet files of RLlib's packed episodes and old SampleBatches, in which a row is an episode or a part of
-one.
-"""
+"""Reads Parquet files of RLlib's packed episodes, with an episode, or a chunk of an episode, in each row."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def has_episodes(schema: pa.Schema) -> bool:
 
 
 class EpisodeReader:
-    """Reads consecutive files of packed episodes. A piece is a row group, or several small files.
+    """Reads consecutive Parquet files of packed episodes, one row group or several small files at a time.
 
     Args:
         files: The files.
@@ -71,7 +69,7 @@ class EpisodeReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Bytes of all steps in memory with these columns, estimated from the first episodes."""
+        """Estimates the bytes that these columns will need in memory, from the first episodes."""
         rows = (found for parts in self._parts for found in self._rows(parts[:1]))
         several = list(itertools.islice(rows, _SAMPLED_EPISODES))
         in_memory = sum(self._episode(*found).only(columns).num_bytes for found in several)
@@ -82,15 +80,15 @@ class EpisodeReader:
     def _episode(self, path: str, row: int, data: bytes | None) -> Steps:
         try:
             if data is None:
-                raise ValueError("there is none")
+                raise ValueError("the row is empty")
             return steps_of_state(unpacked_state(data))
         except (ValueError, TypeError, AttributeError, OverflowError) as error:
             raise BadDataError(
-                f"The episode cannot be read: {error}. Take it out, or record it again.", path=path, row=row
+                f"The episode cannot be read: {error}. Remove it, or record it again.", path=path, row=row
             ) from error
 
     def _rows(self, parts: Sequence[FilePart]) -> Iterator[tuple[str, int, bytes | None]]:
-        """Yields ``(path, row in the file, content)``."""
+        """Yields ``(path, row number in the file, content)`` for each row."""
         for part in parts:
             file = self._files[part.file]
             first = 0 if part.group is None else sum(file.rows_of(i) for i in range(part.group))

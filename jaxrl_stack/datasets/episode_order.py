@@ -9,7 +9,7 @@ import numpy as np
 
 
 class RowOrder(NamedTuple):
-    """Order of a table's rows by episode.
+    """Permutation that sorts a table's rows by episode.
 
     Attributes:
         rows: int64 ``[N]``, rows of the table in this order; None if they are in it.
@@ -21,7 +21,7 @@ class RowOrder(NamedTuple):
 
 
 class JumbledRows(ValueError):
-    """Raised if several episodes have the same id and their rows are out of order.
+    """Error for rows that cannot be sorted: several episodes have the same id, and their rows are out of order.
 
     Attributes:
         row: A row that neither continues the row before it nor begins an episode.
@@ -39,7 +39,7 @@ def order_of(
     file: np.ndarray,
     continues: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> RowOrder:
-    """Finds the rows of each episode, in order.
+    """Finds the rows of each episode of a table, in order of time.
 
     Rows with one id are one episode, in the order of `t`, if no step number comes twice. If step numbers do, the id is
     used again: by each file for episodes of its own, or, within a file, after an episode has ended or where `t` begins
@@ -74,7 +74,7 @@ def order_of(
 
 
 def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool:
-    """Whether the rows of each id are consecutive in a file, with increasing steps."""
+    """Whether the table is already in order: rows of each id are consecutive in one file, with increasing steps."""
     if len(ids) < 2:
         return True
     same = ids[1:] == ids[:-1]
@@ -84,7 +84,7 @@ def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool
 
 
 def _by_step(ids: np.ndarray, t: np.ndarray, ended: np.ndarray, file: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows sorted by id and step, with flags for the first rows of episodes."""
+    """Sorts rows by episode id and step number; also returns which rows begin an episode."""
     position = np.arange(len(ids))
     reused = _with_repetition(ids, t)[ids]
     # Ids that are used again are those of their files, unless an episode continues in the next one.
@@ -108,7 +108,7 @@ def _by_step(ids: np.ndarray, t: np.ndarray, ended: np.ndarray, file: np.ndarray
 
 
 def _with_repetition(group: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """Marks groups in which a step number occurs twice, bool ``[G]``."""
+    """Returns which groups of rows contain a step number twice, bool ``[G]``."""
     found = np.zeros(int(group.max()) + 1, bool)
     rows = np.lexsort((t, group))
     again = (group[rows][1:] == group[rows][:-1]) & (t[rows][1:] == t[rows][:-1])
@@ -122,7 +122,9 @@ def _by_position(
     file: np.ndarray,
     continues: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows sorted by id and table position, with flags for the first rows of episodes."""
+    """Sorts rows by episode id, without changing the table's order within an id; also returns which rows begin an
+    episode.
+    """
     rows = np.argsort(ids, kind="stable")
     starts = np.ones(len(rows), bool)
     before, after = rows[:-1], rows[1:]

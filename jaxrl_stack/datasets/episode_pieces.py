@@ -1,4 +1,4 @@
-"""Assembly of episodes from pieces at any position in a data set."""
+"""Assignment of episode chunks, anywhere in a data set, to episodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> np.ndarray:
-    """Index of each piece's episode, numbered in order of appearance.
+    """Returns the episode index of each chunk of an episode; episodes are numbered in order of appearance.
 
     Pieces with one id are of one episode if each begins where, or after, the one before it ends, and that one has not
     ended the episode. Files of other programs count episodes from 0 each, so one id may stand for many of them.
@@ -36,7 +36,7 @@ def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, en
 
 
 def _linked(pieces: Sequence[int], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> list[tuple[int, int]]:
-    """Returns ``(piece, first piece of its episode)`` for pieces with one id."""
+    """Returns ``(chunk, first chunk of its episode)`` for chunks with the same episode id."""
     found: list[tuple[int, int]] = []
     open_: list[tuple[int, int]] = []  # last and first piece of episodes that have not ended
     for piece in sorted(pieces, key=lambda piece: (begin[piece], piece)):

@@ -1,4 +1,4 @@
-"""Column names in other programs' tables, and the corresponding columns of this package."""
+"""Column names that other programs use in their tables, and the corresponding column names of this package."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _OF_PARTS = (Columns.OBS, Columns.NEXT_OBS, Columns.ACTIONS)
 
 @dataclasses.dataclass(frozen=True)
 class ForeignColumns:
-    """Columns of a file, by their meaning in this package.
+    """Mapping from this package's columns to the column names of a file from another program.
 
     Attributes:
         names: ``{column: its name in the file}``; of a column that is spread over several a dict of names, or a list.
@@ -94,7 +94,7 @@ class ForeignColumns:
 
     @classmethod
     def of(cls, there: Sequence[str], options: ReadOptions, path: str) -> ForeignColumns:
-        """Finds the columns of a file.
+        """Finds the columns of a file by their names.
 
         Args:
             there: Names in the file.
@@ -102,7 +102,7 @@ class ForeignColumns:
             path: The file.
 
         Raises:
-            BadDataError: One is missing.
+            BadDataError: A required column is missing.
             ValueError: `ReadOptions.schema` names a column that does not exist.
         """
         unknown = [name for name in options.schema if name not in (*SCHEMA, *OUTPUTS)]
@@ -141,38 +141,39 @@ class ForeignColumns:
         return cls(names, extras, needed, frozenset(packed), likely)
 
     def called(self, column: str) -> str:
-        """Name of a column in the file, for messages."""
+        """Returns a column's name in the file, for messages."""
         name = self.names.get(column, column)
         return name if isinstance(name, str) else tree_leaves(name)[0]
 
     @property
     def outputs(self) -> list[str]:
-        """Columns with outputs of a module."""
+        """Names of the columns with module outputs, such as log-probabilities."""
         return [*self.extras, *(column for column in OUTPUTS if column in self.names)]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Columns that identify the episode, environment and agent of a step."""
+        """Names of the columns that identify episode, environment and agent of a step."""
         return tuple(column for column in (Columns.EPS_ID, ENV, *AGENTS) if column in self.names)
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """Columns to read, including module outputs, ``{column: name in the file}``."""
+        """Columns to read, including module outputs: ``{column: name in the file}``."""
         read = {column: name for column, name in self.names.items() if column not in _UNREAD}
         return read | {name: name for name in self.extras}
 
     @property
     def to_read(self) -> list[str]:
-        """Names in the file of all columns to read."""
+        """Names of all file columns to read."""
         return list(dict.fromkeys(leaf for name in self.wanted.values() for leaf in tree_leaves(name)))
 
     def column_of(self, name: str) -> str:
-        """Column to which a name in the file belongs."""
+        """Returns the column of this package that a file column belongs to."""
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """``{column: pytree of [N, ...]}`` from arrays by their names in the file; columns with a missing array
-        (None) are left out."""
+        """Builds ``{column: pytree of [N, ...]}`` from arrays with the file's names; leaves out columns with a missing
+        array (None).
+        """
         out = {}
         for column, name in self.wanted.items():
             if any(values.get(leaf) is None for leaf in tree_leaves(name)):
@@ -181,7 +182,7 @@ class ForeignColumns:
         return out
 
     def max_bytes(self, name: str, options: ReadOptions) -> int | None:
-        """Maximum bytes of one packed value in a column; None if its space is unknown."""
+        """Returns the maximum bytes of one packed value in a column; None if the column's space is unknown."""
         column = self.column_of(name)
         is_obs = column in (Columns.OBS, Columns.NEXT_OBS)
         space = options.observation_space if is_obs else options.action_space if column == Columns.ACTIONS else None
@@ -192,7 +193,9 @@ class ForeignColumns:
 
 
 def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path: str) -> Any:
-    """Name of a column in a file: from the schema, else its usual name, else its only alias in the file."""
+    """Finds the file's name for a column: from the schema, else the usual name, else the only known alias in
+    the file.
+    """
     names = set(there)
     if column in schema:
         return _spread(schema[column], there, column, path)
@@ -209,7 +212,9 @@ def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path:
 
 
 def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
-    """Name in the file, or names of its parts: a list for ``name_0``, ``name_1``, ..., a dict for ``name/key``."""
+    """Returns the file's name for a column; for a column stored in parts, a list of ``name_0``, ``name_1``, ..., or a
+    dict of ``name/key``.
+    """
     if name in there:
         return name
     if column not in _OF_PARTS or not name:
@@ -224,8 +229,8 @@ def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
         missing = sorted(set(range(first, max(numbered))) - numbered.keys())
         if missing or first > 1:
             raise BadDataError(
-                f"The columns {sorted(numbered.values())} lack number {missing[0] if missing else 0} of {name}. Write "
-                f"all of them, or one column {name} of lists.",
+                f"The columns {sorted(numbered.values())} lack part {missing[0] if missing else 0} of {name}. Write "
+                f"all parts, or one column {name} of lists.",
                 path=path,
             )
         return [numbered[number] for number in sorted(numbered)]

@@ -1,4 +1,4 @@
-"""Steps out of the columns of tables that other programs wrote."""
+"""Conversion of tables from other programs to recorded steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TIME_MAJOR = (
 
 
 class ForeignTable(NamedTuple):
-    """N rows of a table as read, by column.
+    """N rows of another program's table, as read from the file, by column.
 
     Attributes:
         values: ``{column: pytree of [N, ...]}``; labels as arrays of Arrow.
@@ -53,14 +53,14 @@ class ForeignTable(NamedTuple):
 
     @property
     def path(self) -> str:
-        """File of the first row."""
+        """Path of the first row's file."""
         return self.row_of(0)[0]
 
 
 def piece_of(
     table: ForeignTable, columns: ForeignColumns, options: ReadOptions, info: DatasetInfo, *, has_bounds: bool = True
 ) -> Steps:
-    """Converts a table to steps.
+    """Converts a table to recorded steps, grouped by episode.
 
     Rewards and flags that the table does not have are no columns of the steps, but for truncated flags, which are
     False. Without next observations, next rows have them, and the last row of a piece that did not terminate becomes
@@ -74,7 +74,7 @@ def piece_of(
         has_bounds: Whether actions have to be inside of their bounds, unless how likely they were was recorded.
 
     Raises:
-        BadDataError: They are not what they should be.
+        BadDataError: Values, shapes or the order of rows are invalid.
     """
     table = _without_final_rows(table)
     values, path = table.values, table.path
@@ -89,8 +89,8 @@ def piece_of(
     steps, source = joined(rows, zero_final=options.ignore_final_observation)
     if rows.num_rows > 1 and not steps.num_steps:
         raise BadDataError(
-            f"None of its {rows.num_rows:,} rows is followed by a row of its episode, and none has a next observation. "
-            "Write next observations (new_obs), or set offline_data(ignore_final_observation=True).",
+            f"None of the {rows.num_rows:,} rows is followed by the next step of its episode, or has a next "
+            "observation. Write next observations (new_obs), or set offline_data(ignore_final_observation=True).",
             path=path,
         )
     # Without a flag it is not known how episodes ended: what learns from that says so.
@@ -104,7 +104,7 @@ def piece_of(
 
 
 def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
-    """Bytes of a step in memory with these columns, including final rows.
+    """Estimates the bytes per step in memory for these columns, including extra rows for final observations.
 
     Args:
         values: As in `ForeignTable`, of some rows.
@@ -116,7 +116,9 @@ def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
 
 
 def narrowed(array: np.ndarray, name: str) -> np.ndarray:
-    """Converts numbers to JAX's dtypes: float64 to float32, int64 to int32 if they fit; rewards to float32."""
+    """Converts an array to JAX's 32-bit dtypes: float64 to float32, int64 to int32 if the values fit; rewards to
+    float32.
+    """
     kind = array.dtype
     if name == Columns.REWARDS or kind == np.float64:
         with np.errstate(over="ignore"):  # what becomes infinite is found and named
@@ -132,7 +134,7 @@ def narrowed(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _without_final_rows(table: ForeignTable) -> ForeignTable:
-    """Replaces rows that hold only a final observation by a column of next observations.
+    """Replaces rows that contain only a final observation by a column of next observations.
 
     Raises:
         BadDataError: Such a row is missing.
@@ -173,7 +175,7 @@ def _check_one_agent(values: Mapping[str, Any], path: str) -> None:
 
 
 def _plain_columns(values: Mapping[str, Any], columns: ForeignColumns, path: str) -> dict[str, Any]:
-    """Observations, actions, rewards and module outputs, one entry per step."""
+    """Returns observations, actions, rewards and module outputs, after a check that each has one entry per step."""
     plain = {name: values[name] for name in (Columns.OBS, Columns.ACTIONS)}
     rows = len(tree_leaves(plain[Columns.ACTIONS])[0])
     if Columns.REWARDS in values:
@@ -207,7 +209,7 @@ def _say_one_episode(columns: ForeignColumns) -> None:
 
 
 def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, path: str) -> np.ndarray:
-    """Column with one number per step, ``[N]``."""
+    """Returns a column with one number per step as an array ``[N]``."""
     array = np.asarray(values[column])
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -223,7 +225,7 @@ def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, pat
 
 
 def _flags(values: Mapping[str, Any], columns: ForeignColumns, path: str, rows: int) -> dict[str, np.ndarray]:
-    """TERMINATEDS and TRUNCATEDS; False where a table has no such column."""
+    """Returns the columns TERMINATEDS and TRUNCATEDS; False in all rows if the table lacks the column."""
     found = {
         c: _flag(values, c, columns, path) for c in (Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES) if c in values
     }
@@ -268,8 +270,8 @@ def _flag(values: Mapping[str, Any], name: str, columns: ForeignColumns, path: s
 
 
 def _next_observations(table: ForeignTable, obs: Any, flags: Mapping[str, np.ndarray], columns: ForeignColumns) -> Any:
-    """Observations after the steps; None if unknown. Observations after terminal steps are never used in
-    computations.
+    """Returns the observations after each step; None if the table has none. Observations after terminal steps are never
+    used in computations.
     """
     next_obs = table.values.get(Columns.NEXT_OBS)
     if next_obs is None:
@@ -279,8 +281,8 @@ def _next_observations(table: ForeignTable, obs: Any, flags: Mapping[str, np.nda
     if forms[0] != forms[1]:
         shapes = [[f"{dtype}{list(shape[1:])}" for shape, dtype in form] for form in forms]
         raise BadDataError(
-            f"{called} has the shapes {shapes[1]}, and {columns.called(Columns.OBS)} has {shapes[0]}: write both in "
-            f"one form, or leave {called} unread: offline_data(input_read_schema={{'new_obs': ''}}).",
+            f"{called} has the shapes {shapes[1]}, but {columns.called(Columns.OBS)} has {shapes[0]}. Write both with "
+            f"equal shapes, or do not read {called}: offline_data(input_read_schema={{'new_obs': ''}}).",
             path=table.path,
         )
     if table.next_known is None:
@@ -289,8 +291,9 @@ def _next_observations(table: ForeignTable, obs: Any, flags: Mapping[str, np.nda
     if odd.any():
         path, row = table.row_of(int(np.argmax(odd)))
         raise BadDataError(
-            f"The step does not terminate and has no {called}, from which its return is bootstrapped. Add it; or, if "
-            "the next row is the next step, read it from there: offline_data(input_read_schema={'new_obs': ''}).",
+            f"The step does not terminate, but has no {called}, which bootstrapping needs. Add it. Or, if the next row "
+            "is the next step, read next observations from the next rows: "
+            "offline_data(input_read_schema={'new_obs': ''}).",
             path=path,
             row=row,
         )
@@ -310,7 +313,7 @@ def _filled(array: np.ndarray, other: np.ndarray, where: np.ndarray) -> np.ndarr
 def _in_order(
     table: ForeignTable, plain: Mapping[str, Any], next_obs: Any, columns: ForeignColumns
 ) -> tuple[Rows, np.ndarray]:
-    """Sorts rows by episode; returns them with their indices in the table."""
+    """Sorts steps by episode; also returns their row numbers in the table."""
     number = len(plain[Columns.TERMINATEDS])
     t = _step_numbers(table, columns, number)
     ids, name_of = _episode_ids(table, columns)
@@ -355,7 +358,9 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
         row = int(np.argmax(whole != t))
         path, own = table.row_of(row)
         raise BadDataError(
-            f"The column {called} has {t[row]}, and counts steps: write whole numbers, {unread}.", path=path, row=own
+            f"The column {called} counts steps, but has the value {t[row]}: write whole numbers, {unread}.",
+            path=path,
+            row=own,
         )
     return whole
 
@@ -363,7 +368,7 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
 def _from_zero(
     t: np.ndarray | None, same: np.ndarray | None, table: ForeignTable, *, in_file: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Renumbers the steps of each episode from 0.
+    """Shifts the step numbers of each episode so that they begin at 0.
 
     Args:
         t: Values of t as they were read, in the order of episodes.
@@ -393,7 +398,9 @@ def _from_zero(
 
 
 def _episode_ids(table: ForeignTable, columns: ForeignColumns) -> tuple[np.ndarray | None, Callable[[int], str]]:
-    """Episode index of each row, and the id of each row; equal ids in different environments are different episodes."""
+    """Returns the episode index of each row, and a function ``row -> id``; equal ids in different environments are
+    different episodes.
+    """
     found = [column for column in (Columns.EPS_ID, ENV) if column in table.values]
     if not found:
         return None, lambda row: "{}:{}".format(*table.row_of(row))
@@ -413,7 +420,7 @@ def _episode_ids(table: ForeignTable, columns: ForeignColumns) -> tuple[np.ndarr
 
 
 def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndarray, pa.Array]:
-    """``(index of each row's label, distinct labels)``, in order of appearance."""
+    """Encodes labels as ``(index of each row's label, distinct labels)``, in order of appearance."""
     if labels.null_count:
         path, row = row_of(int(np.flatnonzero(np.asarray(labels.is_null()))[0]))
         raise BadDataError(f"The row has no {name}: write one for each step.", path=path, row=row)
@@ -424,7 +431,7 @@ def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndar
 
 
 def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Labels as text: numbers as written, bytes as hexadecimal, categories by name."""
+    """Converts labels to text: numbers as written, bytes as hexadecimal, categories by name."""
     kind = labels.type
     if isinstance(kind, pa.BaseExtensionType):
         labels = pa.chunked_array([chunk.storage for chunk in labels.chunks], kind.storage_type)
@@ -449,7 +456,7 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
-    """Raises if most rows are not followed by the next step that their columns announce."""
+    """Raises BadDataError if for most rows the next row does not have the expected step number and observation."""
     same = rows.same_episode
     number = int(np.count_nonzero(same))
     gaps = same & ~rows.counts_on
@@ -471,8 +478,8 @@ def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, column
     next_row = table.row_of(int(index[at + 1]))[1]
     remedy = "sort the rows, and write a column t" if rows.t is None else f"write {called} anew"
     raise BadDataError(
-        f"{called} is not {obs} of row {next_row:,}, the next row of its episode; so it is in {broken:,} of "
-        f"{number:,} rows. Either {remedy}, or learn from single steps without ids: "
+        f"{called} differs from {obs} in row {next_row:,}, the next row of the episode, as in {broken:,} of "
+        f"{number:,} rows. Either {remedy}, or train on single steps without episode ids: "
         "offline_data(input_read_schema={'eps_id': ''}).",
         path=path,
         row=row,

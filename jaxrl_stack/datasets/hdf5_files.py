@@ -37,7 +37,7 @@ _METADATA = "metadata.json"
 
 
 def hdf5_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo) -> Reader:
-    """Reader of an HDF5 file, in the layout of Minari, D4RL or d3rlpy.
+    """Creates the reader of an HDF5 file, in the layout of Minari, D4RL or d3rlpy.
 
     Raises:
         BadDataError: It has another layout.
@@ -63,14 +63,16 @@ def hdf5_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetI
 
 
 def _d3rlpy_reader(filesystem: Any, path: str, file: Any, options: ReadOptions, info: DatasetInfo) -> Reader:
-    """Reader of a file of d3rlpy's, ``observations_<episode>``, ``actions_<episode>`` and so on."""
+    """Creates the reader of a d3rlpy file, which has arrays ``observations_<episode>``, ``actions_<episode>`` and so
+    on.
+    """
     number = int(np.asarray(_dataset(file, "num_episodes", path)[()]))
     lengths = [len(_dataset(file, f"rewards_{i}", path)) for i in range(number)]
     rows, there = sum(lengths), {}
     for column in ("observations", "actions", "rewards"):
         if f"{column}_0" not in file and f"{column}_0_0" in file:
             raise BadDataError(
-                f"Its {column} are tuples of arrays. Write an array per part, {column}_0 and so on, to an npz file.",
+                f"The {column} are tuples of arrays. Write an array per part, {column}_0 and so on, to an npz file.",
                 path=path,
             )
         own = _dataset(file, f"{column}_0", path)
@@ -98,7 +100,7 @@ def _d3rlpy_reader(filesystem: Any, path: str, file: Any, options: ReadOptions, 
 
 
 class MinariReader:
-    """Reads a Minari data set. A piece consists of consecutive episodes, about as large as a row group.
+    """Reads a Minari data set; consecutive episodes are read together, up to the size of a row group.
 
     Args:
         filesystem, path: The file, ``main_data.hdf5``.
@@ -146,7 +148,7 @@ class MinariReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Bytes of all steps in memory with these columns, estimated from the first episode."""
+        """Estimates the bytes that these columns will need in memory, from the first episode."""
         if not self.pieces:
             return 0
         with damage_of(self.path), _opened(self._filesystem, self.path) as file:
@@ -192,7 +194,7 @@ def _check_ends(columns: Mapping[str, Any], name: str, path: str) -> None:
     if ends[:-1].any():
         row = int(np.argmax(ends))
         raise BadDataError(
-            f"{name} continues after its end in step {row:,}. Write each episode as a group of its own.", path=path
+            f"{name} ends in step {row:,}, but has further steps. Write each episode as a separate group.", path=path
         )
 
 
@@ -212,7 +214,7 @@ def _opened(filesystem: Any, path: str) -> Iterator[Any]:
 
 
 def _dataset(file: Any, name: str, path: str) -> Any:
-    """Array in the file; links to other files are not followed."""
+    """Returns an HDF5 array or group by name; raises if the data are in another file."""
     h5py = optional_import("h5py", purpose="An HDF5 file", install="jaxrl-stack[offline]")
     parts = name.split("/")
     for depth in range(1, len(parts) + 1):
@@ -240,7 +242,7 @@ def _content(dataset: Any, name: str, path: str) -> np.ndarray:
 
 
 def _tree(file: Any, name: str, path: str, depth: int = 0) -> Any:
-    """Array, or group as a dict; a tuple if its members are numbered."""
+    """Reads an HDF5 array, or a group as a dict of arrays; a group with numbered members becomes a tuple."""
     found = _dataset(file, name, path)
     if hasattr(found, "shape"):
         return _content(found, name, path)
@@ -253,7 +255,7 @@ def _tree(file: Any, name: str, path: str, depth: int = 0) -> Any:
 
 
 def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[str, ArrayForm]:
-    """All arrays in a group and its subgroups, by name."""
+    """Returns shapes and dtypes of all arrays in a group and its subgroups, by name."""
     found: dict[str, ArrayForm] = {}
     for name in file[above] if above else file:
         whole = f"{above}/{name}" if above else name
@@ -267,7 +269,7 @@ def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[st
 
 
 def _info(filesystem: Any, path: str) -> DatasetInfo:
-    """Reads the Minari metadata file of a data set; an empty `DatasetInfo` without one."""
+    """Reads a data set's Minari metadata file; returns an empty `DatasetInfo` if the file does not exist."""
     beside = path.rpartition("/")[0] + f"/{_METADATA}"
     try:
         with filesystem.open_input_file(beside) as source:
@@ -285,7 +287,7 @@ def _info(filesystem: Any, path: str) -> DatasetInfo:
 
 
 def _space(described: Any) -> gym.Space | None:
-    """Converts Minari's description of a space; None for unsupported kinds."""
+    """Converts Minari's JSON description of a space to a gymnasium space; None for unsupported kinds."""
     own = json.loads(described) if isinstance(described, str) else described
     if own is None:
         return None

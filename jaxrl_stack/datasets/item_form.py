@@ -1,4 +1,4 @@
-"""Items of minibatches of recorded steps: single steps, or sequences for modules with a recurrent state."""
+"""Selection of minibatches from recorded steps: single steps, or sequences for modules with a recurrent state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ItemForm:
-    """Form of a minibatch's items: single steps, or sequences of steps for recurrent modules.
+    """Shape of a minibatch's elements (items): single steps, or sequences of steps for recurrent modules.
 
     Attributes:
         columns: Columns of a minibatch, beside those that follow from them; ``Columns.NEXT_OBS`` may be one.
@@ -36,25 +36,25 @@ class ItemForm:
 
     @property
     def steps_per_item(self) -> int:
-        """Maximum number of steps with a loss in an item."""
+        """Maximum number of steps with a loss in each element of a minibatch; excludes burn-in."""
         return 1 if self.length is None else self.length - self.burn_in
 
     @property
     def rows_per_item(self) -> int:
-        """Number of rows of an item in a minibatch."""
+        """Number of steps in each element of a minibatch: 1, or the sequence length including burn-in."""
         return self.length or 1
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Recorded columns needed for minibatches."""
+        """Names of recorded columns from which minibatches are built."""
         names = [Columns.OBS if name == Columns.NEXT_OBS else name for name in self.columns]
         if self.length is not None and self.initial_state is None:
             names.append(Columns.STATE_IN)
         return tuple(dict.fromkeys(names))
 
     def of(self, steps: Steps) -> np.ndarray:
-        """Items that cover every step once: row indices int32 ``[N]``, or for sequences ``[N, 3]``: first row, number
-        of burn-in steps, number of steps with a loss.
+        """Divides steps into items so that every step has a loss exactly once: row indices int32 ``[N]``, or for
+        sequences ``[N, 3]``: first row, number of burn-in steps, number of steps with a loss.
         """
         if self.length is None:
             return np.flatnonzero(~steps.is_final).astype(np.int32)
@@ -71,7 +71,7 @@ class ItemForm:
     def take(
         self, columns: Mapping[str, Any], prepared: Mapping[str, Any], items: Any, xp: Any = jnp
     ) -> dict[str, Any]:
-        """Builds the minibatch of some items.
+        """Builds a minibatch from the selected items (steps or sequences).
 
         Args:
             columns: ``{column: pytree [R, ...]}``, at least those of `read`.
@@ -104,5 +104,5 @@ class ItemForm:
 
 
 def taken(x: Any, rows: Any, xp: Any) -> Any:
-    """Returns ``x[rows]``; `rows` must be valid."""
+    """Returns ``x[rows]`` for NumPy or JAX; all indices must be valid, because JAX does not check them."""
     return x[rows] if xp is np else x.at[rows].get(mode="promise_in_bounds")

@@ -1,4 +1,4 @@
-"""Locations of data: local paths, object stores, globs and folders."""
+"""Paths of data: local files and folders, object stores, and globs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STORES = {"s3": "S3FileSystem", "gcs": "GcsFileSystem", "abs": "AzureFileSystem
 
 
 def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, setting: str) -> Any:
-    """File system for a setting.
+    """Creates the file system of a setting such as `input_filesystem`.
 
     Args:
         filesystem: "gcs", "s3" or "abs", an object of pyarrow or fsspec, or None.
@@ -31,7 +31,10 @@ def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, s
         return filesystem
     if isinstance(filesystem, str):
         if filesystem not in _STORES:
-            raise ValueError(f"{setting}={filesystem!r} must be one of {', '.join(map(repr, _STORES))}, or an object.")
+            raise ValueError(
+                f"{setting}={filesystem!r} must be one of {', '.join(map(repr, _STORES))}, or an object of pyarrow or "
+                "fsspec."
+            )
         return getattr(fs, _STORES[filesystem])(**(kwargs or {}))
     if not hasattr(filesystem, "protocol"):
         raise ValueError(
@@ -43,7 +46,7 @@ def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, s
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """Folder on a file system."""
+    """Folder on a local or remote file system."""
 
     filesystem: Any
     path: str
@@ -95,7 +98,7 @@ def resolved(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Any,
 
 
 def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str, ...]) -> tuple[Any, list[str]]:
-    """Files at a path, glob or folder (recursively), sorted by name with numbers by value.
+    """Returns the files at a path, glob or folder (recursively), sorted by name with numbers by value.
 
     Names that begin with a dot or "_" are left out, and in folders and globs those without one of the suffixes.
 
@@ -124,7 +127,7 @@ def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str,
 
 
 def unfinished_files(path: str | os.PathLike[str], filesystem: Any) -> list[str]:
-    """Incomplete files in a folder, which a run has begun to record."""
+    """Returns files in a folder that a run is still writing."""
     kind, found_on, place = _type_of(path, filesystem)
     if kind != fs.FileType.Directory or not isinstance(found_on, fs.LocalFileSystem):
         return []  # in stores there is no file before it is complete
@@ -144,7 +147,7 @@ def is_empty_folder(path: str | os.PathLike[str], filesystem: Any) -> bool:
 
 
 def _type_of(path: str | os.PathLike[str], filesystem: Any) -> tuple[Any, Any, str]:
-    """``(type, file system, path)``; a glob has type None."""
+    """Returns ``(file type, file system, path)``; the type of a glob is None."""
     if re.search(r"[*?\[]", os.fspath(path)):
         return None, filesystem, os.fspath(path)
     found_on, place = resolved(path, filesystem)
@@ -152,7 +155,7 @@ def _type_of(path: str | os.PathLike[str], filesystem: Any) -> tuple[Any, Any, s
 
 
 def natural(text: str) -> list[Any]:
-    """Sort key that orders "b10" after "b9"."""
+    """Returns a sort key that orders numbers in names by value: "b10" after "b9"."""
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", text) if part]
 
 
@@ -172,7 +175,7 @@ _MEANINGS = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 
 def _glob(pattern: str) -> str:
-    """Regular expression for a glob: "*" does not match "/", "**" does."""
+    """Converts a glob to a regular expression: "*" does not match "/", "**" does."""
 
     def translated(token: str) -> str:
         if token in _MEANINGS:

@@ -26,7 +26,7 @@ class NewFile:
         options: For pyarrow's ParquetWriter.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
 
     def __init__(self, folder: Folder, name: str, schema: pa.Schema, options: Mapping[str, Any]):
@@ -67,6 +67,6 @@ class NewFile:
 
 
 def free_name(folder: Folder, name: str) -> str:
-    """First unused name among ``<name>-00000.parquet``, ``<name>-00001.parquet``, ..."""
+    """Returns the first unused name among ``<name>-00000.parquet``, ``<name>-00001.parquet``, ..."""
     names = (f"{name}-{number:05d}.parquet" for number in itertools.count())
     return next(own for own in names if not folder.has(own))

@@ -1,4 +1,4 @@
-"""Returns on the scale of D4RL: 0 is a random policy, 100 an expert."""
+"""Normalised scores of D4RL: a random policy has 0, an expert 100."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Reference(NamedTuple):
-    """Reference returns (random and expert policy) of a normalised score.
+    """Returns of a random and of an expert policy, which define the normalised score.
 
     Attributes:
         random: Return of a policy with random actions.
@@ -39,7 +39,8 @@ _DATA_SETS = {
 
 
 def normalized_score(env: str, episode_return: float) -> float:
-    """``100 (return - random) / (expert - random)`` (Fu et al., 2020, "D4RL", section 5).
+    """Computes D4RL's normalised score ``100 (return - random) / (expert - random)`` (Fu et al., 2020, "D4RL", section
+    5).
 
     Args:
         env: A data set of D4RL's, "hopper-medium-replay-v2" or "antmaze-large-play-v2"; an environment alone, "hopper",

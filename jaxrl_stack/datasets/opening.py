@@ -1,4 +1,4 @@
-"""Data sets: files of recorded steps, opened and read piece by piece."""
+"""Data sets of recorded steps in files: finding the files, and reading parts of them on demand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Inputs = str | os.PathLike[str] | Sequence[Any] | Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset(TableView):
-    """Data set of recorded steps in files.
+    """Recorded steps in files, read part by part (row group or file).
 
     Attributes:
         info: What they are of: what the first file says that says it, and the spaces of the options where no file does.
@@ -47,16 +47,16 @@ class Dataset(TableView):
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows of all pieces, including final rows; None if unknown before reading."""
+        """Number of rows in the data set, including rows of final observations; None if unknown before reading."""
         return _sum(piece.num_rows for piece in self.pieces)
 
     @property
     def num_steps(self) -> int | None:
-        """Number of steps of all pieces, or an upper bound; None if unknown before reading."""
+        """Number of steps in the data set, or an upper bound; None if unknown before reading."""
         return _sum(piece.num_steps for piece in self.pieces)
 
     def read(self, piece: PieceRef) -> Steps:
-        """Reads the steps of a piece, which end with a final row.
+        """Reads the steps of one part of the data set (row group or file); the last row contains a final observation.
 
         Raises:
             BadDataError: The file is damaged, or is not what the options say; names file and row.
@@ -64,17 +64,20 @@ class Dataset(TableView):
         return self.readers[piece.reader][1].read(piece)
 
     def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
-        """Reads all steps, or the steps of one input, in parts of whole episodes, as far as the files contain them."""
+        """Reads all steps, or the steps of one input, in several parts. Episodes are not split between parts if the
+        files allow it.
+        """
         for number, reader in self.readers:
             if input_ in (None, number):
                 yield from (part for part in reader.read_all() if part.num_rows)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimated bytes of all steps in memory with these columns; None if unknown before reading."""
+        """Estimates the bytes that these columns will need in memory; None if unknown before reading."""
         return _sum(reader.num_bytes(columns) for _, reader in self.readers)
 
     def parts(self, max_bytes: int | None = None) -> Iterator[Steps]:
-        """Yields all steps as `read_parts` does, or piece by piece if they would need too much memory.
+        """Yields all steps in parts of whole episodes; if they would need too much memory, one row group or file at a
+        time.
 
         Args:
             max_bytes: Bytes that they may take; None: as many as there are.
@@ -85,10 +88,10 @@ class Dataset(TableView):
         return (self.read(piece) for piece in self.pieces)
 
     def read_all(self, input_: int | None = None) -> Steps:
-        """Reads all steps, or the steps of one input, in order.
+        """Reads all steps, or the steps of one input, into memory.
 
         Raises:
-            BadDataError: As `read`, or there are none.
+            BadDataError: As `read`, or there are no steps.
         """
         parts = list(self.read_parts(input_))
         if not parts:
@@ -100,7 +103,7 @@ class Dataset(TableView):
 
 
 def open_dataset(inputs: Inputs, *, options: ReadOptions | None = None) -> Dataset:
-    """Finds the files of a data set and reads their metadata; rows are read later.
+    """Opens a data set: finds its files and reads their metadata; steps are read later.
 
     Args:
         inputs: A path, several, or ``{path: weight}``. A path is a file, a folder (with all below it) or a glob, of
@@ -135,7 +138,7 @@ def open_dataset(inputs: Inputs, *, options: ReadOptions | None = None) -> Datas
 
 
 def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
-    """Whether all files of some inputs are JSON files of RLlib's sample batches."""
+    """Whether all files of the given inputs are JSON files of RLlib's sample batches."""
     names, _ = _named(inputs)
     filesystem = filesystem_of(options.filesystem, options.filesystem_kwargs, setting="input_filesystem")
     for name in names:
@@ -146,7 +149,7 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Selects the readable files of a path; logs the skipped ones once.
+    """Selects the files of a path that can be read; logs the skipped ones once.
 
     A file that is named is read, or refused with what is wrong.
     """
@@ -172,12 +175,12 @@ def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
 
 
 def _has_steps(filesystem: Any, path: str) -> bool:
-    """Whether an unread file may contain steps; JSON files may also describe other files."""
+    """Whether a file that was skipped may contain steps; JSON files may also be something else."""
     return conversion_of(path) is not None and (not path.endswith(JSON) or JsonBatches.has_actions(filesystem, path))
 
 
 def _nothing_there(name: str, filesystem: Any, there: Sequence[str]) -> BadDataError:
-    """Error about a path without readable files."""
+    """Creates the error about a path without readable files, with the probable reason."""
     named = f"input_ names {name!r}, where there are no files of {', '.join(SUFFIXES)}"
     convertible = next((path for path in there if conversion_of(path) is not None), None)
     if convertible is not None:
@@ -214,14 +217,16 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
 
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
-    """The difference of two spaces, in words; observations may also be a module's, made of the environment's."""
+    """Returns the difference of two spaces as text, None if they are equal; observations may also have the space of
+    module inputs.
+    """
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None
     return None if differs and is_input and not difference(options.inputs.space, own) else differs  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo:
-    """Common `DatasetInfo` of the files, with the options' spaces where files have none."""
+    """Returns the description that all files share, with the options' spaces where files have none."""
     infos = [reader.info for reader in readers]
     first = next((info for info in infos if info.env_id is not None), infos[0])
     spaces: dict[str, Any] = {}
@@ -237,7 +242,7 @@ def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo
                     if problem is not None:
                         raise BadDataError(problem, path=reader.path)
                 raise BadDataError(
-                    f"{whose} and that of this file differ: {differs}. Name data of one environment, and that "
+                    f"{whose} differs from this file's: {differs}. Name data of one environment only, and set this "
                     "environment in config.environment().",
                     path=reader.path,
                 )

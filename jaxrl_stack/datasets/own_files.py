@@ -28,8 +28,7 @@ def is_own(file: ParquetFile) -> bool:
 
 
 class OwnReader:
-    """Reads one file from `StepWriter`. A piece is a row group. Observation keys that `options.inputs` does not use are
-    skipped.
+    """Reads one file from `StepWriter`, one row group at a time; skips observation keys that the module does not use.
 
     Args:
         file: The file.
@@ -47,7 +46,7 @@ class OwnReader:
         with damage_of(file.path):
             said = file.own_metadata
             if said.get(CHECKSUM_KEY, checksum_of(said)) != checksum_of(said):
-                raise BadDataError("Its metadata has changed since it was written: record it again.", path=file.path)
+                raise BadDataError("The file's metadata was changed after recording: record it again.", path=file.path)
             self._format, self.info = StepFormat.read(file.own_metadata[METADATA_KEY], file.path)
             self._leave_out_keys(options)
             self.pieces = self._pieces()
@@ -62,7 +61,7 @@ class OwnReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Bytes of all steps in memory with these columns."""
+        """Returns the bytes that these columns will need in memory."""
         return self._format.only(columns).row_bytes * self._file.metadata.num_rows
 
     def _steps(self, table: pa.Table, first_row: int) -> Steps:
@@ -72,7 +71,7 @@ class OwnReader:
             return checked(steps, spaces, lambda row: (self.path, first_row + row), check=self._options.check)
 
     def _leave_out_keys(self, options: ReadOptions) -> None:
-        """Restricts observations to the keys that the module uses."""
+        """Removes observation keys that the module does not use from the columns to read."""
         if options.inputs is None or Columns.OBS not in self._format.columns:
             return
         taken, columns = options.inputs.space, self._format.columns
@@ -81,7 +80,7 @@ class OwnReader:
         self.info = dataclasses.replace(self.info, observation_space=space)
 
     def _choose(self, names: Sequence[str] | None) -> None:
-        """Selects the columns to read: `names`, by default all but infos."""
+        """Selects the columns to read; None selects all except infos."""
         known = {*self._format.columns, *({Columns.INFOS} & set(self._file.schema.names))}
         wanted = set(self._format.columns) if names is None else {*STEP_COLUMNS, *names}
         if missing := sorted(wanted - known):
@@ -96,5 +95,5 @@ class OwnReader:
         groups = range(self._file.metadata.num_row_groups)
         rows = [self._file.rows_of(group) for group in groups]
         if [own["rows"] for own in counts] != rows:
-            raise BadDataError("Its counts of rows are damaged: record it again.", path=self.path)
+            raise BadDataError("The file's row counts are damaged: record the file again.", path=self.path)
         return [PieceRef(self.path, i, rows[i], int(counts[i]["steps"])) for i in groups]

@@ -1,4 +1,4 @@
-"""Arrays that RLlib packs as text: base64 of an LZ4 frame of a pickle. Pickles of anything else are refused.
+"""Arrays that RLlib packs as text: base64 of an LZ4 frame of a pickle. Unpickling refuses everything except arrays.
 
 A pickle is a program. This one may put together arrays of numbers, in dicts, lists and tuples; all that it may call are
 the two functions here that stand for NumPy's, and what they make is no array before it is checked.
@@ -33,7 +33,7 @@ EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETI
 
 
 def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, max_bytes: int | None = None) -> Any:
-    """The values of a column of packed arrays, stacked: a pytree of ``[N, ...]``.
+    """Decodes a column of packed arrays and stacks them to a pytree of ``[N, ...]``.
 
     Args:
         texts: The column.
@@ -53,7 +53,7 @@ def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, 
             decompressor = frames.LZ4FrameDecompressor()
             data = decompressor.decompress(base64.b64decode(text, validate=True), max_length=limit + 1)
             if len(data) > limit or not decompressor.eof:
-                raise ValueError(f"it is cut off, or has more than {limit:,} bytes")
+                raise ValueError(f"the value is cut off, or has more than {limit:,} bytes")
             found = template.array_of(data) if template is not None else None
             if found is None:
                 found = loaded(data)
@@ -76,13 +76,13 @@ def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, 
 
 
 def packed(array: np.ndarray) -> str:
-    """Packs an array as RLlib does."""
+    """Packs an array as text, as RLlib does."""
     frames = optional_import("lz4.frame", purpose="A packed column", install="jaxrl-stack[offline]")
     return base64.b64encode(frames.compress(pickle.dumps(np.ascontiguousarray(array), protocol=5))).decode("ascii")
 
 
 def loaded(data: bytes) -> Any:
-    """The arrays of a pickle, in dicts, lists and tuples.
+    """Unpickles arrays in dicts, lists and tuples; refuses all other objects.
 
     Raises:
         Exception: It holds something else, or is damaged.
@@ -91,7 +91,7 @@ def loaded(data: bytes) -> Any:
 
 
 def loaded_sizes(data: bytes) -> tuple[int, ...]:
-    """Reads a shape from a pickle of a tuple of integers.
+    """Unpickles a shape, which must be a tuple of integers.
 
     Raises:
         ValueError: It holds something else, or is damaged.
@@ -101,22 +101,22 @@ def loaded_sizes(data: bytes) -> tuple[int, ...]:
     except ValueError:
         raise
     except Exception as error:  # what a damaged pickle raises is not documented
-        raise ValueError(f"it is no pickle of numbers ({type(error).__name__})") from error
+        raise ValueError(f"the value is no pickle of numbers ({type(error).__name__})") from error
     if not isinstance(found, tuple) or not all(type(size) is int for size in found):
-        raise ValueError("it is no tuple of whole numbers")
+        raise ValueError("the pickle is no tuple of whole numbers")
     return found
 
 
 @dataclasses.dataclass
 class _Dtype:
-    """Dtype described in a pickle."""
+    """Dtype as the pickle describes it, before any check."""
 
     code: Any
     order: str = "="
 
 
 class _Array:
-    """Array described in a pickle."""
+    """Array as the pickle describes it, before any check."""
 
     def __init__(self, data: Any, dtype: Any, shape: Any, order: Any = "C"):
         self.parts = (data, dtype, shape, order)
@@ -141,7 +141,7 @@ _InPython: Any = pickle._Unpickler  # pyright: ignore[reportAttributeAccessIssue
 
 
 class _Unpickler(_InPython):
-    """Unpickler with few operations and only the names in `_GLOBALS`."""
+    """Safe unpickler: supports few operations, and only the functions in `_GLOBALS`."""
 
     def __init__(self, file: io.BytesIO, size: int):
         super().__init__(file)
@@ -149,20 +149,20 @@ class _Unpickler(_InPython):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _GLOBALS:
-            raise ValueError(f"it names {module}.{name}, which is not called")
+            raise ValueError(f"the pickle names {module}.{name}, which is not allowed")
         return _GLOBALS[module, name]
 
     def load_reduce(self) -> None:
         args = self.stack.pop()
         function = self.stack[-1]
         if function not in (_dtype, _frombuffer):
-            raise ValueError("it calls something else than NumPy's functions")
+            raise ValueError("the pickle calls other functions than NumPy's")
         self.stack[-1] = function(*args)
 
     def load_build(self) -> None:
         state, made = self.stack.pop(), self.stack[-1]
         if not isinstance(made, _Dtype) or state[0] != 3 or state[1] not in "<>|=" or any(state[2:5]):
-            raise ValueError("it sets the state of something else than a dtype of numbers")
+            raise ValueError("the pickle sets the state of another object than a dtype of numbers")
         made.order = state[1]
 
     def load_bytearray8(self) -> None:
@@ -180,17 +180,17 @@ class _Unpickler(_InPython):
 
 
 class _SizesUnpickler(_Unpickler):
-    """Knows no functions at all."""
+    """Safe unpickler for numbers and tuples, which refuses every function."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise ValueError(f"it names {module}.{name}, which is not called")
+        raise ValueError(f"the pickle names {module}.{name}, which is not allowed")
 
 
 def _arrays(value: Any, left: list[int], depth: int) -> Any:
-    """Builds the described arrays, at most ``left[0]`` values."""
+    """Converts unpickled descriptions to arrays, at most ``left[0]`` values."""
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:
-        raise ValueError("it is nested too deeply")
+        raise ValueError("the value is nested too deeply")
     if isinstance(value, _Array):
         data, dtype, shape, order = value.parts
         return checked_array(data, _dtype_of(dtype), shape, "C" if order == "C" else "F")
@@ -200,7 +200,7 @@ def _arrays(value: Any, left: list[int], depth: int) -> Any:
         return tuple(_arrays(own, left, depth + 1) for own in value)
     if isinstance(value, bool | int | float):
         return np.asarray(value)
-    raise ValueError(f"it holds a {type(value).__name__}")
+    raise ValueError(f"the value contains a {type(value).__name__}")
 
 
 def _dtype_of(described: Any) -> str:
@@ -210,7 +210,7 @@ def _dtype_of(described: Any) -> str:
 
 
 def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.ndarray:
-    """Checks bytes and returns them as an array (a view).
+    """Converts bytes to an array (a view), after a check of dtype and shape.
 
     Raises:
         ValueError: Dtype and shape do not fit them, or the dtype is not one of numbers.
@@ -223,16 +223,16 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
         raise ValueError(str(error)) from error
     is_shape = isinstance(shape, list | tuple) and all(type(n) is int and n >= 0 for n in shape)
     if kind.kind not in "biuf" or kind.itemsize > 8 or not is_shape or len(shape) > _MAX_DEPTH:
-        raise ValueError(f"an array is of {dtype!r} and shape {shape!r}, which are not numbers")
+        raise ValueError(f"an array has the dtype {dtype!r} and shape {shape!r}, but must be an array of numbers")
     if math.prod(shape) * kind.itemsize != len(data):
-        raise ValueError(f"an array of {dtype} and shape {tuple(shape)} has {len(data):,} bytes")
+        raise ValueError(f"an array of dtype {dtype} and shape {tuple(shape)} has the wrong size {len(data):,} bytes")
     return np.frombuffer(data, kind).reshape(tuple(shape), order=order)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Template:
-    """Pickle of one array without its numbers. Pickles of other rows differ only in the numbers, so that they need no
-    parsing.
+    """Pickle of one array, split around its numbers. If other pickles differ only in the numbers, they are decoded
+    without an unpickler.
     """
 
     before: bytes
@@ -242,7 +242,7 @@ class _Template:
 
     @classmethod
     def of(cls, data: bytes, value: Any) -> _Template | None:
-        """Creates the template from a pickle and its value; None if the value is not a single array."""
+        """Creates the template from a pickle and its unpickled value; None if the value is not a single array."""
         if not isinstance(value, np.ndarray) or not value.ndim or not value.flags.c_contiguous:
             return None
         content = value.tobytes()
@@ -255,7 +255,7 @@ class _Template:
         return None
 
     def array_of(self, data: bytes) -> np.ndarray | None:
-        """Array of a pickle; None if the pickle differs in more than its numbers."""
+        """Returns the array of a pickle; None if the pickle differs from the template in more than the numbers."""
         stop = len(data) - len(self.after)
         content = data[len(self.before) : stop]
         fits = len(content) == self.dtype.itemsize * math.prod(self.shape) and data.startswith(self.before)

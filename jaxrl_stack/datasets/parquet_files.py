@@ -1,4 +1,4 @@
-"""Parquet files: opening, and errors that name the file."""
+"""Access to Parquet files, with errors that name the file."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ MORE_KEY = b"jaxrl_stack.more"
 
 @dataclasses.dataclass(frozen=True)
 class ParquetFile:
-    """Location and footer of a Parquet file. The file is opened again for each read, because data sets can have
-    thousands of files.
+    """Path and footer of a Parquet file. Each read opens the file again, because data sets can have thousands
+    of files.
     """
 
     filesystem: Any
@@ -58,24 +58,26 @@ class ParquetFile:
 
     @property
     def own_metadata(self) -> dict[bytes, bytes]:
-        """Metadata in the footer, from the program that wrote the file."""
+        """Metadata that the program that wrote the file has stored in it."""
         return {**(self.schema.metadata or {}), **(self.metadata.metadata or {})}
 
     @property
     def more(self) -> dict[str, Any]:
-        """This package's notes about a table or packed episodes that it wrote; {} for other programs' files."""
+        """Facts that this package stores in tables and packed episodes that it writes; {} for other programs' files."""
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
             if not isinstance(found, dict):
-                raise ValueError(f"its metadata has {type(found).__name__} for what it says of itself")
+                raise ValueError(f"its metadata contains a {type(found).__name__} in place of a dict")
             return found
 
     def rows_of(self, group: int) -> int:
-        """Number of rows of a row group."""
+        """Returns the number of rows of a row group."""
         return self.metadata.row_group(group).num_rows
 
     def lowest(self, column: str) -> int | None:
-        """Minimum of an integer column from the row groups' statistics; None if one has no statistics."""
+        """Returns the minimum of an integer column from the file's statistics; None if a row group has no
+        statistics.
+        """
         found = []
         for group in range(self.metadata.num_row_groups):
             own = self.metadata.row_group(group)
@@ -86,7 +88,7 @@ class ParquetFile:
         return min(found) if found and all(isinstance(lowest, int) for lowest in found) else None
 
     def read(self, columns: Sequence[str], group: int | None = None, *, limit: int | None = None) -> pa.Table:
-        """Reads columns of one row group, or of all.
+        """Reads columns of one row group, or of the whole file.
 
         Args:
             columns: Names of the columns.
@@ -138,12 +140,14 @@ def opened(filesystem: Any, path: str) -> ParquetFile:
                 path=path,
             )
         if max((group.total_byte_size for group in groups), default=0) > MAX_EXPANSION * size:
-            raise BadDataError("A row group claims more than its file can hold: the file is damaged.", path=path)
+            raise BadDataError(
+                "A row group claims more than its file can hold: the file is damaged. Write it again.", path=path
+            )
     return ParquetFile(filesystem, path, metadata, schema)
 
 
 class FilePart(NamedTuple):
-    """Rows of a file that are read in one go.
+    """One row group of a Parquet file, or all of them.
 
     Attributes:
         file: Number of the file.
@@ -155,7 +159,7 @@ class FilePart(NamedTuple):
 
 
 def parts_of(files: Sequence[ParquetFile], max_rows: int) -> Iterator[list[FilePart]]:
-    """Splits files into parts to read in one go: row groups, or several small files together.
+    """Groups the row groups of Parquet files for reading: one row group, or several small files together.
 
     Args:
         files: The files, in order.

@@ -1,4 +1,4 @@
-"""Recorded steps as Arrow tables, and the metadata of their Parquet files.
+"""File format of recorded steps: conversion to Arrow tables, and the metadata of Parquet files.
 
 One row per row of `Steps`, final rows included, in order. A column of numbers ``[N]`` is a column of numbers; one of
 arrays ``[N, *shape]`` a column of lists of a fixed size, or of bytes if it is of uint8, such as images. Structures take
@@ -37,13 +37,13 @@ _DTYPES = frozenset(
 
 
 def checksum_of(metadata: Mapping[bytes, bytes]) -> bytes:
-    """Checksum of a file's metadata (Parquet pages have checksums already)."""
+    """Returns a checksum of a file's metadata (Parquet pages have checksums already)."""
     return str(zlib.crc32(metadata.get(COUNTS_KEY, b""), zlib.crc32(metadata[METADATA_KEY]))).encode()
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One array of a column: its name in the file, and the shape and dtype of a row."""
+    """Array of a nested column: its name in the file, and the shape and dtype of one row."""
 
     name: str
     shape: tuple[int, ...]
@@ -71,7 +71,7 @@ class Leaf:
         return pa.FixedSizeListArray.from_arrays(pa.array(flat), self.size)
 
     def to_numpy(self, column: pa.ChunkedArray, path: str, first_row: int) -> np.ndarray:
-        """Array ``[N, *shape]`` of a column, as a view if possible."""
+        """Converts an Arrow column to an array ``[N, *shape]``, as a view if possible."""
         if column.type != self.arrow_type:
             raise BadDataError(
                 f"{self.name} has type {column.type}, but the metadata says {self.arrow_type}: the file is damaged. "
@@ -88,13 +88,13 @@ class Leaf:
         name, shape, dtype = node["column"], node["shape"], node["dtype"]
         is_shape = isinstance(shape, list) and all(type(n) is int and 0 <= n < 1 << 31 for n in shape)
         if not (isinstance(name, str) and is_shape and dtype in _DTYPES and math.prod(shape) < 1 << 31):
-            raise ValueError(f"no column can be {node!r}")
+            raise ValueError(f"{node!r} does not describe a column")
         return cls(name, tuple(shape), dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class StepFormat:
-    """Layout of the columns of `Steps` in files; equal in all files of one writer.
+    """Column layout of recorded steps in files; equal in all files of one writer.
 
     Attributes:
         columns: ``{column: structure of Leaf}``, of dicts, tuples and lists.
@@ -104,7 +104,7 @@ class StepFormat:
 
     @classmethod
     def of(cls, steps: Steps) -> StepFormat:
-        """Creates the layout for steps.
+        """Creates the layout for the given steps.
 
         Raises:
             TypeError: A column cannot be written.
@@ -118,11 +118,11 @@ class StepFormat:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes per row in memory, over all columns."""
+        """Bytes per row in memory, all columns together."""
         return sum(leaf.size * np.dtype(leaf.dtype).itemsize for leaf in self.leaves)
 
     def table(self, steps: Steps, info: DatasetInfo) -> pa.Table:
-        """Rows as a table. `Columns.INFOS`, if present, becomes a column of JSON texts."""
+        """Converts steps to an Arrow table. `Columns.INFOS`, if present, becomes a column of JSON texts."""
         rows, names = steps.num_rows, list(steps.episode_ids)
         arrays: dict[str, pa.Array] = {
             Columns.EPS_ID: pa.DictionaryArray.from_arrays(pa.array(steps.episode), pa.array(names, pa.string())),
@@ -140,13 +140,13 @@ class StepFormat:
         return pa.table(arrays).replace_schema_metadata({METADATA_KEY: self.metadata(info)})
 
     def metadata(self, info: DatasetInfo) -> bytes:
-        """Metadata of a file: format, origin and columns, as JSON."""
+        """Returns the metadata of a file as JSON: format version, description of the data, and columns."""
         described = {name: _to_json(structure) for name, structure in self.columns.items()}
         return json.dumps({"format": FORMAT, "about": info.to_json(), "columns": described}).encode()
 
     @classmethod
     def read(cls, metadata: bytes, path: str) -> tuple[StepFormat, DatasetInfo]:
-        """Reads a layout from the result of `metadata`.
+        """Creates the layout from a file's metadata, a result of `metadata`.
 
         Raises:
             BadDataError: It is damaged, or of a later version.
@@ -161,16 +161,16 @@ class StepFormat:
             raise BadDataError(f"Its metadata is damaged, or newer: {error}. Record it again.", path=path) from error
 
     def only(self, names: Iterable[str]) -> StepFormat:
-        """Returns the layout of the named columns."""
+        """Returns the layout of only the named columns."""
         return StepFormat({name: own for name, own in self.columns.items() if name in names})
 
     @property
     def file_columns(self) -> list[str]:
-        """Names in the file of these columns and of the ids of rows."""
+        """Names of the file's columns to read for this layout, including episode ids and step numbers."""
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 
     def steps(self, table: pa.Table, path: str, first_row: int = 0) -> Steps:
-        """Converts a table to steps; columns are views if possible.
+        """Converts an Arrow table to steps; columns are views if possible.
 
         Args:
             table: Whole pieces, with at least `WHERE` but the ids of agent and module.
@@ -206,7 +206,9 @@ class StepFormat:
 def episodes_of(
     column: pa.ChunkedArray, is_final: np.ndarray, path: str, first_row: int = 0
 ) -> tuple[np.ndarray, list[str]]:
-    """`Steps.episode` and `Steps.episode_ids` from a column of texts; an id changes behind final rows only."""
+    """Returns `Steps.episode` and `Steps.episode_ids` from a column of ids, which may change only after a final
+    observation.
+    """
     if column.null_count:
         raise BadDataError(f"{column.null_count:,} rows have no {Columns.EPS_ID}. Record the file again.", path=path)
     if not pa.types.is_dictionary(column.type):

@@ -1,4 +1,4 @@
-"""Pieces of a data set that can be read separately, and their readers."""
+"""Parts of a data set that can be read separately, and the interface of their readers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 @dataclasses.dataclass(frozen=True)
 class PieceRef:
-    """Part of a data set that can be read separately: a row group, a file, or several small files.
+    """Reference to a part of a data set that can be read separately: a row group, a file, or several small files.
 
     Attributes:
         path: File of the piece, or its first file.
@@ -32,7 +32,7 @@ class PieceRef:
 
 
 class Reader(Protocol):
-    """Reads one file, or several small ones.
+    """Interface of readers, each for one file or several small ones.
 
     Attributes:
         path: The file, or the first of them.
@@ -46,19 +46,19 @@ class Reader(Protocol):
 
     @property
     def pieces(self) -> Sequence[PieceRef]:
-        """Pieces that can be read separately, in order."""
+        """Parts that can be read separately (row groups or files), in order."""
         ...
 
     def read(self, piece: PieceRef) -> Steps:
-        """Reads the steps of a piece."""
+        """Reads the steps of one part."""
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """Yields all steps in parts. All steps of an episode are in one part, wherever they are in the files."""
+        """Yields all steps in several parts; each contains whole episodes, wherever their steps are in the files."""
         ...
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimates the bytes of all steps in memory with these columns, from a few steps; None if unknown before
+        """Estimates the bytes that these columns will need in memory, from a few steps; None if unknown before
         reading.
         """
         ...

@@ -28,7 +28,7 @@ SETTINGS: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """Options for reading recorded data: the settings `input_*` of `offline_data()`, and the spaces.
+    """Options for reading recorded data: the `input_*` settings of `offline_data()`, and the spaces.
 
     Attributes:
         schema: ``{column: its name in the files}`` for tables of steps (`input_read_schema`); "" leaves a column
@@ -65,7 +65,7 @@ class ReadOptions:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], *, known_only: bool = False, **more: Any) -> ReadOptions:
-        """Creates options from settings of `offline_data`.
+        """Creates the options from `input_*` settings of `offline_data`.
 
         Args:
             settings: ``{setting: value}``; those that are no options of reading are left alone, or refused.
@@ -82,7 +82,7 @@ class ReadOptions:
         return cls(**{**found, **more})
 
     def spaces_of(self, info: DatasetInfo, *, has_bounds: bool = False) -> RecordedSpaces:
-        """Spaces for the check of a file's steps: the spaces of the options or, by default, of `info`.
+        """Returns the spaces that a file's steps must fit: the spaces of the options or, by default, of `info`.
 
         Args:
             info: Origin of the steps, from the file's metadata.

@@ -55,7 +55,7 @@ CONVERTIBLE = tuple(suffix for suffixes in CONVERSIONS for suffix in suffixes)
 
 
 class _File(NamedTuple):
-    """A file and the reader of its kind.
+    """Open file with the kind of reader that it needs.
 
     Attributes:
         kind: Files of equal kinds that follow each other are read together.
@@ -96,7 +96,7 @@ def _opened(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo,
     if path.endswith(JSON):
         return _File("batches", JsonBatches(filesystem, path))
     if (how := conversion_of(path)) is not None:
-        raise BadDataError(f"Files of this kind are not read. {how}", path=path)
+        raise BadDataError(f"Files of this kind cannot be read. {how}", path=path)
     file = opened(filesystem, path)
     if is_own(file):
         return _File(None, OwnReader(file, options))
@@ -118,7 +118,7 @@ def _opened(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo,
 
 
 def conversion_of(path: str) -> str | None:
-    """Sentence that tells how to convert a file of an unsupported kind; None for other files."""
+    """Returns a sentence on how to convert a file of an unsupported kind; None for other files."""
     for suffixes, how in CONVERSIONS.items():
         if path.lower().endswith(suffixes):
             return how.format(path=path)
@@ -126,7 +126,7 @@ def conversion_of(path: str) -> str | None:
 
 
 def _together(files: Sequence[Any]) -> Iterator[list[Any]]:
-    """Groups consecutive small files of batches, up to the size of a row group."""
+    """Groups consecutive small files of sample batches, up to the size of a row group."""
     group: list[Any] = []
     for file in files:
         if group and sum(own.num_bytes for own in [*group, file]) > _BYTES_TOGETHER:

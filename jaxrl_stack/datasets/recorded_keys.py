@@ -1,4 +1,4 @@
-"""Selection of observation keys in recorded data for a module: settings `policy_obs_key` and `value_obs_key`."""
+"""Selection of the recorded observation keys that a module uses: settings `policy_obs_key` and `value_obs_key`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS, mask_key_i
 
 
 def without_extra_keys(recorded: Any, space: Any) -> Any:
-    """Drops recorded observation keys that the module does not use; with an action mask, keys inside "observations".
+    """Drops recorded observation keys that the module does not use; if there is an action mask, the keys in
+    "observations".
 
     Args:
         recorded: Mapping of arrays, or of anything else, by key; or the Dict space of the recorded observations.
@@ -38,7 +39,7 @@ def _kept(recorded: Any, space: Any) -> Any:
 
 
 def key_problem(recorded: Any, space: Any) -> str | None:
-    """Sentence about a difference between recorded and required observation keys, with the remedy; None without one.
+    """Returns an error sentence if recorded and required observation keys differ, with the remedy; else None.
 
     Args:
         recorded: Result of `without_extra_keys`.
@@ -70,5 +71,5 @@ def key_problem(recorded: Any, space: Any) -> str | None:
 
 
 def _have_masks(recorded: Any, space: Any) -> bool:
-    """Whether both recorded observations and the module's have an action mask."""
+    """Whether recorded observations and module observations both contain an action mask."""
     return all(isinstance(own, Mapping) and mask_key_in(own, (ACTION_MASK,)) is not None for own in (recorded, space))

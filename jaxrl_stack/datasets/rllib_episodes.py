@@ -1,4 +1,4 @@
-"""RLlib's packed episodes: msgpack of a `SingleAgentEpisode`'s state, with arrays in msgpack-numpy form.
+"""Conversion of RLlib's packed episodes: msgpack of a `SingleAgentEpisode`'s state, with arrays in msgpack-numpy form.
 
 What is read is checked against the one form that such a state has: maps, lists, numbers, texts and arrays of numbers
 whose sizes fit. Arrays of objects, which are pickles, and extension types are refused, and so is what would be many
@@ -31,10 +31,10 @@ _BYTES_OF_CONTAINER, _BYTES_OF_ENTRY = 72, 16
 
 
 def unpacked_state(data: bytes) -> dict[str, Any]:
-    """The state of an episode; arrays are views of `data`'s copy.
+    """Unpacks the state of an RLlib episode; arrays are views of a copy of `data`.
 
     Raises:
-        ValueError: It is none.
+        ValueError: `data` is no packed episode.
         ImportError: msgpack is not installed.
     """
     msgpack = optional_import("msgpack", purpose="An RLlib episode", install="jaxrl-stack[offline]")
@@ -43,7 +43,7 @@ def unpacked_state(data: bytes) -> dict[str, Any]:
     def spend(container: Any) -> Any:
         left[0] -= _BYTES_OF_CONTAINER + _BYTES_OF_ENTRY * len(container)
         if left[0] < 0:
-            raise ValueError("it would be many times as large in memory as in the file")
+            raise ValueError("the episode would be many times as large in memory as in the file")
         return container
 
     def mapping(found: dict[Any, Any]) -> Any:
@@ -54,14 +54,14 @@ def unpacked_state(data: bytes) -> dict[str, Any]:
             data, object_hook=mapping, list_hook=spend, ext_hook=_refused, raw=False, strict_map_key=True
         )
     except (msgpack.UnpackException, ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
-        raise ValueError(f"it is no packed episode: {error or type(error).__name__}") from error
+        raise ValueError(f"the value is no packed episode: {error or type(error).__name__}") from error
     if not isinstance(found, dict):
-        raise ValueError("it is no packed episode")
+        raise ValueError("the value is no packed episode")
     return found
 
 
 def steps_of_state(state: Mapping[str, Any]) -> Steps:
-    """Converts an episode's state to steps of one piece.
+    """Converts the state of an RLlib episode to recorded steps.
 
     Raises:
         ValueError: The state is damaged, or that of several agents.
@@ -70,20 +70,20 @@ def steps_of_state(state: Mapping[str, Any]) -> Steps:
         raise ValueError(SEVERAL_AGENTS)
     missing = [name for name in (*_COLUMNS, "id_", "is_terminated", "is_truncated") if name not in state]
     if missing:
-        raise ValueError(f"its {missing} are missing")
+        raise ValueError(f"the entries {missing} are missing")
     columns = {new: _column(state[name], name) for name, new in _COLUMNS.items()}
     extras = state.get("extra_model_outputs") or {}
     if not isinstance(extras, dict):
-        raise ValueError("extra_model_outputs are no columns")
+        raise ValueError("extra_model_outputs is no dict of columns")
     columns |= {name: _column(own, name) for name, own in extras.items() if own and name not in columns}
     num_steps = len(np.atleast_1d(columns[Columns.REWARDS]))
     if np.ndim(columns[Columns.REWARDS]) != 1 or not num_steps:
-        raise ValueError("it has no rewards, one for each step")
+        raise ValueError("the episode must have one reward for each step")
     for name, own in columns.items():
         rows = num_steps + (name == Columns.OBS)
         lengths = {len(leaf) if np.ndim(leaf) else 0 for leaf in _leaves(own)}
         if lengths != {rows}:
-            raise ValueError(f"{name} has {sorted(lengths)} entries, {rows:,} belong to {num_steps:,} steps")
+            raise ValueError(f"{name} has {sorted(lengths)} entries, but {num_steps:,} steps need {rows:,}")
         if name != Columns.OBS:
             columns[name] = tree_map(lambda x: np.concatenate([x, np.zeros_like(x[:1])]), own)
     is_final = np.zeros(num_steps + 1, bool)
@@ -106,7 +106,7 @@ def _leaves(tree: Any) -> list[Any]:
 
 
 def _column(buffer: Any, name: str) -> Any:
-    """Entries of a lookback buffer's state, without the lookback: pytree of ``[N, ...]``."""
+    """Converts the state of a lookback buffer to a pytree of ``[N, ...]``, without the lookback items."""
     if not isinstance(buffer, dict) or "data" not in buffer:
         raise ValueError(f"{name} is no column")
     data, lookback = buffer["data"], buffer.get("lookback", 0)
@@ -116,29 +116,29 @@ def _column(buffer: Any, name: str) -> Any:
         values = batch(data) if isinstance(data, list) else data
         values = tree_map(np.asarray, values)
         if any(leaf.dtype.kind not in "biuf" for leaf in _leaves(values)):
-            raise ValueError("its entries are no numbers")
+            raise ValueError("the column must contain numbers")
         return take(values, slice(lookback, None))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from error
 
 
 def _array(found: dict[Any, Any]) -> Any:
-    """Decodes an array or NumPy number in msgpack-numpy form."""
+    """Decodes an array or a NumPy number from its msgpack-numpy form."""
     if found.get(b"nd") not in (True, False) or b"complex" in found:
         raise ValueError("an array is damaged")
     if found[b"nd"]:
         if found.get(b"kind") not in (b"", ""):
-            raise ValueError("an array is one of objects, which would have to be unpickled")
+            raise ValueError("an array contains Python objects, which are not unpickled")
         return checked_array(found.get(b"data"), found.get(b"type"), found.get(b"shape"))
     return checked_array(found.get(b"data"), found.get(b"type"), ())[()]
 
 
 def _refused(code: int, data: bytes) -> Any:
-    raise ValueError(f"it has a value of the unknown type {code}")
+    raise ValueError(f"the episode has a value of the unknown type {code}")
 
 
 def state_of_piece(steps: Steps, spaces: tuple[gym.Space | None, gym.Space | None] = (None, None)) -> dict[str, Any]:
-    """Converts a piece to the state of RLlib's `SingleAgentEpisode`.
+    """Converts the recorded steps of an episode chunk to the state of RLlib's `SingleAgentEpisode`.
 
     Args:
         steps: One piece.
@@ -181,7 +181,7 @@ def state_of_piece(steps: Steps, spaces: tuple[gym.Space | None, gym.Space | Non
 
 
 def packed_state(state: Mapping[str, Any]) -> bytes:
-    """Packs a state as RLlib does."""
+    """Packs an episode's state as RLlib does."""
     msgpack = optional_import("msgpack", purpose="An RLlib episode", install="jaxrl-stack[offline]")
     return msgpack.packb(dict(state), default=_described)
 
@@ -199,7 +199,7 @@ def _described(value: Any) -> Any:
 
 
 def space_of_rllib(space: Any) -> dict[str, Any]:
-    """Converts a space to RLlib's description.
+    """Converts a space to the description that RLlib's episode files contain.
 
     Raises:
         TypeError: RLlib's form has no such space.

@@ -25,7 +25,8 @@ _ROWS_AT_ONCE = 1024
 
 
 class RLlibWriter:
-    """Writes steps in RLlib's format to ``<folder>/<name>-00000.parquet`` and so on; otherwise as `StepWriter`.
+    """Writes steps in RLlib's format to ``<folder>/<name>-00000.parquet`` and so on, with the interface of
+    `StepWriter`.
 
     Args:
         folder, name, about, compression, filesystem: As `StepWriter` takes them.
@@ -71,7 +72,7 @@ class RLlibWriter:
 
     @property
     def num_buffered_rows(self) -> int:
-        """Number of rows (episodes or steps) that no file contains yet."""
+        """Number of rows (episodes or steps) that are not in a file yet."""
         return sum(table.num_rows for table in self._waiting)
 
     def add(self, steps: Steps) -> None:
@@ -79,7 +80,7 @@ class RLlibWriter:
 
         Raises:
             TypeError: If RLlib's form cannot hold them.
-            OSError: If they cannot be written.
+            OSError: The file cannot be written.
         """
         starts = steps.piece_starts().tolist()
         pieces = [steps.rows(a, b) for a, b in itertools.pairwise(starts) if b - a > 1]
@@ -95,10 +96,10 @@ class RLlibWriter:
             self._write(all_of_it=False)
 
     def close(self) -> None:
-        """Writes buffered steps and completes the last file; does nothing the second time.
+        """Writes buffered steps and completes the last file; a second call does nothing.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: The file cannot be written.
         """
         self._write(all_of_it=True)
         self._complete()
@@ -135,7 +136,7 @@ class RLlibWriter:
 
 
 def rows_of_piece(steps: Steps, packed_columns: frozenset[str] = frozenset()) -> pa.Table:
-    """Converts a piece to RLlib's table of steps.
+    """Converts the steps of one episode chunk to a table in RLlib's format, one row per step.
 
     Raises:
         TypeError: Observations or actions are structures, for which RLlib's tables have no form.
@@ -155,7 +156,7 @@ def rows_of_piece(steps: Steps, packed_columns: frozenset[str] = frozenset()) ->
         source = Columns.OBS if name == Columns.NEXT_OBS else name
         values = steps.columns[source]
         if isinstance(values, dict | tuple | list):
-            raise TypeError(f"The column {source} is a structure; RLlib's tables hold arrays: write episodes.")
+            raise TypeError(f"The column {source} is nested, but RLlib's tables hold arrays only. Write episodes.")
         own = np.asarray(values)[1:] if source != name else np.asarray(values)[:n]
         own = own.astype(np.float64) if name == Columns.REWARDS else own
         arrays[name], fields[name] = _column(name, own, packs=source in packed_columns)

@@ -31,7 +31,7 @@ SAMPLE_ROWS = 1024
 
 
 class TableReader:
-    """Reads tables of steps with equal columns. A piece is a row group, or several small files.
+    """Reads tables of steps with equal columns, one row group or several small files at a time.
 
     Args:
         files: The files, in order.
@@ -64,7 +64,7 @@ class TableReader:
             yield self._steps([FilePart(i, None) for i, file in enumerate(self._files) if file.metadata.num_rows])
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Bytes of all steps in memory with these columns, estimated from some."""
+        """Estimates the bytes that these columns will need in memory, from the first rows."""
         if not self.pieces:
             return 0
         first = self._parts[0][:1]
@@ -81,17 +81,17 @@ class TableReader:
         return 0 if part.group is None else sum(self._files[part.file].rows_of(i) for i in range(part.group))
 
     def _lowest(self, column: str) -> int | None:
-        """Minimum of a column over all files, from their statistics; None without statistics."""
+        """Returns the minimum of a column over all files from their statistics; None if a file has no statistics."""
         name = self._columns.names.get(column)
         lowest = [file.lowest(name) for file in self._files if file.metadata.num_rows] if name else []
         return None if None in lowest else min(map(int, lowest), default=None)  # pyright: ignore[reportArgumentType]
 
     def _steps(self, parts: Sequence[FilePart]) -> Steps:
-        """Reads row groups or whole files, sorted by episode."""
+        """Reads row groups or whole files and converts them to steps, sorted by episode."""
         return piece_of(self._table(parts), self._columns, self._options, self.info)
 
     def _table(self, parts: Sequence[FilePart], *, limit: int | None = None) -> ForeignTable:
-        """Reads columns of row groups or whole files, concatenated, with at most `limit` rows of each."""
+        """Reads row groups or whole files as one table, with at most `limit` rows of each."""
         tables = [self._read(part, limit) for part in parts]
         offsets = np.cumsum([0, *(table.num_rows for table in tables)])
 
@@ -137,7 +137,7 @@ class TableReader:
             )
 
     def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[FilePart], name: str, column: str) -> Any:
-        """Column of all parts as arrays (ids as text); None if it cannot be read and is not needed."""
+        """Concatenates a column's values to an array (ids to text); None if an optional column cannot be read."""
         if column in self._columns.labels:
             return pa.chunked_array([chunk for own in arrays for chunk in as_texts(own).chunks], pa.string())
         try:
@@ -197,25 +197,25 @@ class TableReader:
             return values
         if math.prod(shape) * len(values) != values.size:
             raise BadDataError(
-                f"The column {name} has the shape {shape}, and {values[:1].size} numbers in a row. Write it again as "
-                "lists of numbers.",
+                f"The column {name} declares the shape {shape}, but has {values[:1].size} numbers per row. Write it "
+                "again as lists of numbers.",
                 path=path,
             )
         return values.reshape(len(values), *shape)
 
 
 def columns_of_table(file: ParquetFile, options: ReadOptions) -> ForeignColumns:
-    """Finds the columns of a table of steps, including labels in folder names.
+    """Finds the columns of a table of steps, including columns stored in folder names.
 
     Raises:
-        BadDataError: One is missing.
+        BadDataError: A required column is missing.
     """
     there = [*file.schema.names, *labels_in_path(file.path, file.schema.names, options)]
     return ForeignColumns.of(there, options, file.path)
 
 
 def labels_in_path(path: str, there: Sequence[str], options: ReadOptions) -> dict[str, str]:
-    """Labels from folder names such as ``eps_id=3``, ``{column: label}``; partitioned tables store columns this way."""
+    """Returns ``{column: value}`` from folder names such as ``eps_id=3``, in which partitioned tables store columns."""
     names = {Columns.EPS_ID, ENV, *ALIASES[Columns.EPS_ID], *ALIASES[ENV]}
     names |= {options.schema[Columns.EPS_ID]} if options.schema.get(Columns.EPS_ID) else set()
     found = (folder.partition("=") for folder in path.split("/")[:-1])
@@ -240,7 +240,9 @@ def _check_rows_are_steps(arrays: Sequence[pa.ChunkedArray], name: str, path: st
 
 
 def _spread(array: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Writes an array's rows where `where`, bool ``[N]``, is True, and zeros elsewhere."""
+    """Writes the rows of an array into the entries where `where`, bool ``[N]``, is True; all other entries are
+    zeros.
+    """
     found = np.zeros((len(where), *array.shape[1:]), array.dtype)
     found[where] = array
     return found
@@ -253,6 +255,5 @@ def _concatenated(parts: Sequence[Any], name: str, path: str) -> Any:
         return tree_map(lambda *arrays: np.concatenate(arrays), *parts)
     except ValueError as error:
         raise BadDataError(
-            f"The column {name} has another shape in a file that follows: {error}. Write arrays of one shape.",
-            path=path,
+            f"The column {name} has another shape in a later file: {error}. Write arrays of one shape.", path=path
         ) from error

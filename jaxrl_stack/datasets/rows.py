@@ -1,4 +1,4 @@
-"""Rows of steps from tables of any origin, joined to pieces of episodes."""
+"""Assembly of steps from tables into chunks of episodes with final observations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOLERANCE = 1e-5
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Steps in order, N rows, without final rows.
+    """N steps of a table in order, without extra rows for final observations.
 
     Attributes:
         columns: ``{column: pytree of [N, ...]}``, observations, actions, both flags, and others.
@@ -41,32 +41,32 @@ class Rows:
 
     @functools.cached_property
     def ended(self) -> np.ndarray:
-        """Marks rows that end their episode, bool ``[N]``."""
+        """Rows that terminate or truncate their episode, bool ``[N]``."""
         return self.columns[Columns.TERMINATEDS] | self.columns[Columns.TRUNCATEDS]
 
     @functools.cached_property
     def same_episode(self) -> np.ndarray:
-        """bool ``[N - 1]``: whether the next row belongs to the same episode, by ids and flags."""
+        """Rows whose next row belongs to the same episode, by ids and flags, bool ``[N - 1]``."""
         same = ~self.ended[:-1]
         return same if self.episode is None else same & (self.episode[1:] == self.episode[:-1])
 
     @functools.cached_property
     def counts_on(self) -> np.ndarray:
-        """bool ``[N - 1]``, rows before a row with the next step number."""
+        """Rows whose next row has the following step number, bool ``[N - 1]``."""
         if self.t is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
         return self.t[1:] == self.t[:-1] + 1
 
     @functools.cached_property
     def observed_next(self) -> np.ndarray:
-        """bool ``[N - 1]``, rows before a row with their next observation."""
+        """Rows whose next row has their next observation, bool ``[N - 1]``."""
         if self.next_obs is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
         return is_next(self.next_obs, self.columns[Columns.OBS], slice(None, -1), slice(1, None))
 
     @functools.cached_property
     def ends(self) -> np.ndarray:
-        """Marks rows that end a piece, bool ``[N]``: their episode ends, or the next row does not continue it.
+        """Last rows of episode chunks, bool ``[N]``: the episode ends, or the next row does not continue it.
 
         A row continues the row before it if both are of one episode, step numbers count on, and its observation is the
         next observation of the row before it.
@@ -77,8 +77,8 @@ class Rows:
 
 
 def is_next(next_obs: Any, obs: Any, before: np.ndarray | slice, after: np.ndarray | slice) -> np.ndarray:
-    """Marks pairs of rows, bool ``[n]``, in which the second row's observation equals the first's next observation up
-    to rounding.
+    """Compares pairs of rows: whether the second row's observation equals the first row's next observation up to
+    rounding, bool ``[n]``.
     """
     same: Any = True
     for all_next, all_obs in zip(tree_leaves(next_obs), tree_leaves(obs), strict=True):
@@ -93,12 +93,13 @@ def is_next(next_obs: Any, obs: Any, before: np.ndarray | slice, after: np.ndarr
 
 
 def any_in_row(flags: np.ndarray) -> np.ndarray:
-    """Marks rows of flags ``[N, ...]`` with at least one True, bool ``[N]``."""
+    """Reduces flags ``[N, ...]`` over all axes except the first with `any`, bool ``[N]``."""
     return np.asarray(flags.any(axis=tuple(range(1, flags.ndim))))
 
 
 def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
-    """Builds pieces of episodes, each with its final row.
+    """Converts rows to recorded steps: splits them into chunks of episodes, and adds a final row with the last
+    observation to each.
 
     The observation of a final row is the last next observation. Where next observations are not known, it is zeros if
     `zero_final`; else it repeats that of a terminal step, which nothing is computed from, and a piece that ends
@@ -140,21 +141,19 @@ def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
 
 
 def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray, ids: list[str]) -> Steps:
-    """Builds the steps, without episodes that have no remaining row."""
+    """Creates the `Steps` object, without ids of episodes that have no row left."""
     used, episode = np.unique(number, return_inverse=True)
     return Steps(columns, is_final, episode.astype(np.int32), t, [ids[i] for i in used.tolist()])
 
 
 def _episode_numbers(rows: Rows, starts: np.ndarray) -> np.ndarray:
-    """Episode index of each row, int ``[N]``. An episode begins with a new id, after an ended one, and without ids with
-    each piece.
-    """
+    """Returns the episode index of each row, int ``[N]``. Without episode ids, each chunk is a separate episode."""
     begins = starts if rows.episode is None else np.append([True], ~rows.same_episode)[: len(starts)]
     return np.cumsum(begins) - 1
 
 
 def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Step number in each episode, counted from its first row."""
+    """Returns the step number of each row, counted from the first row of its episode."""
     if not len(starts):
         return np.zeros(0, np.int32)
     first = np.searchsorted(number, number)
@@ -162,7 +161,7 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """Moves the truncated flag of a dropped step to the step before it in the same piece."""
+    """If a chunk's last step is dropped, sets its truncated flag on the step before it."""
     truncated = columns[Columns.TRUNCATEDS].copy()
     truncated[:-1] |= truncated[1:] & gives_up[1:] & ~ends[:-1]
     return {Columns.TRUNCATEDS: truncated}

@@ -1,4 +1,4 @@
-"""Reads RLlib's old SampleBatches from Parquet and JSON files, in which a row holds part of an episode or several
+"""Reads RLlib's old SampleBatches from Parquet and JSON files; each row holds several steps, of one or more
 episodes.
 """
 
@@ -32,7 +32,7 @@ _LABELS = (Columns.EPS_ID, ENV, *AGENTS)
 
 
 class StoredSampleBatch(NamedTuple):
-    """SampleBatch as stored in a file.
+    """SampleBatch as stored in a file, not decoded.
 
     Attributes:
         row: Number of the row in the file.
@@ -46,7 +46,7 @@ class StoredSampleBatch(NamedTuple):
 
 
 class BatchFile(Protocol):
-    """File of SampleBatches.
+    """Interface of files that contain SampleBatches.
 
     Attributes:
         path: The file.
@@ -61,16 +61,16 @@ class BatchFile(Protocol):
     num_groups: int
 
     def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:
-        """Yields the batches of a part, or of all, with the given columns."""
+        """Yields the batches of one part of the file, or of all, with the given columns."""
         ...
 
     def numbers(self, cell: Any, name: str, row: int) -> np.ndarray | Any:
-        """Decodes the numbers of a cell, ``[T, ...]``."""
+        """Decodes the numbers of a column in one batch, ``[T, ...]``."""
         ...
 
 
 class SampleBatchReader:
-    """Reads consecutive files of SampleBatches. A piece is part of a file, or several files.
+    """Reads consecutive files of SampleBatches, one part of a file or several files at a time.
 
     Args:
         files: The files.
@@ -98,7 +98,7 @@ class SampleBatchReader:
             yield self._steps(None)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Bytes of all steps in memory with these columns, estimated from a few batches."""
+        """Estimates the bytes that these columns will need in memory, from a few batches."""
         file, own = self._files[0], self._columns[0]
         several = list(itertools.islice(file.batches(file.names, None), _SAMPLED_BATCHES))
         if not several:
@@ -119,7 +119,7 @@ class SampleBatchReader:
                     parts.append(self._batch(file, columns, found))
                     rows += [(file.path, found.row)] * len(tree_leaves(parts[-1][Columns.ACTIONS])[0])
         if not parts:
-            raise BadDataError("It has no sample batches: leave it out.", path=self.path)
+            raise BadDataError("The file has no sample batches: remove it from the data.", path=self.path)
         columns = self._columns[0]
         names = [name for name in parts[0] if all(name in part for part in parts)]
         values = {name: _concatenated([part[name] for part in parts], name, self.path) for name in names}
@@ -128,7 +128,9 @@ class SampleBatchReader:
         return piece_of(ForeignTable(values, lambda row: rows[row]), columns, self._options, self.info)
 
     def _batch(self, file: BatchFile, columns: ForeignColumns, found: StoredSampleBatch) -> dict[str, Any]:
-        """Decodes a batch, ``{column: pytree of [T, ...]}``, with labels as Arrow text and flags in RLlib's meaning."""
+        """Decodes a batch to ``{column: pytree of [T, ...]}``; a batch without flags is a terminated episode, as in
+        RLlib.
+        """
         cells = {}
         for name in columns.to_read:
             column = columns.column_of(name)
@@ -139,7 +141,7 @@ class SampleBatchReader:
         values = columns.assembled(cells, file.path)
         missing = [columns.called(c) for c in (Columns.OBS, Columns.ACTIONS) if c not in values]
         if missing:
-            raise BadDataError(f"The batch has no {missing}: write them.", path=file.path, row=found.row)
+            raise BadDataError(f"The batch has no columns {missing}: add them.", path=file.path, row=found.row)
         n = len(tree_leaves(values.get(Columns.REWARDS, values[Columns.OBS]))[0])
         for name, own in values.items():
             if not n or any(np.ndim(leaf) < 1 or len(leaf) != n for leaf in tree_leaves(own)):
@@ -156,7 +158,7 @@ class SampleBatchReader:
         return {name: _as_texts(own) if name in _LABELS else own for name, own in values.items()}
 
     def _cell(self, file: BatchFile, columns: ForeignColumns, name: str, cell: Any, row: int) -> Any:
-        """All steps of a column, ``[T, ...]``; None if it cannot be read and is not needed."""
+        """Decodes a column of one batch, ``[T, ...]``; None if an optional column cannot be read."""
         column = columns.column_of(name)
         try:
             if isinstance(cell, str) and name in columns.packed:
@@ -176,7 +178,7 @@ _SAMPLED_BATCHES = 4
 
 
 class ParquetBatches:
-    """Parquet file with one SampleBatch per row; see `BatchFile`."""
+    """Parquet file with one SampleBatch per row."""
 
     def __init__(self, file: ParquetFile):
         self.path, self.names, self._file = file.path, list(file.schema.names), file
@@ -199,7 +201,7 @@ class ParquetBatches:
 
 
 def _plain(column: pa.ChunkedArray) -> Any:
-    """Converts a cell's texts to Python's, and an empty cell to None; other values do not change."""
+    """Converts a cell of texts to Python strings, and an empty cell to None; other cells do not change."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         column, kind = pa.chunked_array([chunk.storage for chunk in column.chunks]), kind.storage_type
@@ -213,7 +215,7 @@ def _plain(column: pa.ChunkedArray) -> Any:
 
 
 class JsonBatches:
-    """RLlib's JSON file with one SampleBatch per line; see `BatchFile`.
+    """RLlib's JSON file with one SampleBatch per line.
 
     Args:
         filesystem, path: The file.
@@ -235,13 +237,13 @@ class JsonBatches:
 
     @staticmethod
     def begins_with_batch(filesystem: Any, path: str) -> bool:
-        """Whether the first line of a file is a batch of RLlib's."""
+        """Whether the first line of a file is an RLlib sample batch."""
         begin = _begin_of(filesystem, path)
         return begin.startswith("{") and any(f'"{kind}"' in begin for kind in _BATCH_TYPES)
 
     @staticmethod
     def has_actions(filesystem: Any, path: str) -> bool:
-        """Whether the beginning of a file names actions."""
+        """Whether the beginning of a file contains the name of an action column."""
         return '"action' in _begin_of(filesystem, path)
 
     def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:
@@ -257,7 +259,7 @@ class JsonBatches:
                 f"The column {name} cannot be read: {error}. Write arrays of one shape.", path=self.path, row=row
             ) from error
         if any(leaf.dtype.kind not in "biuf" for leaf in tree_leaves(found)):
-            raise BadDataError(f"The column {name} holds no numbers: write some.", path=self.path, row=row)
+            raise BadDataError(f"The column {name} holds no numbers: write numbers.", path=self.path, row=row)
         return found
 
     def _lines(self) -> Iterator[StoredSampleBatch]:
@@ -306,7 +308,9 @@ def _as_texts(labels: Any) -> pa.ChunkedArray:
 
 
 def _next_observations(values: Mapping[str, Any]) -> Any:
-    """Observations of the next rows in the same episode; the last one is repeated, as in RLlib."""
+    """Returns the observation of the next row in the same episode; the last step of an episode gets its own, as in
+    RLlib.
+    """
     ids = np.asarray(values[Columns.EPS_ID].to_pylist())
     rows = np.arange(len(ids))
     ended = np.zeros(len(ids), bool)

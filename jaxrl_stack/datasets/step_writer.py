@@ -1,4 +1,4 @@
-"""Recorded steps, written to Parquet files as they come."""
+"""Writer of recorded steps to Parquet files, while they are sampled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW_GROUP_ROWS = 8192
 
 
 class StepWriter:
-    """Writes steps to ``<folder>/<name>-00000.parquet`` and so on. Each row is written once, in the order of `add`.
+    """Writes steps to ``<folder>/<name>-00000.parquet`` and so on, in the order of `add` calls.
 
     A file is written under a name that begins with a dot and renamed when it is complete, so readers never see half of
     one; files that are there already stay. Row groups hold whole pieces of episodes, at most `ROW_GROUP_ROWS` rows;
@@ -81,7 +81,7 @@ class StepWriter:
 
     @property
     def num_buffered_rows(self) -> int:
-        """Number of rows in no file yet; rows in an incomplete file are not counted."""
+        """Number of rows that wait in memory; rows in an incomplete file are not counted."""
         return sum(steps.num_rows for steps in self._waiting)
 
     def add(self, steps: Steps) -> None:
@@ -89,7 +89,7 @@ class StepWriter:
 
         Raises:
             ValueError: If they have other columns, shapes or dtypes than those before them.
-            OSError: If they cannot be written.
+            OSError: The file cannot be written.
         """
         if not steps.num_rows:
             return
@@ -98,7 +98,7 @@ class StepWriter:
             self._format, self._has_infos = form, has_infos
         elif (form, has_infos) != (self._format, self._has_infos):
             raise ValueError(
-                f"The steps have {form.columns}, but those before them have {self._format.columns}. Use another "
+                f"The steps have {form.columns}, but earlier steps have {self._format.columns}. Use another "
                 "StepWriter for other columns."
             )
         self._waiting.append(cut_to(steps, self._group_rows))
@@ -106,10 +106,10 @@ class StepWriter:
             self._write(all_of_it=False)
 
     def close(self) -> None:
-        """Writes buffered steps and completes the last file; does nothing the second time.
+        """Writes buffered steps and completes the last file; a second call does nothing.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: The file cannot be written.
         """
         self._write(all_of_it=True)
         self._complete()
@@ -152,7 +152,7 @@ class StepWriter:
 
 
 def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
-    """The compression of columns of `Steps` by their paths in a Parquet file."""
+    """Returns the compression of each column by its path in the Parquet file."""
     if isinstance(compression, str):
         return compression
     paths = {}
@@ -164,8 +164,8 @@ def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
 
 
 def cut_to(steps: Steps, max_rows: int) -> Steps:
-    """Splits pieces into pieces of at most `max_rows` rows, including final rows; returns the same object if none is
-    longer.
+    """Splits long chunks of episodes into chunks of at most `max_rows` rows, including final rows; returns the same
+    object if all are short enough.
     """
     starts = steps.piece_starts()
     lengths = np.diff(starts)

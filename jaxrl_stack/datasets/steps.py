@@ -1,4 +1,4 @@
-"""Recorded steps in memory: the form that files are written from and read into, and on which training runs."""
+"""Recorded steps in memory, as columns: the form that is written to files, read from files, and trained on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ IN_FINAL_ROWS = (Columns.OBS, Columns.INFOS)
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Steps of one agent's episodes, in order, one row per step; a *final row* ends every piece of an episode.
+    """Recorded steps of one agent, in order, one row per step. Each piece (chunk) of an episode ends with a *final row*
+    for its last observation.
 
     A piece is a whole episode, or what was recorded of it before it was cut. The row behind its last step is its final
     row, which has the observation after that step, and no action. So the next observation of the step in row ``i`` is
@@ -48,56 +49,56 @@ class Steps:
 
     @property
     def num_steps(self) -> int:
-        """Number of rows that are steps (not final rows)."""
+        """Number of steps: rows without final rows, which have only an observation."""
         return self.num_rows - self.num_pieces
 
     @property
     def num_pieces(self) -> int:
-        """Number of pieces of episodes; each has one final row."""
+        """Number of episode chunks, each of which ends with a final row."""
         return int(np.count_nonzero(self.is_final))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all columns."""
+        """Bytes of all columns in memory."""
         return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(dict(self.columns)))
 
     def map_columns(self, function: Callable[[str, Any], Any]) -> Steps:
-        """Replaces every column by ``function(name, column)``."""
+        """Replaces every column by the result of ``function(name, column)``."""
         return dataclasses.replace(self, columns={name: function(name, own) for name, own in self.columns.items()})
 
     def only(self, columns: Sequence[str]) -> Steps:
-        """Returns the steps with only the given columns, as far as present."""
+        """Returns the steps with only the given columns; ignores names that are missing."""
         own = {name: column for name, column in self.columns.items() if name in columns}
         return dataclasses.replace(self, columns=own)
 
     def rows(self, start: int, stop: int) -> Steps:
-        """Rows from `start` to `stop`, as views; both must be the start of a piece, or the end of the rows.
+        """Returns rows `start` to `stop` as views; episode chunks must not be cut.
 
         Raises:
             ValueError: If a piece would be cut.
         """
         for name, at in (("start", start), ("stop", stop)):
             if not (at in (0, self.num_rows) or (0 < at < self.num_rows and self.is_final[at - 1])):
-                raise ValueError(f"{name}={at} is inside of a piece of an episode.")
+                raise ValueError(f"{name}={at} is inside of a piece of an episode. Give the start of a piece.")
         cut = slice(start, stop)
         columns = {name: jax.tree.map(lambda x: x[cut], own) for name, own in self.columns.items()}
         first, last = (int(self.episode[start]), int(self.episode[stop - 1]) + 1) if start < stop else (0, 0)
         return Steps(columns, self.is_final[cut], self.episode[cut] - first, self.t[cut], self.episode_ids[first:last])
 
     def continues_in(self, other: Steps) -> bool:
-        """Whether the first step of `other` directly follows the last step here, in the same episode."""
+        """Whether the first step of `other` follows directly after the last step here, in the same episode."""
         if not self.num_rows or not other.num_rows or self.episode_ids[-1] != other.episode_ids[0]:
             return False
         ended = any(self.columns[name][-2:-1].any() for name in _FLAGS if name in self.columns)
         return bool(self.t[-1] == other.t[0]) and not ended
 
     def piece_starts(self) -> np.ndarray:
-        """First row of every piece, followed by N, int64 ``[P + 1]``."""
+        """Returns the first row of every episode chunk, followed by N, int64 ``[P + 1]``."""
         return np.concatenate([[0], np.flatnonzero(self.is_final) + 1])
 
     @classmethod
     def concatenated(cls, parts: Sequence[Steps]) -> Steps:
-        """Concatenates several steps, with the columns that all of them have.
+        """Concatenates several `Steps`, with the columns that all have in common.
 
         Where the last episode of a part continues with the first step of the next one, by its id and the number of that
         step, it is one episode.
@@ -106,7 +107,7 @@ class Steps:
             ValueError: If there are none.
         """
         if not parts:
-            raise ValueError("There are no steps to put together.")
+            raise ValueError("There are no steps to concatenate. Give at least one part.")
         if len(parts) == 1:
             return parts[0]
         names = [name for name in parts[0].columns if all(name in part.columns for part in parts)]

@@ -20,7 +20,7 @@ _NUM_BINS = 40
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """Histogram of values.
+    """Counts of values in bins.
 
     Attributes:
         name: Name of the values.
@@ -37,7 +37,7 @@ class Histogram:
 
 @dataclasses.dataclass(frozen=True)
 class Moments:
-    """Moments and extremes of one component of continuous actions, over all steps."""
+    """Mean, standard deviation, minimum and maximum of one component of continuous actions, over all steps."""
 
     mean: float
     std: float
@@ -47,7 +47,7 @@ class Moments:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Summary of recorded steps, from `summary_of`.
+    """Statistics of recorded steps: counts, returns, lengths and actions; created by `summary_of`.
 
     Attributes:
         num_rows: Steps and final rows.
@@ -76,7 +76,9 @@ class Summary:
     action_moments: list[Moments]
 
     def as_json(self) -> dict[str, Any]:
-        """Converts to JSON types; known returns, and lengths, as mean, standard deviation, extremes and quartiles."""
+        """Converts the summary to JSON types; returns and lengths as mean, standard deviation, extremes and
+        quartiles.
+        """
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "returns": None if np.isnan(self.returns).any() else _distribution(self.returns),
@@ -96,7 +98,7 @@ _COUNTS = ("num_rows", "num_steps", "num_episodes", "num_terminated", "num_trunc
 
 
 def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) -> Summary:
-    """Summarises recorded steps, loading one part at a time.
+    """Computes the summary of recorded steps, with one part in memory at a time.
 
     Args:
         parts: Steps in order; an episode may go on in a later one.
@@ -142,13 +144,13 @@ def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) ->
 
 
 def histogram_of(name: str, values: np.ndarray) -> Histogram:
-    """Histogram of numbers ``[n]``, in bins of equal width."""
+    """Computes the histogram of numbers ``[n]``, in bins of equal width."""
     counts, edges = np.histogram(values, bins=min(_NUM_BINS, max(1, len(np.unique(values)))))
     return Histogram(name, counts, edges)
 
 
 class _Episodes:
-    """Sums over episodes whose pieces may be in several parts."""
+    """Accumulates returns and lengths of episodes, whose chunks may be in several parts of the data."""
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -182,7 +184,7 @@ class _Episodes:
 
 
 class _Actions:
-    """Statistics of the components of actions, over all steps.
+    """Accumulates statistics of each component of actions, over all steps.
 
     Args:
         names: Names of the components.
@@ -246,8 +248,8 @@ class _Actions:
 
 
 def _discrete_values(space: gym.Space) -> Any:
-    """``(first value, number of values)`` of each discrete component, in the order of `_components`; modules count from
-    0, whatever the space's start.
+    """Returns ``(first value, number of values)`` of each discrete component, in the order of `_components`; recorded
+    choices count from 0.
     """
     if isinstance(space, gym.spaces.Discrete):
         return [0, int(space.n)]

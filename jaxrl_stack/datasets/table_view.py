@@ -1,4 +1,4 @@
-"""Recorded steps as a table of rows, with the method names of Ray's data sets."""
+"""Recorded steps as a table of rows, with the methods of a Ray data set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rows_of(steps: Steps) -> dict[str, Any]:
-    """Returns steps as rows, ``{column: pytree of [N, ...]}``, with next observations and the ids of episodes."""
+    """Converts steps to a batch of rows, ``{column: pytree of [N, ...]}``, with next observations and episode ids."""
     names = tuple(name for name in steps.columns if name != Columns.INFOS)
     rows = np.flatnonzero(~steps.is_final)
     batch = ItemForm((*names, Columns.NEXT_OBS)).take(steps.columns, {}, rows, np)
@@ -32,23 +32,23 @@ class TableView:
     pieces: list[PieceRef]
 
     def read(self, piece: PieceRef) -> Steps:
-        """Reads the steps of a piece."""
+        """Reads the steps of one part of the data set."""
         raise NotImplementedError
 
     def count(self) -> int:
-        """Number of steps; reads pieces with an unknown number."""
+        """Returns the number of steps; reads parts whose number is unknown."""
         known = [piece.num_steps for piece in self.pieces]
         pairs = zip(self.pieces, known, strict=True)
         return sum(self.read(piece).num_steps if number is None else number for piece, number in pairs)
 
     def take_batch(self, batch_size: int = 20) -> dict[str, Any]:
-        """The first rows, ``{column: array [N, ...]}``; columns of nested spaces are pytrees.
+        """Returns the first rows, ``{column: array [N, ...]}``; columns of nested spaces are pytrees.
 
         Args:
             batch_size: Largest number of rows.
 
         Raises:
-            ValueError: It is not at least 1, or there are no steps.
+            ValueError: `batch_size` is below 1, or there are no steps.
         """
         if batch_size < 1:
             raise ValueError(f"take_batch({batch_size}): ask for at least one row.")
@@ -68,16 +68,16 @@ class TableView:
         return {name: jax.tree.map(lambda *xs: np.concatenate(xs), *(part[name] for part in parts)) for name in names}
 
     def columns(self) -> list[str]:
-        """Names of the columns in `take_batch`."""
+        """Returns the names of the columns in `take_batch`."""
         return list(self.take_batch(1))
 
     def schema(self) -> pa.Schema:
-        """Names and types of the columns."""
+        """Returns the names and types of the columns."""
         return pa.schema([(name, _type_of(column)) for name, column in self.take_batch(1).items()])
 
 
 def _type_of(column: Any) -> pa.DataType:
-    """Type of a value of a column ``[N, ...]``."""
+    """Returns the Arrow type of a single value of a column ``[N, ...]``."""
     if isinstance(column, dict):
         return pa.struct([(str(name), _type_of(own)) for name, own in column.items()])
     if isinstance(column, tuple | list):

@@ -22,7 +22,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 
 class TableWriter:
-    """`StepWriter` for another file format; takes the same arguments and the following.
+    """Writes steps as tables or packed episodes that other programs read, with the interface of `StepWriter`.
 
     Args:
         folder, name, about, max_rows_per_file, filesystem: See `StepWriter`; rows of steps and final rows are counted,
@@ -58,7 +58,7 @@ class TableWriter:
         """Adds steps, and writes a file when there are enough.
 
         Raises:
-            OSError: If they cannot be written.
+            OSError: The file cannot be written.
             TypeError: If the form has nothing for a column.
         """
         starts, begin = steps.piece_starts(), 0
@@ -76,10 +76,10 @@ class TableWriter:
                 self.close()
 
     def close(self) -> None:
-        """Writes buffered steps into a file.
+        """Writes the buffered steps into a new file; does nothing without any.
 
         Raises:
-            OSError: If it cannot be written.
+            OSError: The file cannot be written.
         """
         if not self._waiting:
             return
@@ -127,7 +127,7 @@ def _rows(steps: Steps, about: DatasetInfo) -> pa.Table:
 
 
 def _column(column: Any, rows: np.ndarray) -> pa.Array:
-    """Converts rows of a column to an Arrow array: numbers, lists or structs."""
+    """Converts rows of a column to an Arrow array of numbers, lists or structs."""
     if isinstance(column, Mapping):
         parts = {str(name): _column(own, rows) for name, own in column.items()}
         return pa.StructArray.from_arrays(list(parts.values()), names=list(parts))

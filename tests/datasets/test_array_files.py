@@ -205,7 +205,7 @@ def test_a_data_set_of_minari_is_read(minari_set):
 def test_a_minari_set_that_contradicts_itself_is_refused(minari_set):
     with h5py.File(minari_set / "data" / "main_data.hdf5", "a") as file:
         file["episode_1/terminations"][0] = True
-    with pytest.raises(BadDataError, match="episode_1 continues after its end in step 0"):
+    with pytest.raises(BadDataError, match="episode_1 ends in step 0, but has further steps"):
         read(minari_set)
     with h5py.File(minari_set / "data" / "main_data.hdf5", "a") as file:
         del file["episode_0/actions"]

@@ -164,7 +164,7 @@ def test_a_description_is_the_same_again():
 
 def test_other_spaces_than_the_configs_are_refused(tmp_path):
     write(tmp_path, recorded([3]))
-    with pytest.raises(BadDataError, match="run-000000-00000.parquet: The config's action_space and that of this file"):
+    with pytest.raises(BadDataError, match="00000.parquet: The config's action_space differs from this file's"):
         read(tmp_path, action_space=gym.spaces.Discrete(4))
 
 
@@ -225,7 +225,7 @@ def test_rows_that_were_changed_are_found(tmp_path):
         table.set_column(table.schema.get_field_index("rewards"), "rewards", pa.array([0.0] * 9))
     )
     assert "actions is missing" in rewritten(table.drop_columns(["actions"]))
-    assert "counts of rows" in rewritten(table.slice(0, 4))
+    assert "row counts" in rewritten(table.slice(0, 4))
 
 
 def test_a_bit_that_changed_is_found(tmp_path):

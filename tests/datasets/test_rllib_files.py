@@ -57,5 +57,5 @@ def test_episodes_hold_structures_and_tables_do_not(tmp_path):
         writer.add(steps.map_columns(lambda name, own: own[0] if name == "mask" else own))
     found = open_dataset(tmp_path, options=ReadOptions()).read_all()
     np.testing.assert_array_equal(found.columns["obs"]["pixels"], steps.columns["obs"]["pixels"])
-    with pytest.raises(TypeError, match="obs is a structure"):
+    with pytest.raises(TypeError, match="obs is nested"):
         RLlibWriter(tmp_path, "run", about=INFO, episodes=False).add(steps)

@@ -117,7 +117,7 @@ def test_connectors_of_the_config_make_the_modules_observations(tmp_path, normal
     [
         ([7] * N, r"rows.parquet, row 0: The action 7 is not in Discrete\(2\)"),
         ([-1] * N, "The action -1 is not in"),
-        ([0.5] * N, "The column actions has the value 0.5, and .* whole numbers"),
+        ([0.5] * N, "The column actions has the value 0.5, but .* whole numbers"),
     ],
 )
 def test_actions_outside_of_the_environments_space_are_refused(tmp_path, algorithm, actions, message):
