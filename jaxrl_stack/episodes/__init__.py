@@ -1,1 +1,1 @@
-"""Episodes as host data: observations, actions and rewards, with a look-back."""
+"""Episode classes: observations, actions and rewards on the host, with lookback steps."""

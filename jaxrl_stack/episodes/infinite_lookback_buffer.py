@@ -1,4 +1,6 @@
-"""Column of an episode: items of its steps, preceded by lookback items from the previous chunk."""
+"""Buffer for one column of an episode, such as rewards: the items of its steps, preceded by lookback items of the
+previous chunk.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ Indices = int | np.integer | slice | list[int] | np.ndarray | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AsItem:
-    """Marks a `fill` value as one whole item, even if it is a number, for columns whose items have different
-    structures.
+    """Wrapper of a `fill` value that is one whole item, even if it is a number, for columns whose items differ in
+    structure.
 
     Attributes:
         item: The item.
@@ -32,7 +34,7 @@ class AsItem:
 
 
 class InfiniteLookbackBuffer:
-    """List, or batch of arrays, whose first `lookback` items precede time step 0.
+    """Sequence of items (a list, or arrays) that begins with `lookback` items from before time step 0.
 
     Items are first collected in a list; `finalize()` converts them to arrays `[n, ...]` (nested like one item).
 
@@ -282,7 +284,7 @@ class InfiniteLookbackBuffer:
         return result
 
     def __eq__(self, other: object) -> bool:
-        """Whether both hold the same items, as a list or as arrays, with the same look-back and space."""
+        """Whether both buffers have the same items, form (list or arrays), lookback and space."""
         if not isinstance(other, InfiniteLookbackBuffer):
             return NotImplemented
         sizes = [(buffer.finalized, buffer.lookback, buffer.len_incl_lookback()) for buffer in (self, other)]
@@ -308,7 +310,7 @@ class InfiniteLookbackBuffer:
         return index + (self.lookback if from_start else self.len_incl_lookback())
 
     def _positions(self, indices: Any, neg_index_as_lookback: bool, *, cuts: bool) -> int | range | list[int]:
-        """Converts indices to positions in `data`; positions may be out of range.
+        """Converts a user's indices to positions in `data`, which may be out of range.
 
         If `cuts`, slices are cut at the ends, as in Python. Open ends of slices exclude the look-back.
         """
@@ -336,7 +338,7 @@ class InfiniteLookbackBuffer:
         return range(start, stop, step)
 
     def _holds(self, positions: int | range | list[int]) -> bool:
-        """Whether all positions are in range."""
+        """Whether all positions are within the data."""
         size = self.len_incl_lookback()
         if isinstance(positions, int):
             return 0 <= positions < size
@@ -402,7 +404,7 @@ class InfiniteLookbackBuffer:
 
 
 def _as_rows(positions: range | list[int]) -> slice | list[int]:
-    """Converts positions to an index for arrays: a slice, which gives views, if possible."""
+    """Converts positions to an array index, if possible a slice, which gives views."""
     if isinstance(positions, list):
         return positions
     stop = positions.stop if positions.stop >= 0 else None

@@ -1,4 +1,4 @@
-"""Multi-agent episodes and chunks of them, on the host."""
+"""Multi-agent episodes, and chunks of multi-agent episodes, on the host."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_MODULE_ID = "default_policy"
 
 @dataclasses.dataclass(slots=True)
 class HangingStep:
-    """Incomplete step of an agent: it has an action and the sum of rewards so far, but no next observation or end yet.
+    """Incomplete step of an agent: has an action and the sum of rewards since then, but no next observation yet.
 
     Attributes:
         action: The action.
@@ -36,7 +36,7 @@ class HangingStep:
 
 
 class MultiAgentEpisode:
-    """Observations, actions, rewards, infos and model outputs of several agents, each in a `SingleAgentEpisode`.
+    """Episode of several agents, with a `SingleAgentEpisode` for each agent.
 
     Agents need not observe in every environment step: exactly the agents in the newest observations act. An action
     without a next observation is *hanging*: rewards are summed, and the agent's step is complete with its next
@@ -136,7 +136,9 @@ class MultiAgentEpisode:
     def _replay(
         self, observations: Any, actions: Any, rewards: Any, infos: Any, outputs: Any, flags: tuple[Flags, Flags]
     ) -> None:
-        """Adds given data step by step. An agent's flags apply to its last step, "__all__" to the last env step."""
+        """Adds the constructor's data step by step. An agent's flags apply to its last step, "__all__" to the last env
+        step.
+        """
         steps = len(rewards)
         infos = [{}] * (steps + 1) if infos is None else infos
         outputs = [{}] * steps if outputs is None else outputs
@@ -163,7 +165,7 @@ class MultiAgentEpisode:
             self._set_end(*flags)
 
     def _begin_own_steps(self, len_lookback_buffer: int | Literal["auto"], agent_t_started: Mapping[Any, int]) -> None:
-        """Marks the first environment steps as look-back."""
+        """Turns the first env steps of the data into lookback steps."""
         lookback = len(self)
         if len_lookback_buffer != "auto":
             if not isinstance(len_lookback_buffer, int) or len_lookback_buffer < 0:
@@ -320,7 +322,7 @@ class MultiAgentEpisode:
         return {agent for agent, times in self.env_t_to_agent_t.items() if times.data[-1] != SKIPPED}
 
     def _begin(self, agent: Hashable, observation: Any, info: Any) -> None:
-        """Adds an agent with its first observation."""
+        """Adds an agent to the episode, with its first observation."""
         module_id = self.module_for(agent)
         self.agent_episodes[agent] = episode = SingleAgentEpisode(
             self._episode_ids.get(agent),
@@ -374,7 +376,9 @@ class MultiAgentEpisode:
     def _add_to(
         self, agent: Hashable, observations: Mapping[Any, Any], info: Any, terminated: bool, truncated: bool
     ) -> None:
-        """Completes an agent's hanging step if the agent observes or ends, and records the end of the agent."""
+        """Completes an agent's incomplete step if the agent observes or ends, and records whether the agent has
+        ended.
+        """
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         ends = terminated or truncated
         if agent in self.hanging and (agent in observations or ends):
@@ -587,7 +591,9 @@ class MultiAgentEpisode:
         return [*self.agent_episodes[agent].extra_model_outputs, *(hanging.extra_model_outputs if hanging else ())]
 
     def _column(self, agent: Hashable, name: str, is_output: bool) -> InfiniteLookbackBuffer | None:
-        """Returns a column of an agent, extended by its incomplete step; None if the agent lacks this output."""
+        """Returns a column of an agent, including the incomplete step; None if the agent does not have this model
+        output.
+        """
         episode, hanging = self.agent_episodes[agent], self.hanging.get(agent)
         if not is_output:
             column = getattr(episode, name)
@@ -630,14 +636,16 @@ class MultiAgentEpisode:
         return found
 
     def _moments(self, indices: Any, has_last: bool, neg_index_as_lookback: bool, fills: bool) -> Any:
-        """Returns positions in the maps of times; -1 for indices outside."""
+        """Converts env step indices to positions in the maps from env steps to agent steps; -1 for indices outside."""
         some = next(iter(self.env_t_to_agent_t.values()), InfiniteLookbackBuffer())
         numbers = list(range(some.len_incl_lookback()))
         moments = InfiniteLookbackBuffer(numbers if has_last else numbers[:-1], some.lookback)
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns an index in a column, negative in the look-back; the column's length for `fill`; None: no item."""
+        """Returns the index in an agent's column for an env step, negative in the lookback. If the agent has no item
+        there: the column's length if `fill` is given, else None.
+        """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
         # An observation without an act has no action; an output may be newer than the look-back.
@@ -847,7 +855,9 @@ class MultiAgentEpisode:
         return chunk
 
     def _add_part(self, chunk: MultiAgentEpisode, agent: Hashable, start: int, stop: int) -> None:
-        """Adds an agent's steps to a chunk, and an incomplete step if the chunk ends within one."""
+        """Copies an agent's steps to a chunk; a step that is not complete at the chunk's end becomes an incomplete
+        step.
+        """
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         own = agent_range(times, start, stop, chunk._len_lookback)
         assert own is not None
@@ -870,10 +880,10 @@ class MultiAgentEpisode:
     # -------------------------------------------------------------------------------------------------------- state
 
     def validate(self) -> None:
-        """Checks that the agents' episodes and their maps of times are consistent.
+        """Checks that the agents' episodes fit the maps from env steps to agent steps.
 
         Raises:
-            ValueError: If they are not; it names the agent and the inconsistent values.
+            ValueError: If they do not; names the agent and the inconsistent values.
         """
         moments = len(self) + 1
         for agent, episode in self.agent_episodes.items():
@@ -881,14 +891,15 @@ class MultiAgentEpisode:
             times = self.env_t_to_agent_t[agent]
             if (len(times), times.lookback) != (moments, self._len_lookback):
                 raise ValueError(
-                    f"episode {self.id_}: the map of times of agent {agent!r} has {len(times)} items after "
-                    f"{times.lookback} look-back items; {moments} after {self._len_lookback} fit env steps "
-                    f"{self.env_t_started} to {self.env_t}"
+                    f"episode {self.id_}: env_t_to_agent_t[{agent!r}] has {len(times)} items after {times.lookback} "
+                    f"look-back items, but env steps {self.env_t_started} to {self.env_t} need {moments} after "
+                    f"{self._len_lookback}"
                 )
             seen = [t for t in times.data if t != SKIPPED]
             if seen != list(range(seen[0] if seen else 0, episode.t + 1)):
                 raise ValueError(
-                    f"episode {self.id_}: agent {agent!r} is at its step {episode.t}, but its map of times has {seen}"
+                    f"episode {self.id_}: agent {agent!r} has completed {episode.t} steps, but env_t_to_agent_t "
+                    f"contains its steps {seen}"
                 )
 
     def get_state(self) -> dict[str, Any]:
@@ -972,7 +983,7 @@ def _last_steps(
     actions: Sequence[Mapping[Any, Any]],
     rewards: Sequence[Mapping[Any, Any]],
 ) -> dict[Any, int]:
-    """Returns the last env step with an observation or reward, for each agent without an incomplete step.
+    """Returns, for each agent without an incomplete step, the last env step in which it has an observation or reward.
 
     Args:
         observations: Observations by agent, one dict more than there are steps.

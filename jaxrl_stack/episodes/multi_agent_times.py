@@ -1,4 +1,4 @@
-"""Maps from env steps to each agent's steps in a multi-agent episode, and ranges in these maps."""
+"""Maps from env steps to each agent's own steps, for multi-agent episodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SKIPPED = "S"
 
 
 class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
-    """Maps of times by agent; unknown agents have an empty map."""
+    """Maps from env steps to an agent's own steps, by agent; unknown agents have an empty map."""
 
     def __missing__(self, agent: Any) -> InfiniteLookbackBuffer:
         return InfiniteLookbackBuffer()
@@ -21,7 +21,7 @@ class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentRange:
-    """Range of an agent's steps in a chunk.
+    """Range of one agent's steps in a chunk of a multi-agent episode.
 
     Attributes:
         start: Index of the agent's first observation in the chunk: the last one at or before the chunk's first
@@ -40,8 +40,8 @@ class AgentRange:
 
 
 def agent_range(times: InfiniteLookbackBuffer, start: int, stop: int, lookback: int) -> AgentRange | None:
-    """Returns an agent's range in the env steps ``[start, stop)``; None if its first observation comes after env step
-    `stop`.
+    """Returns the range of an agent's own steps in the env steps ``[start, stop)``; None if its first observation comes
+    after env step `stop`.
 
     Args:
         times: The agent's map of times.
@@ -73,7 +73,7 @@ def joined_times(
     right_steps: int,
     lookback: int,
 ) -> TimesByAgent:
-    """Joins the maps of times of two successive chunks, with the look-back of the first.
+    """Joins the maps of two successive chunks from env steps to agent steps; the lookback is the first chunk's.
 
     Args:
         left: Maps of the first chunk, by agent.

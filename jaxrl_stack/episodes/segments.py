@@ -1,4 +1,4 @@
-"""Segments of episodes in time-major columns."""
+"""Segments of episodes in time-major arrays ``[T, B]``: successive steps of one episode in one column."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Segment(NamedTuple):
-    """Successive steps of one episode in a block.
+    """Successive steps of one episode in a time-major block ``[T, B]``.
 
     Attributes:
         env: Column of the block: an environment. If S agents share a module, column ``s * B + i`` is agent s in
@@ -36,7 +36,7 @@ class Segment(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """Segments of a block, column by column, and in order of time within each column.
+    """All episode segments of a time-major block, ordered by column and then by time.
 
     Attributes:
         env: int64 ``[K]``, see `Segment`, like the other arrays.
@@ -67,12 +67,12 @@ class Segments(NamedTuple):
 
     @property
     def length(self) -> np.ndarray:
-        """Number of steps, int64 ``[K]``."""
+        """Number of steps of each segment, int64 ``[K]``."""
         return self.stop - self.start
 
     @property
     def last(self) -> tuple[np.ndarray, np.ndarray]:
-        """Indices ``(rows, columns)`` of the last steps, ``[K]`` each."""
+        """Indices ``(rows, columns)`` of the last step of each segment, arrays ``[K]``."""
         return self.stop - 1, self.env
 
     @property
@@ -81,14 +81,14 @@ class Segments(NamedTuple):
         return (self.stop == self.shape[0]) & ~self.has_ended
 
     def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the indices ``(rows, columns, segments)`` of all N steps, segment by segment, ``[N]`` each."""
+        """Returns the indices ``(rows, columns, segments)`` of all N steps, segment by segment, arrays ``[N]``."""
         segment = np.repeat(np.arange(len(self.env)), self.length)
         before = np.cumsum(self.length) - self.length
         rows = np.arange(len(segment)) + (self.start - before)[segment]
         return rows, self.env[segment], segment
 
     def numbers(self) -> np.ndarray:
-        """Returns the index of each row's segment, int64 ``[T, B]``; -1 for rows that are not steps."""
+        """Returns the index of each step's segment, int64 ``[T, B]``; -1 for entries that are not steps."""
         rows, columns, segment = self.steps()
         numbers = np.full(self.shape, -1)
         numbers[rows, columns] = segment
@@ -98,7 +98,7 @@ class Segments(NamedTuple):
 def segments(
     terminateds: np.ndarray, truncateds: np.ndarray, *, mask: np.ndarray | None = None, starts: np.ndarray | None = None
 ) -> Segments:
-    """Returns the segments of episodes in a block.
+    """Splits a time-major block into segments, each of which contains successive steps of one episode.
 
     A segment stops after a step that ended its episode, before a row that is not a step, and at the end of the block.
 

@@ -1,4 +1,4 @@
-"""Trajectory of one agent, or a chunk of it, as host data."""
+"""Episode of one agent, or a chunk of an episode, on the host."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ OLD_MEMBERS = {
 
 
 class SingleAgentEpisode:
-    """Observations, actions, rewards, infos and model outputs of one agent, preceded by lookback steps of an earlier
-    chunk.
+    """Observations, actions, rewards, infos and model outputs of one agent, with lookback steps of an earlier chunk at
+    the front.
 
     An episode (chunk) with n steps has n actions, rewards and extra model outputs, and n + 1 observations and
     infos: `actions[t]` was computed from `observations[t]` and led to `rewards[t]`, `observations[t + 1]`. Each
@@ -204,7 +204,7 @@ class SingleAgentEpisode:
 
     @property
     def custom_data(self) -> dict[Any, Any]:
-        """Dict for the user's data; chunks and slices get a shallow copy."""
+        """Dict for the user's own data; chunks and slices get a shallow copy."""
         return self._custom_data
 
     @property
@@ -670,7 +670,7 @@ class SingleAgentEpisode:
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
     def _output_columns(self, outputs: Mapping[str, Any]) -> dict[str, InfiniteLookbackBuffer]:
-        """Returns the columns of extra model outputs to which steps with these outputs can be added.
+        """Returns the columns for extra model outputs; raises if a step with these outputs cannot be added.
 
         The acting module determines the keys, so that a chunk without own steps accepts any keys.
         """
@@ -685,9 +685,7 @@ class SingleAgentEpisode:
         return {key: columns.get(key, InfiniteLookbackBuffer()) for key in outputs}
 
     def _chunk(self, start: int, stop: int, lookback: int) -> SingleAgentEpisode:
-        """Returns the steps `[start, stop)`, with up to `lookback` preceding steps as lookback, as a running
-        episode.
-        """
+        """Returns the steps `[start, stop)` as a running episode, with up to `lookback` preceding steps as lookback."""
         if lookback < 0:
             raise ValueError(f"len_lookback_buffer={lookback} must be 0 or positive")
         chunk = SingleAgentEpisode(

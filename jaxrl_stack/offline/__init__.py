@@ -1,4 +1,4 @@
-"""RLlib's names for recorded data: data sets for training, and their readers."""
+"""RLlib's import paths for reading recorded data and training on it."""
 
 from jaxrl_stack.compat.renamed import absent_or_renamed
 from jaxrl_stack.datasets.normalized_scores import normalized_score

@@ -1,4 +1,4 @@
-"""Recorded rows for evaluating a loss, read and prepared as in training."""
+"""Minibatches of recorded steps for evaluating a loss, read and prepared as in training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Facts from which an offline training step plans the rows of a learner that only evaluates.
+    """Learner, config and spaces from which an offline training step plans evaluation minibatches, without an
+    Algorithm.
 
     Attributes:
         config: Config of the rows.
@@ -33,12 +34,12 @@ class LearnerAlone:
 
     @property
     def acting_modules(self) -> dict[str, Any]:
-        """Modules of the learner."""
+        """Modules of the learner, by id."""
         return {mid: self.learner.module[mid] for mid in self.learner.module_ids}
 
 
 class EvaluationRows:
-    """Minibatches of an evaluation's data, as a `RowSource`. Several runners read different rows.
+    """Minibatches of recorded steps for evaluating a loss. Each evaluation runner reads a different part of the data.
 
     Passes over the data are shuffled as in training, with a seed of their own. Every runner draws the batches of all,
     and takes its part, so that rows do not depend on who is late.
@@ -70,12 +71,12 @@ class EvaluationRows:
         if not step_class.draws_rows:
             raise ValueError(
                 f"evaluation(offline_evaluation_type='eval_loss'): {config.algo_class.__name__} has no loss on "
-                "recorded rows. Estimate returns instead: 'is' or 'pdis'."
+                "recorded steps. To estimate returns instead, set it to 'is' or 'pdis'."
             )
         size, num_devices = int(config.offline_eval_batch_size_per_runner), learner.num_devices
         if size % num_devices:
             raise ValueError(
-                f"evaluation(offline_eval_batch_size_per_runner={size}) does not divide by the {num_devices} devices "
+                f"evaluation(offline_eval_batch_size_per_runner={size}) is not divisible by the {num_devices} devices "
                 f"of the learner. Set a multiple of {num_devices}."
             )
         own: Any = config.copy(copy_frozen=False)
@@ -95,7 +96,9 @@ class EvaluationRows:
         return rows if self._num_shards == 1 else rows.split(self._num_shards)[self._shard]
 
     def prepare_anew(self) -> None:
-        """Makes the next minibatch use values, such as value targets, computed with the learner's current module."""
+        """Makes the next minibatch compute derived columns, such as value targets, with the learner's current
+        module.
+        """
         self._step.prepare_anew()
 
     def stop(self) -> None:

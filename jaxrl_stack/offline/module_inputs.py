@@ -1,4 +1,4 @@
-"""Module inputs computed from recorded observations of an environment, for runs that do not sample it."""
+"""Conversion of recorded environment observations to module inputs, for runs that do not sample an environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
-    """The env-to-module pipeline where training samples no environment.
+    """Builds the env-to-module pipeline of a run that trains without sampling an environment.
 
     It is made of the environment that the config names, which is created for this, and kept for evaluation or closed;
     without one of the config's spaces.
@@ -48,12 +48,12 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     except Exception as error:
         raise ValueError(
             f"Without an environment, the connectors of env_runners(env_to_module_connector=...) cannot be made: "
-            f"{error!r}. Set environment(...) to the environment of the data, or make them of `spaces` alone."
+            f"{error!r}. Set environment(...) to the data's environment, or create them from `spaces` only."
         ) from error
 
 
 def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
-    """Observation and action space of the module where training samples no environment.
+    """Returns observation and action space of the module in a run that trains without sampling an environment.
 
     Raises:
         ValueError: See `pipeline_without_env`.
@@ -63,7 +63,8 @@ def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
 
 
 def inputs_of(config: AlgorithmConfig, space: gym.Space) -> PipelineInputs:
-    """Module inputs computed by the config's env-to-module connectors, which are created at the first use.
+    """Returns the conversion of observations to module inputs by the config's env-to-module connectors, which are
+    created at the first use.
 
     Args:
         config: Names the connectors, and the environment or its spaces.
@@ -73,7 +74,7 @@ def inputs_of(config: AlgorithmConfig, space: gym.Space) -> PipelineInputs:
 
 
 def check_connectors_of(data: Dataset, config: AlgorithmConfig, inputs: PipelineInputs | None) -> None:
-    """Raises if recorded module inputs come from other env-to-module connectors than the config's.
+    """Raises BadDataError if recorded module inputs were made by other env-to-module connectors than the config's.
 
     Without an environment the config's spaces are those of the data, whatever made it.
 
@@ -97,14 +98,14 @@ def check_connectors_of(data: Dataset, config: AlgorithmConfig, inputs: Pipeline
                 )
                 continue
             raise BadDataError(
-                f"Its observations are normalised by {statistics}, but its statistics are not in the data. Record "
-                "without it and set offline_data(normalize_observations=True), or learn without an environment: "
-                "environment(observation_space=..., action_space=...).",
+                f"The recorded observations are normalised by {statistics}, whose statistics are not in the data. "
+                "Record without it and set offline_data(normalize_observations=True), or train without an "
+                "environment: environment(observation_space=..., action_space=...).",
                 path=reader.path,
             )
         if recorded != here:
             raise BadDataError(
-                f"Its observations were made by the env-to-module connectors {recorded['names']}, but the config has "
-                f"{here['names']}. Set env_runners(env_to_module_connector=...) as in the recording run.",
+                f"The recorded observations were made by the env-to-module connectors {recorded['names']}, but the "
+                f"config has {here['names']}. Set env_runners(env_to_module_connector=...) as in the recording run.",
                 path=reader.path,
             )

@@ -1,4 +1,4 @@
-"""Normalisation of recorded steps by the statistics of the whole data set."""
+"""Normalisation of recorded steps with the statistics of the whole data set."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _EPSILON = 1e-8
 
 
 class DataNormalization:
-    """Observations with mean 0 and standard deviation 1, and rewards in units of the spread of returns.
+    """Normalises observations to mean 0 and standard deviation 1, and divides rewards by the standard deviation of
+    returns.
 
     The statistics are of the whole data set. Those of observations are the state of a connector,
     `RecordedMeanStdFilter`, through which acting passes its observations as training does the recorded ones. Rewards
@@ -70,7 +71,7 @@ class DataNormalization:
 
     @functools.cached_property
     def _normalize(self) -> Any:
-        """``(state of the connector, rows) -> rows``."""
+        """Jitted function that normalises a batch: ``(connector state, batch) -> batch``."""
         frozen = self._filter
         assert frozen is not None
         return jax.jit(lambda state, rows: frozen.apply(state, rows, ConnectorContext())[1])
@@ -80,11 +81,13 @@ class DataNormalization:
         return {name: value for name, value in vars(self).items() if name != "_normalize"}
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """State of the normalising connector, ``{connector name: state}``; {} if observations are not normalised."""
+        """Returns the state of the normalising connector, ``{connector name: state}``; {} if observations are not
+        normalised.
+        """
         return {} if self._filter is None else {type(self._filter).__name__: self._filter.get_state()}
 
     def apply(self, steps: Steps) -> Steps:
-        """Normalises steps as in training; normalised observations and rewards are float32."""
+        """Normalises observations and rewards of recorded steps as in training; results are float32."""
         steps = self.apply_to_observations(steps)
         if self.reward_scale == 1.0 or Columns.REWARDS not in steps.columns:
             return steps
@@ -92,7 +95,7 @@ class DataNormalization:
         return dataclasses.replace(steps, columns={**steps.columns, Columns.REWARDS: rewards})
 
     def apply_to_observations(self, steps: Steps) -> Steps:
-        """Normalises only the observations; rewards do not change."""
+        """Normalises the observations of recorded steps; rewards do not change."""
         columns = dict(steps.columns)
         if self._filter is not None:
             made = [
@@ -106,7 +109,7 @@ class DataNormalization:
 def _check_numbers(obs: Any) -> None:
     if any(leaf.dtype == np.uint8 for leaf in jax.tree.leaves(obs)):
         raise ValueError(
-            "offline_data(normalize_observations=True) is not for images of bytes (uint8), which convolutions scale "
+            "offline_data(normalize_observations=True) does not support uint8 images, which convolutional nets scale "
             "by themselves. Leave it out."
         )
 
@@ -122,7 +125,7 @@ def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
 def _count_returns(
     statistics: running_statistics.RunningStatistics, before: jax.Array, steps: Steps, gamma: float
 ) -> tuple[running_statistics.RunningStatistics, jax.Array]:
-    """Adds the discounted running returns of all steps to statistics; returns them with the last running return."""
+    """Updates running statistics with the discounted returns of all steps; also returns the last running return."""
     rewards, is_final = steps.columns[Columns.REWARDS], steps.is_final
     for start in range(0, steps.num_rows, _ROWS):
         part = slice(start, start + _ROWS)
@@ -150,5 +153,5 @@ def _count_some_returns(
 
 
 def _filled(x: np.ndarray, value: Any = 0) -> np.ndarray:
-    """Pads an array to `_ROWS` rows with this value."""
+    """Pads an array with `value` to `_ROWS` rows."""
     return np.concatenate([x, np.full((_ROWS - len(x), *x.shape[1:]), value, x.dtype)]) if len(x) < _ROWS else x

@@ -1,4 +1,4 @@
-"""Data sets of `offline_data(input_=...)`, from which training draws minibatches."""
+"""Data sets of `offline_data(input_=...)` for training."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BASE_COLUMNS = (Columns.OBS, Columns.ACTIONS, Columns.REWARDS, Columns.TERMINATE
 
 
 class Piece(Protocol):
-    """Part of a data set that is read in one go: a row group or a file.
+    """Interface of a part of a data set that is read at once: a row group or a file.
 
     Attributes:
         num_rows: Number of rows, final rows included; None if it is not known without reading.
@@ -49,7 +49,7 @@ class Piece(Protocol):
 
 
 class StepsInPieces(Protocol):
-    """A data set: recorded steps in files, or elsewhere.
+    """Interface of a data set of recorded steps that is read part by part (row group or file).
 
     Attributes:
         pieces: All of it, in order.
@@ -64,7 +64,7 @@ class StepsInPieces(Protocol):
 
 
 class OfflineData:
-    """Recorded data of a config, on which `OfflineStep` trains.
+    """Reads the recorded data that a config names, for training with `OfflineStep`.
 
     Args:
         config: The algorithm's config.
@@ -103,7 +103,7 @@ class OfflineData:
 
     @property
     def default_map_batches_kwargs(self) -> dict[str, Any]:
-        """Default arguments of Ray Data's ``map_batches``."""
+        """Default arguments for Ray Data's ``map_batches``."""
         return {"concurrency": max(2, self.config.num_learners), "zero_copy_batch": True}
 
     @property
@@ -123,7 +123,7 @@ class OfflineData:
             columns: Columns to read, in addition to observations, actions, rewards and flags; None: all.
 
         Raises:
-            ValueError: There is none.
+            ValueError: `input_` names no data.
         """
         config = self.config
         if config.input_ in ("sampler", None, [], {}):
@@ -138,7 +138,7 @@ class OfflineData:
         return open_dataset(config.input_, options=dataclasses.replace(self._options(), columns=names))
 
     def _options(self) -> ReadOptions:
-        """Options for reading files: the settings of `offline_data`, and the module's spaces if known."""
+        """Returns the options for reading files: the settings of `offline_data`, and the module's spaces if known."""
         config, inputs = self.config, self._inputs()
         # Observations of files may be the module's; before its space is known, nothing is read.
         return ReadOptions.from_settings(
@@ -160,8 +160,8 @@ class OfflineData:
         return None
 
     def _has_sample_batches(self) -> bool:
-        """Whether `input_read_method="read_json"` refers to RLlib's JSON files of sample batches, which this package
-        reads itself.
+        """Whether `input_read_method="read_json"` names RLlib's JSON files of sample batches, which are read without
+        Ray Data.
         """
         config = self.config
         if config.input_read_method != "read_json" or config.input_read_method_kwargs:
@@ -177,13 +177,15 @@ class OfflineData:
                 )
 
     def select(self, columns: Sequence[str]) -> None:
-        """Restricts later reads to these columns, unless a `prelearner_class` or Ray Data may use others."""
+        """Restricts later reads to these columns; has no effect with a `prelearner_class` or Ray Data, which may use
+        others.
+        """
         if isinstance(self.data, Dataset) and self.config.prelearner_class is None:
             self._selected = tuple(columns)
             self._is_stale = True
 
     def adapt(self, spaces: tuple[Any, Any]) -> None:
-        """Makes reads convert steps to a module's spaces.
+        """Sets the module's spaces, to which later reads convert steps.
 
         Args:
             spaces: The module's observation and action space.
@@ -202,8 +204,8 @@ class OfflineData:
     # --------------------------------------------------------------------------------------------------------- reading
 
     def _pieces(self) -> Any:
-        """Returns the data set, opened again if `select` or `adapt` changed the options; `RayData` for a Ray Data data
-        set.
+        """Returns the data set; opens it again if `select` or `adapt` changed the options, and wraps data sets of Ray
+        Data.
         """
         if self._is_stale:
             self._is_stale = False
@@ -215,12 +217,12 @@ class OfflineData:
 
     @property
     def num_steps(self) -> int | None:
-        """Total number of steps; None if it is unknown before reading."""
+        """Returns the total number of steps; None if it is unknown before reading."""
         counts = [piece.num_steps for piece in self._pieces().pieces]
         return None if self._maps_rows or None in counts else sum(counts)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimates the bytes of these columns in memory, from part of the data.
+        """Estimates the bytes that these columns will need in memory, from part of the data.
 
         None: not known without reading all.
         """
@@ -235,7 +237,7 @@ class OfflineData:
         return of_first if len(counts) == 1 else round(of_first / max(1, first.num_rows) * sum(counts))
 
     def pieces_of_inputs(self) -> list[list[Any]]:
-        """Pieces of each weighted input; without weights, one list of all pieces."""
+        """Returns the parts (row groups or files) of each weighted input; without weights, one list of all parts."""
         data = self._pieces()
         found: list[list[Any]] = [[] for _ in data.weights or [1.0]]
         for piece in data.pieces:
@@ -244,11 +246,11 @@ class OfflineData:
 
     @property
     def weights(self) -> list[float]:
-        """Fraction of minibatches to draw from each of `pieces_of_inputs`."""
+        """Fraction of minibatches to draw from each weighted input; ``[1.0]`` without weights."""
         return [float(weight) for weight in self._pieces().weights or [1.0]]
 
     def read(self, piece: Any, columns: Sequence[str], spaces: tuple[Any, Any]) -> Steps:
-        """Reads the steps of a piece, converted to the module's spaces.
+        """Reads the steps of one part of the data set, converted to the module's spaces.
 
         Args:
             piece: One of the data set.
@@ -265,7 +267,7 @@ class OfflineData:
         return steps if self.normalization is None else self.normalization.apply(steps)
 
     def _as_taken(self, steps: Steps, columns: Sequence[str], spaces: tuple[Any, Any], piece: Any) -> Steps:
-        """Selects columns of steps and converts them to the module's spaces."""
+        """Selects columns of recorded steps and converts them to the module's spaces."""
         missing = [name for name in columns if name not in steps.columns]
         if missing:
             raise ValueError(
@@ -289,7 +291,7 @@ class OfflineData:
         return Steps(taken, steps.is_final, steps.episode, steps.t, steps.episode_ids)
 
     def _clipped(self, actions: np.ndarray, piece: Any) -> np.ndarray:
-        """Actions inside of [-1, 1]."""
+        """Clips actions to [-1, 1] with a notice; raises ValueError with ``environment(normalize_actions=False)``."""
         if actions.dtype.kind != "f":
             return actions
         number = int(np.count_nonzero(np.abs(actions) > 1.0 + MARGIN))
@@ -307,17 +309,17 @@ class OfflineData:
         return np.clip(actions, -1.0, 1.0)
 
     def columns_of(self, piece: Any) -> list[str]:
-        """Names of the columns recorded in a piece."""
+        """Returns the names of the recorded columns in one part of the data set."""
         return list(self._mapped(self._kept(piece), (None, None)).columns)
 
     def normalize(self, spaces: tuple[Any, Any]) -> None:
-        """Makes `read` normalise according to the config. This call reads all rows to compute the statistics.
+        """Computes normalisation statistics from all rows, if the config asks for them; later reads are normalised.
 
         Args:
             spaces: The module's observation and action space.
 
         Raises:
-            ValueError: As `read`; or observations are bytes.
+            ValueError: As `read`; or observations are uint8 images.
         """
         names = self._normalized_columns
         if names:
@@ -342,7 +344,7 @@ class OfflineData:
         return {}
 
     def _kept(self, piece: Any) -> Steps:
-        """Reads a piece without conversion; with `materialize_data`, only once."""
+        """Reads one part of the data set without conversion; with `materialize_data`, keeps it in memory."""
         if not self.config.materialize_data:
             return self._pieces().read(piece)
         if piece not in self._materialized:
@@ -350,7 +352,7 @@ class OfflineData:
         return self._materialized[piece]
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
-        """Applies the config's `prelearner_class`, if any, to batches of rows."""
+        """Applies the config's `prelearner_class`, if any, to the steps in batches of rows."""
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
             return steps
@@ -365,7 +367,7 @@ class OfflineData:
         return Steps.concatenated([prelearner.steps(rows_of(part, schema)) for part in _split(steps, rows)])
 
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
-        """Reads all steps: returns ``(steps of each input, weights)``; see `read`. Normalisation uses the statistics of
+        """Reads all steps into memory: returns ``(steps of each input, weights)``, normalised with the statistics of
         all steps.
 
         Raises:
@@ -390,7 +392,7 @@ class OfflineData:
         return whole, self.weights
 
     def recorded(self, columns: Sequence[str], optional: Sequence[str], spaces: tuple[Any, Any]) -> Steps:
-        """Reads all steps of all inputs as recorded, without normalisation.
+        """Reads all steps of all inputs into memory, as recorded, without normalisation.
 
         Args:
             columns: See `read`.
@@ -409,8 +411,8 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """Yields all steps of an input in parts. Without a `prelearner_class`, a part contains all steps that its
-        episodes have in the files that are read together.
+        """Yields all steps of an input in several parts. Without a `prelearner_class`, parts contain whole episodes if
+        the files allow it.
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
@@ -429,7 +431,7 @@ class OfflineData:
         num_shards: int = 1,
         module_state: dict[str, Any] | None = None,
     ) -> Any:
-        """Returns rows of the data in order, piece by piece, starting over after the last one.
+        """Returns rows of the data in order; starts over after the last one.
 
         Training does not call it, unless a subclass overrides it: then every update is made from what it returns.
 
@@ -465,7 +467,7 @@ class OfflineData:
 
 
 def is_squashed(module: Any) -> bool:
-    """Whether the actions of a module cannot leave [-1, 1]; False for None."""
+    """Whether a module's action distribution is squashed to [-1, 1]; False for None."""
     if module is None:
         return False
     distribution = module.get_exploration_action_dist_cls()
@@ -479,7 +481,7 @@ RAY_DATA_ONLY = ("map_batches_kwargs", "iter_batches_kwargs", "input_read_method
 
 
 def _split(steps: Steps, num_rows: int) -> Iterator[Steps]:
-    """Splits steps into parts of whole episode pieces with at least `num_rows` rows, except for the last part."""
+    """Splits steps into groups of whole episode chunks with at least `num_rows` rows, except for the last group."""
     starts, first = steps.piece_starts(), 0
     while first < steps.num_rows:
         last = int(starts[min(np.searchsorted(starts, first + num_rows), len(starts) - 1)])
@@ -492,7 +494,7 @@ def _name_of(piece: Any) -> str:
 
 
 def _other_shape(column: Any, space: Any) -> str:
-    """Text about a column's shapes that differ from a space's, such as "shape (4,)"; "" without a difference."""
+    """Returns a text about the column's shapes, such as "shape (4,)", if they differ from the space; else ""."""
     try:
         expected = [tuple(leaf.shape) for leaf in jax.tree.leaves(map_parts(lambda part: part, space))]
     except (AttributeError, TypeError):
@@ -502,6 +504,6 @@ def _other_shape(column: Any, space: Any) -> str:
 
 
 def _with_32_bits(x: np.ndarray) -> np.ndarray:
-    """Converts 64-bit numbers to the 32-bit dtypes of JAX."""
+    """Converts an array of 64-bit numbers to JAX's 32-bit dtypes."""
     narrow = {"float64": np.float32, "int64": np.int32, "uint64": np.uint32}.get(x.dtype.name)
     return x if narrow is None else x.astype(narrow)

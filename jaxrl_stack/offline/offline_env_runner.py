@@ -1,4 +1,4 @@
-"""Env runner for gymnasium environments that records its samples."""
+"""Env runner that writes its samples to files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
         self._log_buffered()
 
     def _infos_of_block(self, shape: Any, recording: Recording) -> dict[str, Any]:
-        """The infos of the observations before and after the steps of a block, object arrays ``[T, B]``."""
+        """Returns the infos before and after each step of a block, object arrays ``[T, B]``."""
         infos = recording.infos
         after = np.empty(shape, object)
         for t, row in enumerate(infos):
@@ -107,7 +107,7 @@ class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
 
 
 def host_runner_class(*, is_multi_agent: bool, records: bool) -> type[HostEnvRunner]:
-    """Default class of runners of host environments, if the config sets none."""
+    """Returns the default EnvRunner class for host environments, if the config sets none."""
     if is_multi_agent:
         return MultiAgentEnvRunner
     return OfflineSingleAgentEnvRunner if records else SingleAgentEnvRunner

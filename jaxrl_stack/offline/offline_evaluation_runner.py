@@ -1,4 +1,4 @@
-"""Runner that evaluates losses on recorded data."""
+"""Evaluation runner that computes losses on recorded data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PARTS_OF_LEARNERS = ("rl_module", "extra", "connector", "counters")
 
 
 class OfflineEvaluationRunner(FaultAwareApply):
-    """Computes the Learner's loss on recorded rows with the Learner's whole state, without updates.
+    """Computes the Learner's loss on recorded steps, with the Learner's current state and without updates.
 
     The loss is that of ``config.learner_class``, the user's own included, or
     ``evaluation(offline_loss_for_module_fn=...)``, a function ``f(self, *, module_id, config, batch, fwd_out)`` that
@@ -119,22 +119,22 @@ class OfflineEvaluationRunner(FaultAwareApply):
 
     @property
     def module(self) -> MultiRLModule:
-        """The modules, with their current weights."""
+        """MultiRLModule with the current weights."""
         return self.learner.module
 
     def get_loss_for_module_fn(self) -> Any:
-        """The loss, ``f(*, module_id, config, batch, fwd_out)``."""
+        """Loss function of a module, ``f(*, module_id, config, batch, fwd_out)``."""
         return self.learner.compute_loss_for_module
 
     _loss_for_module_fn = property(get_loss_for_module_fn)
 
     @property
     def _dataset_iterator(self) -> Iterator[Any] | None:
-        """Iterator from `set_dataset_iterator`; None if the runner reads the data itself."""
+        """Iterator set with `set_dataset_iterator`; None if the runner reads the config's data."""
         return self._iterator
 
     def set_dataset_iterator(self, iterator: Iterator[Any]) -> None:
-        """Sets an iterator that provides the rows.
+        """Sets an iterator that yields the batches to evaluate.
 
         Args:
             iterator: Iterator of ``{module_id: {column: [N, ...]}}``, such as `OfflineData.sample` returns.
@@ -204,7 +204,9 @@ class OfflineEvaluationRunner(FaultAwareApply):
         self.metrics.log_value((ALL_MODULES, NUM_ENV_STEPS_SAMPLED_LIFETIME), number, reduce="lifetime_sum")
 
     def _source(self) -> RowSource:
-        """The given iterator, or the config's data, opened at the first call."""
+        """Returns the batches to evaluate: from the user's iterator, or from the config's data, opened at the first
+        call.
+        """
         if self._iterator is not None:
             return IteratedRows(self._iterator, self.learner.num_devices)
         if self._rows is None:
@@ -227,16 +229,20 @@ class OfflineEvaluationRunner(FaultAwareApply):
         return self._shares
 
     def _follow(self) -> None:
-        """Copies the state of this process's Learner into the separate one that computes another loss."""
+        """Copies the Learner's state to the separate Learner that computes the evaluation loss, if both are in this
+        process.
+        """
         if self._follows is not None:
             self.learner.set_state(self._follows.get_state(PARTS_OF_LEARNERS))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """The config."""
+        """Returns the constructor arguments for checkpoints: the config."""
         return (), {"config": self.config}
 
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """``{"rl_module": {module_id: state}, "weights_seq_no": int}``."""
+        """Returns the modules' states and the weights' version: ``{"rl_module": {module_id: state}, "weights_seq_no":
+        int}``.
+        """
         return {COMPONENT_RL_MODULE: self.module.get_state(), WEIGHTS_SEQ_NO: self._weights_seq_no}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -244,7 +250,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
         ``weights_seq_no``, ``num_env_steps``.
 
         Raises:
-            ValueError: If it does not fit the modules.
+            ValueError: The state does not fit the modules.
         """
         if COMPONENT_LEARNER in state and self._follows is None:
             self.learner.set_state(state[COMPONENT_LEARNER])
@@ -257,7 +263,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
         self._num_env_steps = int(state.get("num_env_steps", self._num_env_steps))
 
     def get_metrics(self) -> dict[str, Any]:
-        """Values logged since the last run."""
+        """Returns the metrics logged since the last run."""
         return self.metrics.reduce()
 
     def assert_healthy(self) -> None:

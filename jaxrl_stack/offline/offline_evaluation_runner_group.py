@@ -29,7 +29,8 @@ _RUNS = "offline evaluation"
 
 
 class OfflineEvaluationRunnerGroup:
-    """One runner in this process, or N actors with the ids 1 to N, each with a part of the data.
+    """Runners of an evaluation on recorded data: one in this process, or N actors with the ids 1 to N, each for a part
+    of the data.
 
     Lost actors are restarted by Ray (``restart_failed_offline_eval_runners``, at most
     ``max_num_offline_eval_runner_restarts`` times each) and get the state that was sent last, once
@@ -76,7 +77,7 @@ class OfflineEvaluationRunnerGroup:
         if local_runner and number:
             raise ValueError(
                 "OfflineEvaluationRunnerGroup(local_runner=True) conflicts with "
-                f"evaluation(num_offline_eval_runners={number}): set that to 0, or leave local_runner out."
+                f"evaluation(num_offline_eval_runners={number}): set it to 0, or leave local_runner out."
             )
         self._on_recreated = on_recreated
         self._backend = backend
@@ -147,12 +148,12 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def runner_health_probe_timeout_s(self) -> float:
-        """Longest wait for a sign of life of lost actors, in seconds."""
+        """Maximum wait for an answer of lost actors, in seconds."""
         return float(self._recovery.policy.probe_timeout_s)
 
     @property
     def num_in_flight_async_reqs(self) -> int:
-        """Number of requests whose results have not been fetched."""
+        """Number of requests whose results have not been fetched yet."""
         return self._manager.num_outstanding_async_reqs()
 
     @property
@@ -201,7 +202,9 @@ class OfflineEvaluationRunnerGroup:
         return found
 
     def request_runs(self, number: int) -> int:
-        """Requests up to a number of runs from healthy actors with free slots; returns the number of requests made."""
+        """Requests up to `number` evaluation runs from healthy actors that have room for a request; returns the number
+        of requests.
+        """
         sent = 0
         for _ in range(number):
             with_room = self._manager.actor_ids_with_room(_RUNS)
@@ -213,17 +216,17 @@ class OfflineEvaluationRunnerGroup:
         return sent
 
     def fetch_runs(self, timeout_seconds: float) -> list[Any]:
-        """Waits for at least one finished run and returns the results; [] after the timeout."""
+        """Waits for at least one finished evaluation run and returns the results; returns [] after the timeout."""
         return self._results(self._manager.fetch_first_async_reqs(_RUNS, timeout_seconds=timeout_seconds))
 
     def forget_runs(self) -> None:
-        """Drops the results of runs in progress."""
+        """Ignores the results of evaluation runs in progress."""
         self._manager.forget_requests(_RUNS)
 
     # --------------------------------------------------------------------------------------------------------- states
 
     def sync_weights(self, from_worker_or_learner_group: LearnerGroup, num_env_steps: int = 0, **kwargs: Any) -> None:
-        """Sends the Learners' current state to the runners, except to one that shares their process.
+        """Sends the Learners' current state to all runners, except a runner that shares the Learner's process.
 
         Args:
             from_worker_or_learner_group: The learners.
@@ -265,7 +268,7 @@ class OfflineEvaluationRunnerGroup:
         return back
 
     def _restore(self, actor_ids: list[int]) -> list[int]:
-        """Sends restarted actors the state that was sent last; returns their ids, without those that failed."""
+        """Sends restarted actors the last state; returns the ids of the actors that have loaded it."""
         if not self._sent:
             return actor_ids
         results = self._manager.foreach_actor(

@@ -1,4 +1,4 @@
-"""Evaluation on recorded episodes: returns weighted by probability ratios of the recorded actions."""
+"""Evaluation runner that estimates a policy's return from recorded episodes by importance sampling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class OfflinePolicyEvaluationTypes(enum.StrEnum):
-    """Values of ``evaluation(offline_evaluation_type=...)``: losses of rows, or weighted returns of episodes."""
+    """Values of ``evaluation(offline_evaluation_type=...)``: losses of recorded steps, or importance sampling of
+    episodes.
+    """
 
     EVAL_LOSS = "eval_loss"
     IS = "is"
@@ -32,7 +34,8 @@ class OfflinePolicyEvaluationTypes(enum.StrEnum):
 
 
 class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
-    """Estimates the policy's return from recorded episodes, ``offline_eval_batch_size_per_runner`` in a batch.
+    """Estimates the policy's return by importance sampling of recorded episodes, ``offline_eval_batch_size_per_runner``
+    at a time.
 
     With ``offline_evaluation_type="is"`` the return of an episode is weighted by the product of its ratios
     ``pi(a) / mu(a)``, with "pdis" each reward by the product up to it; ``gamma`` discounts. The mean over episodes is
@@ -51,7 +54,7 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
 
     @property
     def module(self) -> MultiRLModule:
-        """The modules, with their current weights."""
+        """MultiRLModule with the current weights."""
         return self._own if self._follows is None else self._follows.module
 
     def _evaluate_batch(self) -> None:
@@ -82,7 +85,7 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
         self._log_env_steps(number)
 
     def _recorded(self) -> tuple[dict[str, Any], RecordedEpisodes, np.ndarray]:
-        """Returns ``(columns, episodes, order of the episodes)`` of the data."""
+        """Reads the data at the first call; returns ``(columns, episodes, random order of the episodes)``."""
         if self._episodes is None:
             steps = recorded_steps(self.config, self._spaces_of_modules()[self._module_map().module_id])
             if self._normalization is not None:
@@ -94,7 +97,7 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
         return self._episodes
 
     def _follow(self) -> None:
-        """Nothing: a Learner of this process is looked at itself."""
+        """Does nothing, because the runner reads the weights of a Learner in this process directly."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         states = state.get(COMPONENT_LEARNER, state).get(COMPONENT_RL_MODULE)
@@ -106,7 +109,7 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
 
 
 def recorded_steps(config: Any, spaces: tuple[Any, Any]) -> Steps:
-    """All recorded steps of a config's `input_`, with their recorded probabilities.
+    """Reads all recorded steps of a config's `input_`, with the recorded action probabilities.
 
     Args:
         config: Config of evaluation.

@@ -1,4 +1,4 @@
-"""Overridable conversion of data set rows to episodes before training."""
+"""User-defined conversion of data set rows to episodes before training."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _NO_OUTPUTS = {"dones", "agent_index", "type"}
 
 
 class OfflinePreLearner:
-    """Maps batches of rows to episodes. All data passes through the subclass set by
-    `offline_data(prelearner_class=...)`.
+    """Converts batches of rows to episodes. A subclass, set by `offline_data(prelearner_class=...)`, can change all
+    data.
 
     The learner pipeline is no part of it: it runs with every update, where the weights are.
 
@@ -73,7 +73,7 @@ class OfflinePreLearner:
             self.episode_buffer = buffer_class(**own)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Rows ready for a learner, ``{"module_id/column": [N, ...]}``.
+        """Converts a batch of rows to a learner's train batch, ``{"module_id/column": [N, ...]}``.
 
         Args:
             batch: ``{column: [N, ...]}``, one row per step, by the names in the data.
@@ -89,7 +89,7 @@ class OfflinePreLearner:
         }
 
     def steps(self, batch: Mapping[str, Any]) -> Steps:
-        """Converts a batch of rows to steps.
+        """Converts a batch of rows to recorded steps.
 
         Raises:
             ValueError: If no episode comes of it.
@@ -101,7 +101,7 @@ class OfflinePreLearner:
         episodes = [episode for episode in self._postprocess_and_sample(episodes) if len(episode)]
         if not episodes:
             raise ValueError(
-                f"{type(self).__name__} made no episode of a batch of rows: it has to return at least one."
+                f"{type(self).__name__} returned no episode for a batch of rows. Return at least one episode."
             )
         return Steps.concatenated([steps_of(episode) for episode in episodes])
 
@@ -129,13 +129,13 @@ class OfflinePreLearner:
     def _map_sample_batch_to_episode(
         self, batch: Mapping[str, Any], to_numpy: bool = False, **kwargs: Any
     ) -> dict[str, list[Any]]:
-        """Called instead of `_map_to_episodes` with `offline_data(input_read_sample_batches=True)`; rows are single
-        steps here, too.
+        """Converts old SampleBatch data to episodes, in place of `_map_to_episodes`, with
+        `offline_data(input_read_sample_batches=True)`; rows are single steps.
         """
         return self._map_to_episodes(batch, to_numpy=to_numpy, **kwargs)
 
     def _postprocess_and_sample(self, episodes: list[Any]) -> list[Any]:
-        """Selects the episodes to train on: all, or a sample from the user's episode buffer."""
+        """Selects the episodes to train on: all, or a sample from the user's episode replay buffer."""
         if self.episode_buffer is None:
             return self._validate_episodes(episodes)
         self.episode_buffer.add(self._validate_episodes(episodes))
@@ -156,25 +156,25 @@ class OfflinePreLearner:
         return list(found.values())
 
     def _should_module_be_updated(self, module_id: str, multi_agent_batch: Any = None) -> bool:
-        """Whether `multi_agent(policies_to_train=...)` has the module."""
+        """Whether `multi_agent(policies_to_train=...)` includes the module."""
         trained = self.config.policies_to_train
         if trained is None:
             return True
         return bool(trained(module_id, multi_agent_batch)) if callable(trained) else module_id in trained
 
     def _by_column(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Renames the columns of a batch from the data's names to standard names."""
+        """Renames the columns of a batch from the data's names to this package's names."""
         names = {own: name for name, own in (SCHEMA | self.config.input_read_schema).items()}
         return {names.get(name, name): column for name, column in batch.items()}
 
 
 def rows_of(steps: Steps, schema: Mapping[str, str]) -> dict[str, Any]:
-    """Steps as a batch of rows, with next observations and the ids of episodes, by the names of a schema."""
+    """Converts steps to a batch of rows with next observations and episode ids; `schema` renames the columns."""
     return {schema.get(name, name): column for name, column in table_view.rows_of(steps).items()}
 
 
 def _in_order(columns: dict[str, Any]) -> dict[str, Any]:
-    """Rows in the order of their episodes.
+    """Sorts rows by episode.
 
     Raises:
         ValueError: An id is used for several episodes, whose rows are not in order.
@@ -207,7 +207,7 @@ _ENDS = (Columns.TERMINATEDS, Columns.TRUNCATEDS, "dones")
 
 
 def _runs(columns: Mapping[str, Any]) -> Iterator[slice]:
-    """Yields slices of consecutive rows that belong to the same piece of an episode."""
+    """Yields slices of consecutive rows that belong to the same episode without a gap."""
     num_rows = len(jax.tree.leaves(columns[Columns.OBS])[0])
     starts = np.ones(num_rows + 1, bool)
     if Columns.EPS_ID in columns:

@@ -1,4 +1,4 @@
-"""Data read with Ray Data: formats without a reader in this package, and Ray Data's data set objects."""
+"""Reading with Ray Data: for formats that this package cannot read, and for Ray Data's data set objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_ray_dataset(data: Any) -> bool:
 
 
 def read_with_ray(config: AlgorithmConfig) -> Any:
-    """Reads `offline_data(input_=...)` with a reader of Ray Data, or with a function.
+    """Reads the paths of `offline_data(input_=...)` with Ray Data's reader `input_read_method`, or a user's function.
 
     Raises:
         ValueError: If there is no such reader.
@@ -50,7 +50,7 @@ def read_with_ray(config: AlgorithmConfig) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class WholePiece:
-    """A whole data set, as a single piece."""
+    """Reference to a whole data set, whose size is unknown before reading."""
 
     num_rows: None = None
     num_steps: None = None
@@ -58,7 +58,8 @@ class WholePiece:
 
 
 class RayData:
-    """Ray Data data set whose rows a prelearner converts to steps; it is read as a whole.
+    """Adapter for a data set of Ray Data: converts its rows to steps with the config's prelearner; always read as a
+    whole.
 
     Args:
         data: The Ray Dataset.
@@ -72,7 +73,7 @@ class RayData:
         self.pieces = [WholePiece()]
 
     def read(self, piece: WholePiece) -> Steps:
-        """Reads all steps, batch by batch.
+        """Reads all steps of the data set, batch by batch.
 
         Raises:
             ValueError: If there are none.

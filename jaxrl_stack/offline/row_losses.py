@@ -1,4 +1,4 @@
-"""Losses of rows, computed by a Learner without an update, for both kinds of evaluation on recorded data."""
+"""Losses on batches of recorded steps, computed by a Learner without an update."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from jaxrl_stack.utils.results import NUM_STEPS_EVALUATED
 
 
 class RowSource(Protocol):
-    """Gives rows to evaluate on."""
+    """Interface of objects that provide batches for evaluating a loss."""
 
     def draw(self) -> Experience:
-        """Returns the next rows."""
+        """Returns the next batch."""
         ...
 
 
 class Evaluate(Protocol):
-    """Type of `Learner.evaluate_rows`, or of a function that calls it in several learners."""
+    """Type of a function that computes losses on a batch, such as `Learner.evaluate_rows`."""
 
     def __call__(self, rows: Experience, /, *, seed: int, timesteps: int) -> dict[str, Any]: ...
 
 
 class RowLosses(NamedTuple):
-    """Losses and counts of rows.
+    """Losses on a batch, with the number of steps.
 
     Attributes:
         values: ``{module_id: {name: number}}``: the loss of each module, and what the loss logs.
@@ -41,7 +41,7 @@ class RowLosses(NamedTuple):
 
 
 def row_losses(source: RowSource, evaluate: Evaluate, *, seed: int, timesteps: int) -> RowLosses:
-    """Draws rows and computes their losses, without an update.
+    """Draws a batch and computes its losses, without an update.
 
     Args:
         source: Gives the rows.
@@ -57,7 +57,7 @@ def row_losses(source: RowSource, evaluate: Evaluate, *, seed: int, timesteps: i
 
 @dataclasses.dataclass(frozen=True)
 class IteratedRows:
-    """Rows of a user's iterator. Rows that cannot be split evenly over the devices are dropped.
+    """Batches of a user's iterator. Drops steps that cannot be divided evenly among the devices.
 
     Attributes:
         iterator: Iterator of ``{module_id: {column: [N, ...]}}``.
@@ -68,7 +68,7 @@ class IteratedRows:
     num_devices: int
 
     def draw(self) -> Experience:
-        """Returns the rows of the next batch."""
+        """Returns the next batch of the iterator."""
         modules = {mid: dict(columns) for mid, columns in next(self.iterator).items()}
         return Experience.of_rows({mid: self._evenly(columns) for mid, columns in modules.items()})
 

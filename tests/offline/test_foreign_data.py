@@ -185,7 +185,7 @@ def test_data_behind_a_filter_is_refused_where_an_environment_is_acted_in(tmp_pa
     with pytest.raises(BadDataError, match=r"normalised by \['MeanStdFilter'\].*normalize_observations=True"):
         steps_of(config(tmp_path))
     filtering = config(tmp_path).env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
-    with pytest.raises(BadDataError, match="its statistics are not in the data"):
+    with pytest.raises(BadDataError, match="whose statistics are not in the data"):
         steps_of(filtering)
     assert steps_of(config(tmp_path, with_env=False)).num_steps == N - 2
 

@@ -206,7 +206,7 @@ def test_a_group_in_this_process_has_one_runner(folders):
     (metrics,) = group.foreach_runner("run")
     assert metrics[ALL_MODULES]["num_env_steps_sampled"].peek() == 40
     group.stop()
-    with pytest.raises(ValueError, match="set that to 0, or leave local_runner out"):
+    with pytest.raises(ValueError, match="set it to 0, or leave local_runner out"):
         OfflineEvaluationRunnerGroup(own.evaluation(num_offline_eval_runners=1), local_runner=True)
 
 
@@ -228,7 +228,7 @@ class Other:
             "needs offline_evaluation_type='eval_loss'",
         ),
         ({"off_policy_estimation_methods": {"is": {}}}, "needs offline evaluations. Set .*offline_evaluation_interval"),
-        ({"off_policy_estimation_methods": {"mine": {}}}, "'mine' has as its type one of"),
+        ({"off_policy_estimation_methods": {"mine": {}}}, "the type of 'mine' is one of"),
         ({"offline_eval_runner_class": Other}, "a subclass of OfflineEvaluationRunner"),
         ({"offline_evaluation_type": "loss"}, "'eval_loss', 'is'"),
     ],
@@ -254,7 +254,7 @@ def test_algorithms_that_sample_have_no_loss_of_recorded_rows(folders):
         .evaluation(evaluation_config={"input_": [folders[0]]})
         .build_algo()
     )
-    with pytest.raises(ValueError, match="PPO has no loss on recorded rows"):
+    with pytest.raises(ValueError, match="PPO has no loss on recorded steps"):
         algo.evaluate_offline()
     algo.stop()
 

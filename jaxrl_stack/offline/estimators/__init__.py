@@ -37,10 +37,10 @@ __all__ = [
 
 
 def estimators_of(methods: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """``{name: {"type": class, ...}}`` of ``off_policy_estimation_methods``.
+    """Converts ``off_policy_estimation_methods`` to ``{name: {"type": class, ...}}``.
 
     Raises:
-        ValueError: If it is not known what one of them is.
+        ValueError: The type of an estimator is unknown.
     """
     found = {}
     for name, settings in methods.items():
@@ -49,7 +49,7 @@ def estimators_of(methods: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         kind = ESTIMATORS.get(kind, kind) if isinstance(kind, str) else kind
         if not (isinstance(kind, type) and issubclass(kind, OffPolicyEstimator)):
             raise ValueError(
-                f"a dict of estimators, of which {name!r} has as its type one of {sorted(ESTIMATORS)} or a subclass "
+                f"a dict of estimators, in which the type of {name!r} is one of {sorted(ESTIMATORS)} or a subclass "
                 f"of OffPolicyEstimator"
             )
         found[name] = {**own, "type": kind}

@@ -1,4 +1,6 @@
-"""The direct method: values of first states by fitted Q evaluation."""
+"""Direct method of off-policy evaluation: the mean value of initial states, with a Q function from fitted Q
+evaluation.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from jaxrl_stack.offline.estimators.off_policy_estimator import OffPolicyEstimat
 
 
 class DirectMethod(OffPolicyEstimator):
-    """The direct method: the mean value of first states, by fitted Q evaluation (Le et al., 2019).
+    """Direct method: the mean value of initial states, with a Q function from fitted Q evaluation (Le et al., 2019).
 
     Args:
         policy, gamma, epsilon_greedy: See `OffPolicyEstimator`.

@@ -1,9 +1,9 @@
-"""The doubly robust estimator."""
+"""Doubly robust estimator of a policy's return."""
 
 from jaxrl_stack.offline.estimators.direct_method import DirectMethod
 
 
 class DoublyRobust(DirectMethod):
-    """Fitted Q evaluation, corrected by ratios of probabilities (Jiang and Li, 2016)."""
+    """Doubly robust estimator: fitted Q evaluation, corrected by importance sampling ratios (Jiang and Li, 2016)."""
 
     method = "dr"

@@ -1,4 +1,4 @@
-"""RLlib's interface of estimators, over `jaxrl_stack.policy.estimation`."""
+"""RLlib's interface of off-policy estimators, implemented with `jaxrl_stack.policy.estimation`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class OffPolicyEstimator:
-    """Base class of off-policy estimators; each subclass has one method.
+    """Base class of off-policy estimators; each subclass implements one method.
 
     Args:
         policy: A Policy, or an RLModule with its weights.
@@ -54,7 +54,7 @@ class OffPolicyEstimator:
 
     @property
     def q_model_config(self) -> Mapping[str, Any] | None:
-        """Settings of fitted Q evaluation (see `FittedQConfig`); None for methods without a Q model."""
+        """Settings of fitted Q evaluation (see `FittedQConfig`); None for estimators without a Q function."""
         return None
 
     def estimate(self, batch: Any, split_batch_by_episode: bool = True) -> dict[str, float]:
@@ -79,7 +79,7 @@ class OffPolicyEstimator:
         return results_of(found[self.method], found)
 
     def estimates(self, batch: Any) -> Estimates:
-        """Estimates the return as `estimate` does, and returns it with its interval and diagnostics; see
+        """Estimates the return, and returns the estimate with its confidence interval and diagnostics; see
         `Policy.estimate`.
         """
         module: Any = getattr(self.policy, "module", self.policy)
@@ -88,12 +88,12 @@ class OffPolicyEstimator:
         )
 
     def train(self, batch: Any) -> dict[str, Any]:
-        """Does nothing: `estimate` fits its model on the data it is given."""
+        """Does nothing, because `estimate` fits the Q function to the data that it receives."""
         return {}
 
 
 def results_of(own: Estimate, found: Estimates) -> dict[str, float]:
-    """Converts an estimate to RLlib's metrics.
+    """Converts an estimate to the metrics that RLlib reports.
 
     Args:
         own: The estimate.
