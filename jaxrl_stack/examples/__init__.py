@@ -1,1 +1,1 @@
-"""Modules that scripts of RLlib's documentation import: their command line, and small environments."""
+"""Modules that RLlib's example scripts import: command-line options, and small environments, modules and connectors."""

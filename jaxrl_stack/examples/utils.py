@@ -1,4 +1,4 @@
-"""Command line of RLlib's example scripts, and the experiments that it describes."""
+"""Command-line options of RLlib's example scripts, and the experiments that the options describe."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def add_rllib_example_script_args(
     default_iters: int = 200,
     default_timesteps: int = 100000,
 ) -> argparse.ArgumentParser:
-    """Adds the options that example scripts share to a parser.
+    """Adds the options that all example scripts share to an argument parser.
 
     Args:
         parser: The parser; None makes one.
@@ -118,7 +118,7 @@ def add_rllib_example_script_args(
 
 
 def should_stop(stop: Mapping[str, Any], results: Mapping[str, Any], keep_ray_up: bool = False) -> bool:
-    """Whether a stop criterion is reached; if so, prints it and shuts Ray down.
+    """Checks whether a stop criterion is reached; if so, prints it and shuts Ray down.
 
     Args:
         stop: Keys of results, with a "/" between those of groups -> the value that ends training.
@@ -150,7 +150,7 @@ def run_rllib_example_script_experiment(
     scheduler: Any = None,
     progress_reporter: Any = None,
 ) -> Any:
-    """Train with a config and the options of a command line, by a tuner, or in a loop (``--no-tune``).
+    """Trains a config with command-line options, with Ray Tune, or in a loop with ``--no-tune``.
 
     Args:
         base_config: The config. The options are set on it.
@@ -226,7 +226,7 @@ def run_rllib_example_script_experiment(
 
 
 def _apply(args: argparse.Namespace, config: AlgorithmConfig) -> None:
-    """Sets the options of a command line on a config."""
+    """Applies command-line options to a config."""
     config.framework(args.framework)
     if args.env is not None and config.env is None:
         config.environment(args.env)
@@ -251,7 +251,7 @@ def _apply(args: argparse.Namespace, config: AlgorithmConfig) -> None:
 
 
 def _train(config: AlgorithmConfig, stop: dict[str, Any], iterations: int, keep_ray_up: bool) -> Any:
-    """Train in this process until a criterion is fulfilled; the last result."""
+    """Trains in this process until a stop criterion is reached; returns the last result."""
     algorithm, results = config.build_algo(), None
     try:
         for iteration in range(stop.get(_ITERATION, iterations)):
@@ -268,7 +268,7 @@ def _train(config: AlgorithmConfig, stop: dict[str, Any], iterations: int, keep_
 
 
 def table_columns(config: AlgorithmConfig, args: argparse.Namespace) -> dict[str, str]:
-    """Keys of results → headings in the tuner's table."""
+    """Returns the columns of the tuner's table, ``{key of results: heading}``."""
     policies = sorted(config.policies) if args.num_agents else ()
     return {
         _ITERATION: "iter",
@@ -301,7 +301,7 @@ def _wandb(args: argparse.Namespace, config: AlgorithmConfig) -> list[Any]:
 def _check_success(
     args: argparse.Namespace, results: Any, stop: dict[str, Any], metric: dict[str, Any] | None, seconds: float
 ) -> None:
-    """Raises an error if no trial has reached its goal; writes the summary of a release test."""
+    """Raises an error if no trial has reached the goal of the experiment; writes the summary of a release test."""
     in_evaluation = f"{EVALUATION_RESULTS}/{_RETURN}"
     default = next((key for key in (in_evaluation, _RETURN) if key in stop), None)
     metric = metric or ({default: stop[default]} if default else {_RETURN: args.stop_reward})

@@ -1,1 +1,1 @@
-"""Algorithms of RLlib's example scripts."""
+"""Algorithms that RLlib's example scripts import."""

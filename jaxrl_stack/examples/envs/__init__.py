@@ -1,1 +1,3 @@
-"""Environments of examples: in JAX, for tests of memory and of several agents; `classes` has RLlib's examples."""
+"""Example environments: JAX environments that need memory or have several agents; `classes` has RLlib's gymnasium
+examples.
+"""

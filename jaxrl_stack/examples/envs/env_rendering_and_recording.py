@@ -1,4 +1,4 @@
-"""Videos of episodes, for the loggers of results."""
+"""Callback that records videos of episodes and logs them with the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ HEIGHT, WIDTH = 64, 96
 
 
 class EnvRenderCallback(RLlibCallback):
-    """Renders every step of gymnasium environments made with ``render_mode="rgb_array"``.
+    """Renders every step of gymnasium environments with ``render_mode="rgb_array"``, and logs videos of the best and
+    the worst episode.
 
     Of the episodes that end in a sample the best one and the worst one are logged, as lists of videos uint8
     ``[1, T, 3, HEIGHT, WIDTH]``, under ``episode_videos_best`` and ``episode_videos_worst``.
@@ -46,7 +47,7 @@ class EnvRenderCallback(RLlibCallback):
         self._videos = ranked if len(ranked) < 2 else [ranked[0], ranked[-1]]
 
     def on_sample_end(self, *, metrics_logger: Any, **kwargs: Any) -> None:
-        """Logs the two videos."""
+        """Logs the videos of the best and the worst episode."""
         if self._videos:
             metrics_logger.log_value("episode_videos_best", self._videos[-1][1], reduce="item_series")
             metrics_logger.log_value("episode_videos_worst", self._videos[0][1], reduce="item_series")

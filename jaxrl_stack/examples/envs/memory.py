@@ -22,21 +22,25 @@ from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 
 
 class MemoryProbe(ConfiguredEnv):
-    """Base of environments whose first observation contains a cue needed later; the maximum mean return is 1."""
+    """Base class of environments whose first observation contains information needed later; the maximum mean return is
+    1.
+    """
 
     @property
     @abc.abstractmethod
     def memoryless_return(self) -> float:
-        """Maximum mean return of policies without memory, including random ones."""
+        """Maximum mean return of policies without memory, including stochastic policies."""
 
     @abc.abstractmethod
     def observations(self) -> np.ndarray:
-        """All possible observations, float32 ``[K, D]``; those with a cue come first."""
+        """Returns all possible observations, float32 ``[K, D]``; observations with the needed information come
+        first.
+        """
 
 
 class RepeatFirst(MemoryProbe):
-    """The agent must repeat the symbol of the first observation at the end; observations are one-hot, ``[num_symbols +
-    1]``.
+    """Environment in which the agent must repeat the symbol of the first observation at the end; observations are
+    one-hot, ``[num_symbols + 1]``.
 
     The first observation shows one of the symbols, drawn evenly; all later ones are the same, the last feature. An
     action names a symbol. With step `length`, which terminates, the right one pays 1; other steps pay nothing. With
@@ -149,7 +153,7 @@ class TMaze(MemoryProbe):
 
 
 class _PartlyShown(AutoResetJaxEnv):
-    """gymnax environment that hides some features of observations."""
+    """gymnax environment without some features of its observations."""
 
     env_id: ClassVar[str]
     shown: ClassVar[list[int]]
@@ -183,7 +187,7 @@ class _PartlyShown(AutoResetJaxEnv):
 
 
 class StatelessCartPole(_PartlyShown):
-    """CartPole that shows ``[position, angle]`` and hides both velocities; 500 steps at most.
+    """CartPole with observations ``[position, angle]``, without both velocities; at most 500 steps.
 
     The best of 2048 policies that push right with probability ``sigmoid(a * position + b * angle)`` lasts 56 steps in
     the mean. With the velocities, which two observations in a row tell, the sign of a weighted sum lasts 500.
@@ -196,7 +200,7 @@ class StatelessCartPole(_PartlyShown):
 
 
 class StatelessPendulum(_PartlyShown):
-    """Pendulum that shows ``[cos(angle), sin(angle)]`` and hides the velocity; 200 steps.
+    """Pendulum with observations ``[cos(angle), sin(angle)]``, without the velocity; 200 steps.
 
     A torque that depends on the angle alone damps nothing: the pendulum comes to rest nowhere. The best of 4096 such
     policies returns -1050 in the mean; with the velocity out of the last two observations, swinging up by its energy

@@ -1,4 +1,4 @@
-"""Multi-agent environments for compiled programs; each has a version for the host."""
+"""Multi-agent JAX environments; each also exists as a host environment with the same rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 
 
 class CartPoleParams(NamedTuple):
-    """Numbers of `MultiAgentCartPole`: gymnasium's, SI units.
+    """Physical constants of `MultiAgentCartPole`: gymnasium's values, SI units.
 
     Attributes:
         gravity: Gravitational acceleration.
@@ -56,7 +56,7 @@ class CartPoleState(NamedTuple):
 
 
 class MultiAgentCartPole(MultiAgentJaxEnv):
-    """Each agent balances its own pole. An agent whose pole has fallen waits for the others.
+    """CartPole for several agents with one pole each. An agent whose pole has fallen waits for the others.
 
     The episode ends with the last of them: terminated if every pole has fallen, else truncated. On the host:
     `jaxrl_stack.examples.envs.classes.multi_agent.MultiAgentCartPole`.
@@ -103,7 +103,7 @@ class MultiAgentCartPole(MultiAgentJaxEnv):
 
 
 class MultiAgentStatelessCartPole(MultiAgentCartPole):
-    """`MultiAgentCartPole` without velocities: an agent observes position and angle, float32 ``[2]``."""
+    """`MultiAgentCartPole` without velocities: an observation has position and angle, float32 ``[2]``."""
 
     def __init__(self, config: Mapping[str, Any] | None = None):
         super().__init__(config)
@@ -120,7 +120,7 @@ class MultiAgentStatelessCartPole(MultiAgentCartPole):
 
 
 def _cart_pole(poles: jax.Array, pushes: jax.Array, params: CartPoleParams) -> jax.Array:
-    """One Euler step of poles float32 ``[N, 4]``, pushed to the right by 1, to the left by 0."""
+    """Computes one Euler step of poles, float32 ``[N, 4]``; action 1 pushes to the right, 0 to the left."""
     x, velocity, angle, spin = poles.T
     force = jnp.where(pushes == 1, params.force, -params.force)
     mass, moment = params.cart_mass + params.pole_mass, params.pole_mass * params.half_length
@@ -134,7 +134,7 @@ def _cart_pole(poles: jax.Array, pushes: jax.Array, params: CartPoleParams) -> j
 
 
 class RockPaperScissors(MultiAgentJaxEnv):
-    """Two players move at the same time, ten times: the winner of a move gets 1, the loser -1.
+    """Rock-paper-scissors with ten simultaneous moves of both players; the winner of a move gets 1, the loser -1.
 
     A player observes the opponent's last move, at first 0. The state is int32, the number of moves. On the host:
     `jaxrl_stack.examples.envs.classes.multi_agent.rock_paper_scissors.RockPaperScissors`.
@@ -240,7 +240,8 @@ class ComeAndGoState(NamedTuple):
 
 
 class ComeAndGo(MultiAgentJaxEnv):
-    """Agents arrive and leave at random times; a present agent gets 1 for the action that equals the time's parity.
+    """Environment in which agents arrive and leave at random times; the reward is 1 for an action equal to the step
+    number modulo 2.
 
     The observation is float32 ``[2]``: the time modulo 2, and the number of agents that are there. "a0" is there from
     the first to the last of 8 steps; every other one comes at a time in {0, ..., 3} and stays for 1 to 4 steps. Agents

@@ -1,4 +1,4 @@
-"""Settings of the environments of this package."""
+"""Base class of JAX environments with named settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_stack.env.jax_env import AutoResetJaxEnv
 
 
 class ConfiguredEnv(AutoResetJaxEnv):
-    """A JAX environment whose settings have names and defaults.
+    """Base class of JAX environments whose settings have names and default values.
 
     Args:
         config: Values by name, as ``config.environment(Env, env_config={...})`` hands them over.

@@ -1,1 +1,1 @@
-"""Learners of RLlib's example scripts."""
+"""Learners that RLlib's example scripts import."""

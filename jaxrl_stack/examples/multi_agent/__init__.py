@@ -1,1 +1,1 @@
-"""RLlib's example scripts of several agents import from here."""
+"""Helpers that RLlib's multi-agent example scripts import."""

@@ -1,1 +1,1 @@
-"""RLModules of RLlib's example scripts."""
+"""RLModules that RLlib's example scripts import."""

@@ -1,1 +1,1 @@
-"""Servers of trained policies: over HTTP with the standard library, and with Ray Serve."""
+"""Example servers of trained policies: over HTTP with the standard library, and with Ray Serve."""

@@ -1,4 +1,4 @@
-"""A policy over HTTP, with the standard library only.
+"""HTTP server for a trained policy, with the standard library only.
 
 ``python -m jaxrl_stack.examples.serving.http_server CHECKPOINT --port 8000``
 """
@@ -20,7 +20,8 @@ MAX_BYTES = 16_000_000
 
 
 def make_server(policy: Policy, host: str = "127.0.0.1", port: int = 8000) -> ThreadingHTTPServer:
-    """Returns a server that answers POST requests with actions; ``serve_forever()`` starts it, ``shutdown()`` ends it.
+    """Creates an HTTP server that answers POST requests with actions; ``serve_forever()`` starts it, ``shutdown()``
+    ends it.
 
     A request and its answer are JSON, see `JsonPolicy.act`. A request that is wrong gets status 400 and
     ``{"error": text}``. Each connection has a thread. The server neither encrypts nor checks who asks: if other
@@ -58,7 +59,7 @@ def make_server(policy: Policy, host: str = "127.0.0.1", port: int = 8000) -> Th
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Prints no line for each request."""
+            """Does nothing, so that requests are not logged."""
 
     return ThreadingHTTPServer((host, port), Handler)
 

@@ -1,4 +1,4 @@
-"""Requests and answers of a served policy as JSON values, with the states of many episodes."""
+"""Policy with JSON requests and answers, which stores the recurrent states of many episodes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from jaxrl_stack.policy import Policy
 
 
 class JsonPolicy:
-    """Answers requests for actions, and stores the states of running episodes. Several threads may call the same
-    object.
+    """Answers JSON requests for actions, and stores the recurrent states of running episodes. Several threads may share
+    one object.
 
     Args:
         policy: The policy that acts.

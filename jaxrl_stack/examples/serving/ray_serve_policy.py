@@ -1,4 +1,4 @@
-"""A policy as a deployment of Ray Serve.
+"""Trained policy as a deployment of Ray Serve.
 
 ``pip install 'jaxrl-stack[serve]'``, then ``serve.run(PolicyDeployment.bind("checkpoint"))``.
 """
@@ -20,7 +20,7 @@ from jaxrl_stack.policy import Policy
 
 @serve.deployment
 class PolicyDeployment:
-    """Answers HTTP requests, and calls of ``handle.act.remote(request)``, with actions.
+    """Ray Serve deployment that answers HTTP requests, and calls of ``handle.act.remote(request)``, with actions.
 
     Each replica keeps the states of its episodes. If the policy has a memory (LSTM, frame stack, previous actions), use
     one replica, or one deployment per group of clients: Ray Serve sends each request to any replica.
@@ -38,7 +38,7 @@ class PolicyDeployment:
         return self.json_policy.act(request)
 
     async def __call__(self, http_request: Request) -> JSONResponse:
-        """Answers a POST request with JSON; a wrong request gets status 400 and ``{"error": text}``."""
+        """Answers an HTTP POST request with JSON; an invalid request gets status 400 and ``{"error": text}``."""
         try:
             return JSONResponse(self.act(json.loads(await http_request.body())))
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""APPO whose runners and learners share a Ray actor."""
+"""APPO whose env runners and learners share data through a Ray actor."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class SharedDataActor:
-    """Actor that stores values by key for all processes that have its handle."""
+    """Ray actor that stores values by key for all processes that have its handle."""
 
     @classmethod
     def remote(cls) -> Any:
-        """An actor of this class."""
+        """Starts the Ray actor and returns its handle."""
         import ray
 
         actor_class: Any = ray.remote(cls)
@@ -38,11 +38,11 @@ class SharedDataActor:
         self.storage[key] = value
 
     def get_state(self) -> dict[Any, Any]:
-        """All stored values, by key."""
+        """Returns all stored values, by key."""
         return self.storage
 
     def set_state(self, state: dict[Any, Any]) -> None:
-        """Loads a state of `get_state`."""
+        """Restores a state that `get_state` returned."""
         self.storage = dict(state)
 
 

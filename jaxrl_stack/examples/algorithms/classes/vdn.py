@@ -14,8 +14,9 @@ from jaxrl_stack.examples.rl_modules.classes.q_values_rlm import QValuesRLModule
 
 
 class VDNConfig(AlgorithmConfig):
-    """Settings of `VDN`, the settings of every algorithm. Each agent has its own policy, and all agents act in every
-    step."""
+    """Config of `VDN`. It has no further settings; each agent needs a separate policy, and all agents act in every
+    step.
+    """
 
     def __init__(self, algo_class: Any = None):
         super().__init__(algo_class=algo_class or VDN)
@@ -25,35 +26,35 @@ class VDNConfig(AlgorithmConfig):
         self.lr = 1e-3
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """Spec of a module that outputs Q-values."""
+        """Returns the spec of a module that computes Q-values."""
         return RLModuleSpec(module_class=QValuesRLModule)
 
     def get_default_learner_class(self) -> type[VDNLearner]:
-        """`VDNLearner`."""
+        """Returns `VDNLearner`."""
         return VDNLearner
 
     def _default_learner_connectors(self) -> list[ConnectorV2]:
         return [AddNextObservationsFromEpisodesToTrainBatch()]
 
     def validate(self) -> None:
-        """Checks that the rows of all modules belong to the same env steps.
+        """Raises ValueError for settings with which the modules' minibatches would contain different env steps.
 
         Raises:
-            ValueError: If they would not.
+            ValueError: `minibatch_size` or `num_epochs` is set.
         """
         super().validate()
         if self.minibatch_size is not None or self.num_epochs != 1:
             raise ValueError(
                 f"training(minibatch_size={self.minibatch_size!r}, num_epochs={self.num_epochs!r}): VDN adds up the "
-                "values of all modules row by row, but minibatches draw other rows for each module. Leave both "
-                "settings out."
+                "values of all modules for each env step, but minibatches contain other steps for each module. Leave "
+                "both settings out."
             )
 
 
 class VDN(Algorithm):
-    """Q-learning of a team from the newest samples, with one update per train batch."""
+    """Value decomposition networks: Q-learning of a team, on policy, with one update per train batch."""
 
     @classmethod
     def get_default_config(cls) -> VDNConfig:
-        """A `VDNConfig` with its defaults."""
+        """Returns a `VDNConfig` with its defaults."""
         return VDNConfig()

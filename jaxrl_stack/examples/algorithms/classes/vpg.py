@@ -1,4 +1,4 @@
-"""Vanilla policy gradients: an algorithm whose training step is written against runners and learners."""
+"""Vanilla policy gradient algorithm with a custom `training_step`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jaxrl_stack.utils.metrics import (
 
 
 class VPGConfig(AlgorithmConfig):
-    """The settings of every algorithm, and ``training(num_episodes_per_train_batch=10)``."""
+    """Config of `VPG`, with the additional setting ``training(num_episodes_per_train_batch=10)``."""
 
     def __init__(self, algo_class: Any = None):
         super().__init__(algo_class=algo_class or VPG)
@@ -31,7 +31,7 @@ class VPGConfig(AlgorithmConfig):
         self.num_env_runners = 1
 
     def training(self, *, num_episodes_per_train_batch: int | None = None, **kwargs: Any) -> VPGConfig:  # type: ignore[override]
-        """Sets the settings of updates.
+        """Sets hyperparameters of training.
 
         Args:
             num_episodes_per_train_batch: Whole episodes in a train batch, of all runners together.
@@ -43,20 +43,22 @@ class VPGConfig(AlgorithmConfig):
         return self
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """A network of one hidden layer."""
+        """Returns the spec of a network with one hidden layer."""
         return RLModuleSpec(module_class=VPGRLModule, model_config={"hidden_dim": 64})
 
     def get_default_learner_class(self) -> type[VPGLearner]:
-        """`VPGLearner`."""
+        """Returns `VPGLearner`."""
         return VPGLearner
 
 
 class VPG(Algorithm):
-    """Samples whole episodes, updates once from them, and sends the weights to the runners (Williams, 1992)."""
+    """Vanilla policy gradients: samples whole episodes, makes one update, and sends the weights to the runners
+    (Williams, 1992).
+    """
 
     @classmethod
     def get_default_config(cls) -> VPGConfig:
-        """A `VPGConfig` with its defaults."""
+        """Returns a `VPGConfig` with its defaults."""
         return VPGConfig()
 
     def training_step(self) -> None:
@@ -75,7 +77,7 @@ class VPG(Algorithm):
             self.env_runner_group.sync_weights(from_worker_or_learner_group=self.learner_group, inference_only=True)
 
     def _sample_episodes(self) -> tuple[list[Any], list[Any]]:
-        """Episodes and metrics of all runners."""
+        """Returns episodes and metrics of all env runners."""
         config: Any = self.config
         per_runner = config.num_episodes_per_train_batch // (config.num_env_runners or 1)
         sampled = self.env_runner_group.foreach_env_runner(

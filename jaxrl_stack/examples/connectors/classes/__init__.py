@@ -1,1 +1,1 @@
-"""Connectors of RLlib's example scripts."""
+"""Connectors that RLlib's example scripts import."""

@@ -1,4 +1,6 @@
-"""Connector for central critics, which observe all agents, and for policies that know their agent's index."""
+"""Connector that adds the observations of all agents and an agent id to each observation, for example for centralized
+critics.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tells each agent of the corridor of two rows where the other one is."""
+"""Connector for `DoubleRowCorridorEnv` that adds the other agent's row to each agent's observation."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
 
 
 def _length(space: Any) -> int:
-    """Columns of the corridor."""
+    """Returns the number of columns of the corridor."""
     return int(space["agent_0"].high[1]) + 1

@@ -1,4 +1,4 @@
-"""Rewards for observations that were seen seldom."""
+"""Learner connector that adds a reward for rarely seen observations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CountBasedCuriosity(ConnectorV2):
         self._counts: Counter[bytes] = Counter()
 
     def __call__(self, *, rl_module: Any, batch: dict[str, Any], episodes: list[Any], **kwargs: Any) -> dict[str, Any]:
-        """Changes the rewards of the episodes."""
+        """Adds intrinsic rewards to the rewards of the episodes."""
         for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
             bonuses = []
             for obs in episode.get_observations(slice(None, -1)):

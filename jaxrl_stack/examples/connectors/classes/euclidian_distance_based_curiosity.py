@@ -1,4 +1,4 @@
-"""Rewards for observations that are far from those before."""
+"""Learner connector that adds a reward for observations far from earlier ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class EuclidianDistanceBasedCuriosity(ConnectorV2):
         self.obs_buffer: deque[np.ndarray] = deque(maxlen=max_buffer_size)
 
     def __call__(self, *, rl_module: Any, batch: dict[str, Any], episodes: list[Any], **kwargs: Any) -> dict[str, Any]:
-        """Changes the rewards of the episodes."""
+        """Adds intrinsic rewards to the rewards of the episodes."""
         for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
             observations = np.asarray(episode.get_observations(slice(None, -1)), np.float32)
             if not len(observations):

@@ -1,4 +1,4 @@
-"""Rewards that a module of the learner gives."""
+"""Learner connector that adds intrinsic rewards, which another module of the learner computes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from jaxrl_stack.ops import running_statistics
 
 
 class AddIntrinsicRewards(ConnectorV2):
-    """Learner connector that adds a module's INTRINSIC_REWARDS, times a weight, to the rewards of the policy's steps.
+    """Learner connector that adds the column INTRINSIC_REWARDS of a learner-only module, times a weight, to the
+    policy's rewards.
 
     The module is one that is `learner_only` and has a loss of its own (`SelfSupervisedLossAPI`); it learns from the
     same steps. It reads NEXT_OBS: where rewards are of a rollout, put `AddNextObservationsFromEpisodesToTrainBatch`
@@ -46,11 +47,13 @@ class AddIntrinsicRewards(ConnectorV2):
         self.normalize = normalize
 
     def init(self, num_envs: int) -> Any:
-        """Empty statistics: ``{"base": merged over all devices, "delta": of this device since the merge}``."""
+        """Returns empty statistics of intrinsic rewards: ``{"base": merged over all devices, "delta": this device's
+        since the last merge}``.
+        """
         return {"base": running_statistics.init(()), "delta": running_statistics.init(())} if self.normalize else {}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Changes REWARDS ``[T, B]`` of the policy, and adds a train batch for the intrinsic module.
+        """Adds intrinsic rewards to REWARDS ``[T, B]`` of the policy, and a train batch for the intrinsic module.
 
         Raises:
             ValueError: There is no module of that id.
@@ -77,7 +80,7 @@ class AddIntrinsicRewards(ConnectorV2):
         return state, {**batch, DEFAULT_MODULE_ID: {**policy, Columns.REWARDS: rewards}, self.module_id: columns}
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
-        """Adds every device's ``delta`` to ``base``, and empties ``delta``."""
+        """Adds the statistics of every device since the last merge to the total."""
         if not self.normalize:
             return state
         state = jax.tree.map(jnp.asarray, state)

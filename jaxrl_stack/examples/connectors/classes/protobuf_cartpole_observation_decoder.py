@@ -1,4 +1,4 @@
-"""Reads the observations of `CartPoleWithProtobufObservationSpace`."""
+"""Connector that decodes the observations of `CartPoleWithProtobufObservationSpace`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from jaxrl_stack.examples.envs.classes.utils.cartpole_observations_proto import 
 
 
 class ProtobufCartPoleObservationDecoder(ConnectorV2):
-    """Env-to-module connector from bytes, uint8 ``[n]``, to CartPole's observation, float32 ``[4]``.
+    """Env-to-module connector that decodes protocol buffer bytes, uint8 ``[n]``, to CartPole's observation, float32
+    ``[4]``.
 
     Raises:
         ValueError: The observations that come in are no bytes.

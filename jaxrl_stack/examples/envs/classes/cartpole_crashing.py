@@ -1,4 +1,4 @@
-"""CartPole that crashes and stalls, to test fault tolerance."""
+"""CartPole that fails or blocks at random, to test fault tolerance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl_stack.utils.error import EnvError
 
 
 class CartPoleCrashing(CartPoleEnv):
-    """CartPole that raises an `EnvError` or sleeps, at random or in a given step of an episode.
+    """CartPole that raises an `EnvError` or sleeps, at random or in a given step of each episode.
 
     Settings:
         p_crash (0.005), p_crash_reset (0.0): The chance to raise in a ``step()``, in a ``reset()``.
@@ -71,6 +71,6 @@ class CartPoleCrashing(CartPoleEnv):
 
 
 class MultiAgentCartPoleCrashing(make_multi_agent(CartPoleCrashing)):
-    """Multi-agent CartPole in which each agent's environment may crash. Settings: `num_agents` (1), and
-    `CartPoleCrashing`'s.
+    """Multi-agent CartPole in which each agent's environment may fail. Settings: `num_agents` (1), and the settings of
+    `CartPoleCrashing`.
     """

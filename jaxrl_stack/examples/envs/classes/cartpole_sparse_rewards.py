@@ -1,4 +1,4 @@
-"""CartPole that pays at the end."""
+"""CartPole with a single reward at the end of the episode."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class CartPoleSparseRewards(gym.Env):
         return self._with_mask(obs), self.running_reward if terminated else 0.0, terminated, truncated, info
 
     def get_state(self) -> tuple[gym.Env, float]:
-        """Copy of the environment, and the sum of rewards so far."""
+        """Returns a copy of the environment, and the sum of rewards so far."""
         return copy.deepcopy(self.env), self.running_reward
 
     def set_state(self, state: tuple[gym.Env, float]) -> dict[str, np.ndarray]:
-        """Continues from a state of `get_state`; returns the observation there."""
+        """Restores a state of `get_state`; returns the current observation."""
         self.env, self.running_reward = copy.deepcopy(state[0]), state[1]
         return self._with_mask(np.asarray(self.env.unwrapped.state, np.float32))  # type: ignore[attr-defined]
 

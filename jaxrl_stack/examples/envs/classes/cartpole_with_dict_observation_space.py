@@ -1,4 +1,4 @@
-"""CartPole with a nested observation."""
+"""CartPole with a nested observation space."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from jaxrl_stack.examples.envs.classes.utils.other_observations import OtherObse
 
 
 class CartPoleWithDictObservationSpace(OtherObservations, CartPoleEnv):
-    """CartPole's numbers in a `Dict` with a `Dict` and a `Tuple` inside, of shapes (1,) and (), and a random number.
+    """CartPole with a nested observation space, a `Dict` that contains a `Dict` and a `Tuple`, and a random number in
+    it.
 
     ``{"x-pos": [x], "angular-pos": {"value": angle, "some_random_stuff": 0, 1 or 2}, "velocs": ([x'], angle')}``
 

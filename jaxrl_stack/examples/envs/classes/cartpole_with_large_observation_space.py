@@ -1,4 +1,4 @@
-"""CartPole whose observation is mostly noise."""
+"""CartPole whose observation contains many irrelevant random numbers."""
 
 from __future__ import annotations
 

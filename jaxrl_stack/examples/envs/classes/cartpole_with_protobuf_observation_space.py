@@ -1,4 +1,4 @@
-"""CartPole that shows its observations as bytes of a protocol buffer."""
+"""CartPole whose observations are bytes of a protocol buffer."""
 
 from __future__ import annotations
 

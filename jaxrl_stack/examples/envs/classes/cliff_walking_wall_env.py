@@ -1,4 +1,4 @@
-"""A grid with a wall in place of the cliff."""
+"""Cliff walking grid with a wall in place of the cliff."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two actions that have to fit each other."""
+"""Environment whose reward depends on the combination of two actions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gymnasium.spaces import Box, Discrete, Tuple
 
 
 class CorrelatedActionsEnv(gym.Env):
-    """Episodes of one step: the observation is ``[x]`` with x uniform in [-1, 1], the action ``(a1, [a2])`` with a1 in
-    {0, 1, 2} and a2 in [-2, 2].
+    """Environment for correlated actions, with episodes of one step: the observation is ``[x]``, x uniform in [-1, 1];
+    the action is ``(a1, [a2])``, a1 in {0, 1, 2}, a2 in [-2, 2].
 
     Pays ``-|1 - (x + a1)| - |x + a1 + a2|``: the best a2 depends on x and on the a1 that was taken.
 

@@ -1,4 +1,4 @@
-"""Environments that start the same each time they are made."""
+"""Functions that create environments with a fixed seed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import gymnasium as gym
 
 
 def create_cartpole_deterministic(config: Mapping[str, Any]) -> gym.Env:
-    """CartPole-v1, reset with the setting `seed` (0)."""
+    """Creates CartPole-v1 and resets it with the seed in the setting `seed` (default 0)."""
     return _seeded("CartPole-v1", config)
 
 
 def create_pendulum_deterministic(config: Mapping[str, Any]) -> gym.Env:
-    """Pendulum-v1, reset with the setting `seed` (0)."""
+    """Creates Pendulum-v1 and resets it with the seed in the setting `seed` (default 0)."""
     return _seeded("Pendulum-v1", config)
 
 

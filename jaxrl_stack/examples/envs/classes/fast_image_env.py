@@ -1,4 +1,4 @@
-"""Images that cost nothing."""
+"""Image environment with almost no cost per step, to measure the rest of training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from gymnasium.spaces import Box, Discrete
 
 
 class FastImageEnv(gym.Env):
-    """Shows black images ``[84, 84, 4]`` and pays 1 a step, 1001 steps long: to measure everything else.
+    """Environment with black images ``[84, 84, 4]``, a reward of 1 per step, and episodes of 1001 steps, to measure the
+    cost of everything else.
 
     Args:
         config: Has no settings.

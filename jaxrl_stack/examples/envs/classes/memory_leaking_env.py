@@ -1,4 +1,4 @@
-"""Environment with a memory leak, to check that leak tests find it."""
+"""Environment with a memory leak, to check that leak tests detect it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jaxrl_stack.examples.envs.classes.random_env import RandomEnv
 
 
 class MemoryLeakingEnv(RandomEnv):
-    """`RandomEnv` with a memory leak: stores a few more bytes in the second step of every episode."""
+    """`RandomEnv` that leaks memory: stores a few more bytes in the second step of every episode."""
 
     def __init__(self, config: Mapping[str, Any] | None = None):
         super().__init__(config)

@@ -14,7 +14,8 @@ from jaxrl_stack.utils.spaces import map_parts
 
 
 class NestedSpaceRepeatAfterMeEnv(gym.Env):
-    """The best action is the observation: 1 for every equal `Discrete` part, minus the distance for every `Box` part.
+    """Environment in which the agent must repeat the nested observation: reward 1 for each equal `Discrete` part, minus
+    the distance for each `Box` part.
 
     Settings:
         space (a Tuple of Discrete(2) and a Dict of Box(-1, 1, (2,))): Of observations and of actions.

@@ -1,4 +1,4 @@
-"""Environments that draw observations and rewards from spaces."""
+"""Environments with random observations and rewards, drawn from spaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __getattr__ = stand_ins(__name__)
 
 
 class RandomEnv(gym.Env):
-    """Draws every observation and reward; actions do nothing.
+    """Environment that draws every observation and reward at random; actions have no effect.
 
     Settings:
         observation_space (Discrete(2)), action_space (Discrete(2)): Any spaces.

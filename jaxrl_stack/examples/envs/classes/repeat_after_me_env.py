@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 
 class RepeatAfterMeEnv(gym.Env):
-    """The best action is the observation of `repeat_delay` steps ago (0 before the first).
+    """Environment in which the agent must repeat the observation of `repeat_delay` steps ago (0 before the first one).
 
     Pays 1 for it and -1 for the other one; with continuous tokens minus the sum of the absolute differences.
 

@@ -10,8 +10,8 @@ from gymnasium.spaces import Discrete
 
 
 class RepeatInitialObsEnv(gym.Env):
-    """Shows 0 or 1 in the first observation, then 0. The reward is 1 for the action equal to the first observation,
-    else -1.
+    """Environment that shows 0 or 1 in the first observation, then 0. The reward is 1 for the action equal to the first
+    observation, else -1.
 
     Args:
         config: Settings: `episode_len` (100), the step that ends an episode; or that number itself.

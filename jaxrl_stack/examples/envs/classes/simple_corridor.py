@@ -1,4 +1,4 @@
-"""A corridor to walk down."""
+"""Corridor in which the agent must walk to the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 999
 
 
 class SimpleCorridor(gym.Env):
-    """Starts at 0 and terminates at the end of a corridor. Action 0 steps back (not below 0), 1 ahead.
+    """Corridor from position 0 to a terminal end. Action 0 moves backward (not below 0), action 1 forward.
 
     The observation is ``[position]``. A step costs 0.01; the one that reaches the end pays 1.
 

@@ -1,4 +1,4 @@
-"""Six rooms with doors: a single-agent version, and one with an agent that sets targets for others."""
+"""Gridworld of six rooms with doors: for one agent, and for a hierarchy in which one agent sets targets for others."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 class _Rooms:
-    """Map of the rooms, and the agent's position.
+    """Map of the rooms with the agent's position.
 
     Attributes:
         num_fields: Number of fields of the map, walls included.
@@ -89,14 +89,15 @@ class _Rooms:
             self.pos = row, column
 
     def distance(self, field: int) -> float:
-        """Euclidean distance to a field, divided by the map's diagonal."""
+        """Euclidean distance from the agent to a field, divided by the map's diagonal."""
         row, column = divmod(int(field), self.num_columns)
         squares = (row - self.pos[0]) ** 2 + (column - self.pos[1]) ** 2
         return (squares / (len(self.map) ** 2 + self.num_columns**2)) ** 0.5
 
 
 class SixRoomEnv(gym.Env):
-    """The agent must find the goal, which gives 10; every other step costs 0.01. Observations are field indices.
+    """Gridworld in which the agent must find the goal, with reward 10; every other step costs 0.01. Observations are
+    field indices.
 
     Settings:
         map ("small"): One of `MAPS`.
@@ -126,7 +127,7 @@ class SixRoomEnv(gym.Env):
 
 
 class HierarchicalSixRoomEnv(MultiAgentEnv):
-    """`SixRoomEnv` with a "high_level_agent" that sets targets and selects the agent that moves.
+    """Hierarchical `SixRoomEnv`: a "high_level_agent" sets targets and selects the low-level agent that moves.
 
     Its action is ``(field, i)``: "low_level_agent_i" acts until it is there, or `max_steps_low_level` are over; it
     observes ``(where it is, target)``. The high-level agent gets 10 for the goal, 1 for every target that is reached,
@@ -178,7 +179,7 @@ class HierarchicalSixRoomEnv(MultiAgentEnv):
         return obs, rewards, {"__all__": found}, {"__all__": is_late}, {}
 
     def _low_level_step(self, agent: str, action: Any) -> tuple[dict[str, Any], dict[str, float], bool]:
-        """``(observations, rewards, whether the goal is found)``."""
+        """Moves the acting low-level agent; returns ``(observations, rewards, whether the goal is found)``."""
         self._low_level_steps += 1
         self.rooms.move(action)
         at_target, found = self.rooms.field == self._target, self.rooms.at_goal

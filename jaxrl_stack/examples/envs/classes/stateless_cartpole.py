@@ -1,4 +1,4 @@
-"""CartPole that shows no velocities."""
+"""CartPole without velocities in observations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = [0, 2]
 
 
 class StatelessCartPole(OtherObservations, CartPoleEnv):
-    """CartPole whose observation is ``[position, angle]``: without memory, the velocities are unknown.
+    """CartPole whose observation is ``[position, angle]``, so that the agent needs memory to know the velocities.
 
     Args:
         config: Has no settings.

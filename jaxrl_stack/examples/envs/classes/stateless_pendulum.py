@@ -1,4 +1,4 @@
-"""Pendulum that shows no velocity."""
+"""Pendulum without the velocity in observations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_stack.examples.envs.classes.utils.other_observations import OtherObse
 
 
 class StatelessPendulum(OtherObservations, PendulumEnv):
-    """Pendulum whose observation is ``[cos(angle), sin(angle)]``: without memory, the velocity is unknown.
+    """Pendulum whose observation is ``[cos(angle), sin(angle)]``, so that the agent needs memory to know the velocity.
 
     Settings: `g` (10.0), gravity in m/s².
     """

@@ -1,4 +1,4 @@
-"""An environment whose second episode fails."""
+"""Environment that fails in its second episode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments whose actions have other bounds."""
+"""Environments whose actions are mapped to other bounds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ActionTransform(gym.ActionWrapper):
 
 
 def transform_action_space(env_name_or_creator: str | Callable[[Mapping[str, Any]], gym.Env]) -> Callable[..., gym.Env]:
-    """A creator of environments with transformed actions.
+    """Returns a creator of environments whose actions are mapped from other bounds.
 
     Args:
         env_name_or_creator: An id of gymnasium, or a function of an ``env_config``.

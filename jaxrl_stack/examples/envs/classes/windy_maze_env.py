@@ -1,4 +1,4 @@
-"""Corridor in which wind moves the agent: a single-agent version, and one with an agent that sets goals for others."""
+"""Maze in which wind moves the agent: for one agent, and for a hierarchy in which one agent sets goals for others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 
 
 class WindyMazeEnv(gym.Env):
-    """Maze from S to F: action 0 waits, action 1 moves in the direction of the wind. Reaching F gives 100.
+    """Maze from S to F for one agent: action 0 waits, action 1 moves in the direction of the wind. Reaching F gives
+    reward 100.
 
     Observations are ``((row, column), direction of the wind)``; the wind turns at random in every step.
     """
@@ -55,7 +56,9 @@ class WindyMazeEnv(gym.Env):
         return self._observation(), 100.0 * at_goal, at_goal, self.num_steps >= MAX_STEPS and not at_goal, {}
 
     def moved(self, pos: tuple[int, int], direction: int) -> tuple[int, int]:
-        """Position after a move from `pos`: the next field, or `pos` if a wall or the border is there."""
+        """Returns the position after a move from `pos`: the next field, or `pos` if a wall or the border blocks the
+        move.
+        """
         row, column = pos[0] + _MOVES[direction][0], pos[1] + _MOVES[direction][1]
         inside = 0 <= row < len(self.map) and 0 <= column < len(self.map[0])
         return (row, column) if inside and self.map[row][column] != "#" else pos
@@ -68,7 +71,7 @@ class WindyMazeEnv(gym.Env):
 
 
 class HierarchicalWindyMazeEnv(MultiAgentEnv):
-    """`WindyMazeEnv` with a "high_level_agent" that names a direction, and low-level agents that follow it.
+    """Hierarchical `WindyMazeEnv`: a "high_level_agent" chooses a direction, and low-level agents follow it.
 
     The agents "low_level_1", "low_level_2", ... have 25 steps each, and observe ``(observation, direction)``: they get
     1 for a step in that direction, -1 for one in another. The high-level agent gets the maze's reward.

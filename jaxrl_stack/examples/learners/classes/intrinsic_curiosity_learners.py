@@ -18,14 +18,14 @@ ICM_MODULE_ID = "_intrinsic_curiosity_model"
 
 
 class IntrinsicCuriosityModelConnector(AddIntrinsicRewards):
-    """`AddIntrinsicRewards` of the module `ICM_MODULE_ID`."""
+    """Learner connector that adds the intrinsic rewards of the module `ICM_MODULE_ID`; see `AddIntrinsicRewards`."""
 
     def __init__(self, *args: Any, module_id: str = ICM_MODULE_ID, **kwargs: Any):
         super().__init__(*args, module_id=module_id, **kwargs)
 
 
 def add_intrinsic_curiosity_connectors(learner: Learner) -> None:
-    """Adds the connectors for curiosity to a learner's pipeline: next observations, and intrinsic rewards.
+    """Adds the connectors of intrinsic curiosity to a learner's pipeline: next observations, and intrinsic rewards.
 
     Args:
         learner: Its pipeline is changed, unless the config leaves out default connectors. Its config has

@@ -1,4 +1,4 @@
-"""Learner with one loss over several modules: a team's value is the sum of its members' values."""
+"""Learner with one loss over several modules: the team's value is the sum of the agents' values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from jaxrl_stack.ops.q_learning import select
 
 
 class VDNLearner(Learner):
-    """Value decomposition networks (Sunehag et al. 2018, equations 1 to 4, https://arxiv.org/abs/1706.05296).
+    """Learner of value decomposition networks (Sunehag et al. 2018, equations 1 to 4,
+    https://arxiv.org/abs/1706.05296).
 
     With the agents' values ``Q_i`` of what they observe, the team's value is ``Q = sum_i Q_i(o_i, a_i)``, and the loss
     ``mean((Q - r - gamma * sum_i max_a Q_i(o_i', a))^2)``, where r is what all agents get together. Each agent has a
@@ -24,7 +25,7 @@ class VDNLearner(Learner):
     """
 
     def compute_losses(self, *, fwd_out: dict[str, Any], batch: dict[str, Any]) -> dict[str, Any]:
-        """Computes the team's loss, divided equally among its modules.
+        """Computes the team's TD loss, divided equally among the modules.
 
         Args:
             fwd_out: ``{module_id: {"q_values": float32 [N, A]}}``.
@@ -41,17 +42,15 @@ class VDNLearner(Learner):
 
 
 class IndependentQLearner(Learner):
-    """Q-learning of each module from its own rewards, treating the other modules as part of the environment; see
-    `VDNLearner`.
-    """
+    """Learner of independent Q-learning, for comparison with `VDNLearner`: each module learns from its own rewards."""
 
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> jax.Array:
-        """``mean((Q_i - r_i - gamma * max_a Q_i(o_i', a))^2)``."""
+        """Computes the TD loss ``mean((Q_i - r_i - gamma * max_a Q_i(o_i', a))^2)`` of one module."""
         following = jnp.where(batch[Columns.TERMINATEDS], 0.0, _best(self.module[module_id], batch))
         targets = jax.lax.stop_gradient(batch[Columns.REWARDS] + config.gamma * following)
         return self.masked_mean(jnp.square(select(fwd_out[Q_VALUES], batch[Columns.ACTIONS]) - targets), batch)
 
 
 def _best(module: Any, columns: dict[str, Any]) -> jax.Array:
-    """The largest values ``[N]`` of actions in the next observations."""
+    """Returns the largest Q-value of each next observation, ``[N]``."""
     return jnp.max(module.q_values(columns[Columns.NEXT_OBS]), axis=-1)

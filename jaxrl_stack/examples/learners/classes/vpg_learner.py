@@ -1,4 +1,4 @@
-"""The loss of vanilla policy gradients."""
+"""Learner with the loss of vanilla policy gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vanilla policy gradients of several modules that share parameters."""
+"""Learner of vanilla policy gradients for several modules that share parameters."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from jaxrl_stack.examples.learners.classes.vpg_learner import VPGLearner
 
 
 class VPGLearnerSharedOptimizer(VPGLearner):
-    """`VPGLearner` with one Adam over the parameters of all modules; shared parameters are updated once per step."""
+    """`VPGLearner` with one Adam optimizer over the parameters of all modules; shared parameters are updated once per
+    step.
+    """
 
     def configure_optimizers(self) -> None:
-        """Registers the one optimizer."""
+        """Registers the Adam optimizer of all modules."""
         self.register_optimizer(
             optimizer_name="shared_optimizer",
             optimizer=optax.adam,

@@ -1,4 +1,4 @@
-"""Self-play of RLlib's example scripts, and a human as opponent."""
+"""Helpers of RLlib's self-play example scripts: the self-play callback, and a human opponent."""
 
 from __future__ import annotations
 

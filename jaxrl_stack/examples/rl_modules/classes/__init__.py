@@ -1,4 +1,4 @@
-"""RLModules of RLlib's example scripts."""
+"""RLModules that RLlib's example scripts import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actions of two parts, of which the second is drawn given the first."""
+"""RLModule whose actions have two parts; the second part is drawn given the first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
-    """The policy ``p(first | obs) p(second | obs, first)`` for actions in ``Tuple(Discrete, any other space)``.
+    """Autoregressive policy ``p(first | obs) p(second | obs, first)`` for actions in ``Tuple(Discrete, any other
+    space)``.
 
     Parts that are drawn independently cannot say "with this first action that second one". Here the inputs of the
     second distribution come from a network that sees the first action: while acting the one that was just chosen, in
@@ -71,7 +72,7 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         return self.second(jnp.concatenate([obs, jax.nn.one_hot(first, self.first.output_dim)], axis=-1))
 
     def _act(self, obs: jax.Array, choose: Callable[[Any], Any]) -> dict[str, Any]:
-        """Chooses one part after the other; `choose` maps a distribution to an action."""
+        """Chooses the first part of the action, then the second; `choose` maps a distribution to an action."""
         first_cls, second_cls = self._classes
         first_inputs = self.first(obs)
         first = choose(first_cls.from_logits(first_inputs))
@@ -93,5 +94,5 @@ class AutoregressiveActionsRLM(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: inputs}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Values ``[...]`` of the observations ``[..., d]``."""
+        """Computes values ``[...]`` of observations ``[..., d]``."""
         return self.value(batch[Columns.OBS])[..., 0]

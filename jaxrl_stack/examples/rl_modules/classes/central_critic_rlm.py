@@ -17,7 +17,8 @@ from jaxrl_stack.examples.connectors.classes.add_observations_of_all_agents impo
 
 
 class CentralCriticRLModule(RLModule, ValueFunctionAPI):
-    """Logits of Discrete actions from an agent's own observation, values from the observations of all agents.
+    """Policy with a central critic: logits of Discrete actions from an agent's own observation, values from the
+    observations of all agents.
 
     It needs the connector `AddObservationsOfAllAgents`; acting reads nothing of the other agents. Yu et al. (2022),
     "The surprising effectiveness of PPO in cooperative multi-agent games", https://arxiv.org/abs/2103.01955.
@@ -50,8 +51,9 @@ class CentralCriticRLModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(batch[Columns.OBS][OWN])}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Values from the observations of all agents, float32 ``[N]``; for shared observations, the critic runs once
-        for all agents."""
+        """Computes values from the observations of all agents, float32 ``[N]``; if agents share an observation, the
+        critic runs once for all.
+        """
         obs = batch[Columns.OBS]
         values = self.critic(obs[ALL_AGENTS])[..., 0]
         return jnp.repeat(values, len(obs[OWN]) // len(values), axis=0)

@@ -1,4 +1,4 @@
-"""Actions of a distribution of one's own: a softmax with a temperature."""
+"""RLModule with a custom action distribution: a softmax with a temperature."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 def categorical_with_temperature(temperature: float) -> type[Categorical]:
-    """A class of distributions ``softmax(logits / temperature)``.
+    """Returns a class of categorical distributions ``softmax(logits / temperature)``.
 
     Args:
         temperature: Above 1 actions become more alike, below 1 less.
 
     Raises:
-        ValueError: It is not positive.
+        ValueError: `temperature` is not positive.
     """
     if not temperature > 0:
         raise ValueError(f"temperature={temperature} must be a positive number.")
@@ -58,7 +58,7 @@ class CustomActionDistributionRLModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(features), Columns.EMBEDDINGS: features}
 
     def compute_values(self, batch: Any, embeddings: Any = None) -> jax.Array:
-        """Values [...] of states."""
+        """Computes values ``[...]`` of observations."""
         if embeddings is None:
             embeddings = self._forward(batch)[Columns.EMBEDDINGS]
         return self.value(embeddings)[..., 0]

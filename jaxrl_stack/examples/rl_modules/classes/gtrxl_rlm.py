@@ -1,4 +1,4 @@
-"""Attention to earlier steps: a transformer whose memory is a recurrent state."""
+"""RLModule with attention to earlier steps: a transformer whose memory is the recurrent state."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ class GTrXL(RLModule, ValueFunctionAPI):
         return {"memory": memory, "filled": np.zeros((), np.int32)}
 
     def _embed(self, batch: dict[str, Any]) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Reads OBS ``[B, T, D]``, STATE_IN and RESETS ``[B, T]`` (absent: none); ``([B, T, width], STATE_OUT)``."""
+        """Computes embeddings from OBS ``[B, T, D]``, STATE_IN and optional RESETS ``[B, T]``; returns ``([B, T,
+        width], STATE_OUT)``.
+        """
         obs, state = batch[Columns.OBS], batch[Columns.STATE_IN]
         resets = batch.get(Columns.RESETS, jnp.zeros(obs.shape[:2], bool))
         episode = jnp.cumsum(resets, axis=1)  # 0: that of the memory
@@ -75,8 +77,8 @@ class GTrXL(RLModule, ValueFunctionAPI):
         return x, {"memory": jnp.stack(memory, axis=1), "filled": filled}
 
     def _visible(self, episode: jax.Array, filled: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Attention mask of each step, bool ``[B, T, memory_len + T]``, and number of filled memory entries after the
-        last step, int32 ``[B]``.
+        """Returns the attention mask of each step, bool ``[B, T, memory_len + T]``, and the number of filled memory
+        entries after the last step, int32 ``[B]``.
 
         Position ``memory_len + t`` is that of step t.
         """
@@ -96,13 +98,13 @@ class GTrXL(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(embeddings), Columns.EMBEDDINGS: embeddings}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> jax.Array:
-        """Values ``[B, T]``."""
+        """Computes values ``[B, T]`` of observations."""
         embeddings = self._embed(batch)[0] if embeddings is None else embeddings
         return self.value(embeddings)[..., 0]
 
 
 class GatedTransformerLayer(nnx.Module):
-    """Attention followed by a per-step network, each with layer normalisation before and a gate after."""
+    """Transformer layer: attention, then a per-step network, each with layer normalisation before and a gate after."""
 
     def __init__(self, width: int, *, num_heads: int, gate_bias: float, rngs: nnx.Rngs):
         self.attention_norm = nnx.LayerNorm(width, rngs=rngs)
@@ -115,7 +117,9 @@ class GatedTransformerLayer(nnx.Module):
         self.mlp_gate = GRUGate(width, gate_bias, rngs=rngs)
 
     def __call__(self, x: jax.Array, context: jax.Array, visible: jax.Array) -> jax.Array:
-        """``x`` ``[B, T, width]``, the last T steps of ``context`` ``[B, M + T, width]`` -> ``[B, T, width]``."""
+        """Applies the layer to ``x`` ``[B, T, width]``, the last T steps of ``context`` ``[B, M + T, width]``; returns
+        ``[B, T, width]``.
+        """
         x = self.attention_gate(x, nnx.relu(self.attention(self.attention_norm(context), visible)))
         return self.mlp_gate(x, nnx.relu(self.mlp(self.mlp_norm(x))))
 
@@ -130,7 +134,9 @@ class GRUGate(nnx.Module):
         self.bias = nnx.Param(jnp.full((width,), bias, jnp.float32))
 
     def __call__(self, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Float ``[..., width]``, both and the result."""
+        """Combines a layer's input `old` and output `new`, both float ``[..., width]``, to an array of the same
+        shape.
+        """
         (new_r, new_z, new_h), (old_r, old_z) = (
             jnp.split(self.from_new(new), 3, -1),
             jnp.split(self.from_old(old), 2, -1),
@@ -140,7 +146,9 @@ class GRUGate(nnx.Module):
 
 
 class RelativeAttention(nnx.Module):
-    """Attention by content and by distance (Dai et al., 2019, "Transformer-XL", arXiv:1901.02860, section 3.3)."""
+    """Attention with relative positions: by content and by distance (Dai et al., 2019, "Transformer-XL",
+    arXiv:1901.02860, section 3.3).
+    """
 
     def __init__(self, width: int, *, num_heads: int, rngs: nnx.Rngs):
         if width % num_heads:
@@ -186,6 +194,8 @@ class RelativeAttention(nnx.Module):
 
 
 def _waves(positions: np.ndarray, width: int) -> jax.Array:
-    """Sines and cosines of positions ``[N]``, with wavelengths from 2 pi to 20000 pi: float32 ``[N, width]``."""
+    """Encodes positions ``[N]`` as sines and cosines, with wavelengths from 2 pi to 20000 pi: float32 ``[N,
+    width]``.
+    """
     angles = positions[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
     return jnp.asarray(np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)[:, :width], jnp.float32)

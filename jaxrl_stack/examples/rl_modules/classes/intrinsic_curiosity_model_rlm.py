@@ -1,4 +1,4 @@
-"""Model of the environment whose prediction errors serve as intrinsic rewards."""
+"""RLModule that predicts features of the next observation; its prediction errors serve as intrinsic rewards."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
         parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else [space]
         if not all(isinstance(part, gym.spaces.Box) and len(part.shape) == 1 for part in parts):
             raise ValueError(
-                f"{type(self).__name__} takes vectors, or a Dict of vectors, and the observation space is {space}. Use "
-                "FlattenObservations(), or select keys of vectors: policy_obs_key, value_obs_key."
+                f"{type(self).__name__} takes vectors, or a Dict of vectors, but the observation space is {space}. Use "
+                "FlattenObservations(), or select Dict keys of vectors in model_config: policy_obs_key, value_obs_key."
             )
         num_obs = flatdim(space)
         actions = cast(gym.Space, self.action_space)
@@ -70,13 +70,13 @@ class IntrinsicCuriosityModel(RLModule, SelfSupervisedLossAPI):
         return config.build(rngs=self.rngs)
 
     def _as_vectors(self, observations: Any) -> jax.Array:
-        """Observations as vectors ``[..., d]``."""
+        """Flattens observations to vectors ``[..., d]``."""
         if not isinstance(self.observation_space, gym.spaces.Dict):
             return observations
         return flatten_observation(self.observation_space, observations, jax.tree.leaves(observations)[0].ndim - 1)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Reads OBS, NEXT_OBS and ACTIONS; gives INTRINSIC_REWARDS, and the inputs of the action's distribution."""
+        """Computes INTRINSIC_REWARDS, and predicted action distribution inputs, from OBS, NEXT_OBS and ACTIONS."""
         obs, next_obs = (self._as_vectors(batch[name]) for name in (Columns.OBS, Columns.NEXT_OBS))
         features, next_features = self.feature_net(obs), self.feature_net(next_obs)
         actions = flatten_observation(cast(gym.Space, self.action_space), batch[Columns.ACTIONS], obs.ndim - 1)

@@ -1,4 +1,4 @@
-"""Module that contains an LSTM."""
+"""RLModule with an LSTM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl_stack.core.rl_module.rl_module import RLModule
 
 
 class LSTMContainingRLModule(RLModule, ValueFunctionAPI):
-    """LSTM, then dense layers, then heads for logits and values.
+    """RLModule of an LSTM, dense layers, and heads for logits and values.
 
     Observations are a Box of rank 1, actions Discrete. Model config: ``"lstm_cell_size"`` (256), ``"dense_layers"``
     (``[128, 128]``), and ``"max_seq_len"`` (20), the length of the sequences that are learned from.
@@ -32,12 +32,12 @@ class LSTMContainingRLModule(RLModule, ValueFunctionAPI):
         self.vf = nnx.Linear(width, 1, rngs=self.rngs)
 
     def get_initial_state(self) -> dict[str, np.ndarray]:
-        """Returns zeros, ``{"c": [size], "h": [size]}``."""
+        """Returns the initial recurrent state, zeros ``{"c": [size], "h": [size]}``."""
         zeros = np.zeros(self.cell_size, np.float32)
         return {"c": zeros, "h": zeros}
 
     def _embed(self, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Computes embeddings ``[B, T, ...]`` of sequences, and the state after them."""
+        """Computes embeddings ``[B, T, ...]`` of sequences, and the recurrent state after them."""
         state = batch[Columns.STATE_IN]
 
         def step(cell: Any, carry: Any, obs: jax.Array) -> Any:
@@ -56,6 +56,6 @@ class LSTMContainingRLModule(RLModule, ValueFunctionAPI):
         }
 
     def compute_values(self, batch: Any, embeddings: Any = None) -> jax.Array:
-        """Values ``[B, T]`` of states."""
+        """Computes values ``[B, T]`` of observations."""
         embeddings = self._embed(batch)[0] if embeddings is None else embeddings
         return self.vf(embeddings)[..., 0]

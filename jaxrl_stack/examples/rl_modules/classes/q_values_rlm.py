@@ -1,4 +1,4 @@
-"""A module that acts by values of actions."""
+"""RLModule that acts epsilon-greedily by Q-values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class QValuesRLModule(RLModule):
         self.values = nnx.Linear(width, int(actions.n), rngs=self.rngs)
 
     def q_values(self, observations: jax.Array) -> jax.Array:
-        """Q-values of all actions, float32 ``[N, A]``, for observations ``[N, D]``."""
+        """Computes Q-values of all actions, float32 ``[N, A]``, for observations ``[N, D]``."""
         return self.values(nnx.relu(self.hidden(observations)))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Random network distillation: a network learns to imitate a random one; its error is large for new observations."""
+"""RLModule for random network distillation: a network learns to imitate a random one; its error is large for new
+observations.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from jaxrl_stack.core.rl_module.target_networks import make_target_network
 
 
 class RandomNetworkDistillation(RLModule, SelfSupervisedLossAPI):
-    """Random network distillation (Burda et al., 2018, arXiv:1810.12894), for learners only.
+    """Random network distillation (Burda et al., 2018, arXiv:1810.12894): intrinsic rewards from prediction errors, for
+    learners only.
 
     The intrinsic reward of a step is the mean squared difference between two networks' outputs for the observation
     after it; its mean is the loss. One network keeps its first, random weights; the other one is trained.
@@ -43,7 +46,7 @@ class RandomNetworkDistillation(RLModule, SelfSupervisedLossAPI):
         return config.build(rngs=self.rngs)
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Reads NEXT_OBS; INTRINSIC_REWARDS."""
+        """Computes INTRINSIC_REWARDS, the prediction errors, from NEXT_OBS."""
         next_obs = batch[Columns.NEXT_OBS]
         error = self.predictor(next_obs) - self.target(next_obs)
         return {Columns.INTRINSIC_REWARDS: jnp.mean(jnp.square(error), axis=-1)}

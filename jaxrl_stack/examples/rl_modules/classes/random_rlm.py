@@ -1,4 +1,4 @@
-"""Modules that act at random, as opponents and baselines."""
+"""RLModules that act at random, as opponents and baselines."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ class StatefulRandomRLModule(RandomRLModule):
 
 
 def _lead(module: RLModule, batch: dict[str, Any]) -> tuple[int, ...]:
-    """Batch axes of observations: ``[N]``, or ``[N, L]`` with a recurrent state."""
+    """Returns the batch shape of observations: ``[N]``, or ``[N, L]`` with a recurrent state."""
     return jax.tree.leaves(batch[Columns.OBS])[0].shape[: 2 if module.is_stateful() else 1]

@@ -1,4 +1,4 @@
-"""Fixed strategies for rock-paper-scissors: opponents to train against."""
+"""RLModules with fixed strategies for rock-paper-scissors, as opponents."""
 
 from __future__ import annotations
 

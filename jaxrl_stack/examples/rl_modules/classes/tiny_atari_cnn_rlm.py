@@ -1,4 +1,4 @@
-"""Convolutions down to one pixel, whose channels are the logits."""
+"""Small convolutional RLModule: convolutions reduce an image to one pixel, whose channels are the logits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TinyAtariCNN(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(features), Columns.EMBEDDINGS: features}
 
     def compute_values(self, batch: Any, embeddings: Any = None) -> jax.Array:
-        """Values [...] of states."""
+        """Computes values ``[...]`` of observations."""
         if embeddings is None:
             embeddings = self._forward(batch)[Columns.EMBEDDINGS]
         return self.value(embeddings)[..., 0]

@@ -1,4 +1,4 @@
-"""A policy without a value function."""
+"""RLModule with a policy but no value function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies that share an encoder, which is a separate module."""
+"""RLModules of policies that share an encoder, which is a separate module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ SHARED_ENCODER_ID = "shared_encoder"
 
 
 class SharedEncoder(RLModule):
-    """Linear layer over Box observations of rank 1. Model config: ``"embedding_dim"``, size of the output."""
+    """Shared encoder: a linear layer over Box observations of rank 1. Model config: ``"embedding_dim"``, size of the
+    output.
+    """
 
     rows_are_independent = True
 
@@ -54,7 +56,7 @@ class VPGPolicyNoSharedEncoder(VPGPolicyAfterSharedEncoder):
 
 
 class VPGMultiRLModuleWithSharedEncoder(MultiRLModule):
-    """Gives all policies the layer of the module `SHARED_ENCODER_ID`.
+    """MultiRLModule that gives all policies the encoder layer of the module `SHARED_ENCODER_ID`.
 
     Its parameters follow the losses of all policies: register one optimizer for all modules, as
     `VPGLearnerSharedOptimizer` does.
@@ -78,7 +80,7 @@ class VPGMultiRLModuleWithSharedEncoder(MultiRLModule):
 
 
 class _Head(nnx.Module):
-    """From an embedding to the logits of Discrete actions."""
+    """Network from an embedding to the logits of Discrete actions."""
 
     def __init__(self, module: RLModule):
         actions: Any = module.action_space

@@ -1,4 +1,4 @@
-"""Environments of several agents."""
+"""Multi-agent environments under RLlib's import paths."""
 
 from jaxrl_stack.env.multi_agent_env import make_multi_agent
 from jaxrl_stack.examples.envs.classes.cartpole_with_dict_observation_space import CartPoleWithDictObservationSpace
@@ -9,19 +9,21 @@ from jaxrl_stack.examples.envs.classes.stateless_cartpole import StatelessCartPo
 
 
 class MultiAgentCartPole(make_multi_agent("CartPole-v1")):
-    """Each agent balances its own pole. Settings: `num_agents` (1), and the settings of gymnasium's CartPole-v1."""
+    """CartPole for several agents with one pole each. Settings: `num_agents` (1), and the settings of gymnasium's
+    CartPole-v1.
+    """
 
 
 class MultiAgentMountainCar(make_multi_agent("MountainCarContinuous-v0")):
-    """Each agent drives its own car. Settings: `num_agents` (1)."""
+    """MountainCar for several agents with one car each. Settings: `num_agents` (1)."""
 
 
 class MultiAgentPendulum(make_multi_agent("Pendulum-v1")):
-    """Each agent swings its own pendulum. Settings: `num_agents` (1), `g` (10.0)."""
+    """Pendulum for several agents with one pendulum each. Settings: `num_agents` (1), `g` (10.0)."""
 
 
 class MultiAgentCartPoleWithDictObservationSpace(make_multi_agent(CartPoleWithDictObservationSpace)):
-    """Each agent balances its own pole and observes it in a dict. Settings: `num_agents` (1)."""
+    """CartPole for several agents with one pole each and Dict observations. Settings: `num_agents` (1)."""
 
 
 class MultiAgentNestedSpaceRepeatAfterMeEnv(make_multi_agent(NestedSpaceRepeatAfterMeEnv)):
@@ -30,7 +32,9 @@ class MultiAgentNestedSpaceRepeatAfterMeEnv(make_multi_agent(NestedSpaceRepeatAf
 
 
 class MultiAgentStatelessCartPole(make_multi_agent(StatelessCartPole)):
-    """Each agent balances its own pole and observes no velocities. Settings: `num_agents` (1)."""
+    """CartPole for several agents with one pole each, without velocities in observations. Settings:
+    `num_agents` (1).
+    """
 
 
 __all__ = [

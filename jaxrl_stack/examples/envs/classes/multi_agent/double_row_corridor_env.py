@@ -33,7 +33,7 @@ class DoubleRowCorridorEnv(MultiAgentEnv):
         self.action_spaces = {agent: gym.spaces.Discrete(len(_MOVES)) for agent in self.possible_agents}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Starts an episode; nothing in it is random."""
+        """Starts an episode, always in the same state."""
         self.positions = {"agent_0": (0, 0), "agent_1": (1, self.length - 1)}
         self.goals = {"agent_0": self.positions["agent_1"], "agent_1": self.positions["agent_0"]}
         self.has_met, self.has_arrived = False, set[str]()

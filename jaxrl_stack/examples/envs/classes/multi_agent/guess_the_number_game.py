@@ -13,7 +13,8 @@ _LOWER, _HIGHER, _EQUAL = range(3)
 
 
 class GuessTheNumberGame(MultiAgentEnv):
-    """Agent 0 picks a number in the first step; agent 1 then asks one question about the number in every step.
+    """Game of two agents: agent 0 picks a number in the first step; in each later step, agent 1 asks a question about
+    the number.
 
     An action is ``[question, number]``, of which agent 0 uses the number; the question is 0, "is yours lower?", 1,
     "higher?", or 2, "equal?". Agent 1 gets 1 for a yes; agent 0 gets 1 for every step. Asked for equality, a yes gives

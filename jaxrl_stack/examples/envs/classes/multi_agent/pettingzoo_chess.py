@@ -1,4 +1,4 @@
-"""Chess, of PettingZoo."""
+"""PettingZoo's chess."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_stack.utils.optional_packages import optional_import
 
 
 class MultiAgentChess(PettingZooEnv):
-    """PettingZoo's ``chess_v6`` for "player_0" and "player_1"; an illegal move is an AssertionError.
+    """PettingZoo's ``chess_v6`` for the agents "player_0" and "player_1"; an illegal move raises AssertionError.
 
     Settings:
         random_start (4): Number of random moves before the first one of the agents; even, so that white is next.

@@ -1,4 +1,4 @@
-"""Four in a row, of PettingZoo."""
+"""PettingZoo's connect four."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_stack.utils.optional_packages import optional_import
 
 
 class MultiAgentConnect4(PettingZooEnv):
-    """PettingZoo's ``connect_four_v3`` for "player_0" and "player_1"; an illegal move is an AssertionError.
+    """PettingZoo's ``connect_four_v3`` for the agents "player_0" and "player_1"; an illegal move raises AssertionError.
 
     Args:
         config: Not used.

@@ -13,7 +13,7 @@ NUM_MOVES = 10
 
 
 class RockPaperScissors(MultiAgentEnv):
-    """Ten moves, both players at the same time: the winner of a move gets 1, the loser -1.
+    """Rock-paper-scissors with ten simultaneous moves of both players; the winner of a move gets 1, the loser -1.
 
     A player observes the opponent's last move, at first 0. After the last move, the episode is terminated.
 

@@ -1,1 +1,1 @@
-"""Helpers that the example environments share."""
+"""Helpers that several example environments use."""

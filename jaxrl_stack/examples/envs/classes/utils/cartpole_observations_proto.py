@@ -1,4 +1,4 @@
-"""CartPole's observation as a protocol buffer; needs the package protobuf."""
+"""Protocol buffer message for CartPole's observation; needs the package protobuf."""
 
 from __future__ import annotations
 

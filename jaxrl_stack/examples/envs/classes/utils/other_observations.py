@@ -1,4 +1,4 @@
-"""Base of environments that replace the observations of another environment."""
+"""Base class of environments that change the observations of another environment."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import gymnasium as gym
 
 
 class OtherObservations(gym.Env, abc.ABC):
-    """Mixin that passes an environment's observations through `_shown`. List it before the environment among the
-    bases.
+    """Mixin that replaces an environment's observations by the result of `_shown`. List it before the environment among
+    the base classes.
     """
 
     @abc.abstractmethod
     def _shown(self, obs: Any) -> Any:
-        """Returns the observation that replaces the environment's."""
+        """Returns the observation that replaces the environment's observation."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         obs, info = super().reset(seed=seed, options=options)
