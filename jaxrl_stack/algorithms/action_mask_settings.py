@@ -86,6 +86,6 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
         )
     raise ValueError(
         f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Let it return and declare "
-        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}; in a pure connector, the class attribute sees_action_mask = False "
-        f"does this. To train without a mask: environment(action_mask_key='none')."
+        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in the class of a pure connector: "
+        f"the mask is then added to its output. To train without a mask: environment(action_mask_key='none')."
     )

@@ -326,8 +326,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return RunOutput(*names, self._reported_config, *where, facts=self._facts_of_run)
 
     def _facts_of_run(self) -> dict[str, Any]:
-        """Data for ``run.json``: the machine, the checkpoint from which the run continues, and the reason if the run
-        cannot be recomputed bit for bit.
+        """Data for ``run.json``: the machine and devices, the checkpoint from which the run continues, if any, and the
+        reason if the run cannot be recomputed bit for bit.
         """
         devices = [] if self.learner is None else self.learner.devices
         parent = {} if self._parent is None else {PARENT: self._parent}
@@ -486,8 +486,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._long_iterations.around(iteration)
 
     def _env_steps_counted(self) -> tuple[int, float]:
-        """Returns ``(env steps counted by the driver, env steps in EnvRunner results)``. Only the second count includes
-        steps that a user's `training_step` sampled with EnvRunners, without the driver.
+        """Returns ``(env steps counted by the driver, env steps in EnvRunner results)``. Steps
+        that a user's `training_step` sampled with EnvRunners, without the driver, are only in the second count at
+        first.
         """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
 
@@ -555,8 +556,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         merge_nested(result, logged)
 
     def _report(self, result: Result) -> None:
-        """Passes the result of an iteration to the callbacks, the history and the files of the run, and checks the stop
-        criteria.
+        """Passes the result of an iteration to the callbacks, the history and the files of the run, checks the stop
+        criteria, and saves the checkpoints that are due.
         """
         result["config"] = dict(self._reported_config)
         self._last_result = result

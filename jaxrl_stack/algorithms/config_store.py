@@ -130,7 +130,7 @@ class Settings:
             )
 
     def set_key(self, key: str, value: Any) -> None:
-        """Sets the setting with the name ``key`` in a dict: a keyword, an attribute, or a key of `to_dict`.
+        """Sets a setting by its key in a dict of settings: a keyword, an attribute, or a key of `to_dict`.
 
         Raises:
             ValueError: If the name is unknown (with a suggestion) or old, or the value is invalid.

@@ -100,8 +100,8 @@ def validate(config: AlgorithmConfig) -> None:
 
 
 def _validate_checkpoints(config: AlgorithmConfig) -> None:
-    """Raises for settings that need checkpoints without a folder for them, and for limits on checkpoints if none are
-    written.
+    """Raises if settings store checkpoints without `results_dir`, limit checkpoints that are not stored, or keep the
+    best evaluation without evaluations.
     """
     for name in ("keep_best", "checkpoint_frequency"):
         value = getattr(config, name)

@@ -24,8 +24,8 @@ ONE_AGENT: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
 
 class Progress(NamedTuple):
-    """Counters of a run. The difference between two of them gives the metrics of an iteration, or those "since
-    restore".
+    """Counters of a run. The difference between two `Progress` values gives the metrics of an iteration, or those
+    "since restore".
 
     In a population, `num_episodes` is int64 ``[M]``, by member; other counters are equal for all members.
     `num_agent_steps` has the completed steps of each of several agents, ``{agent id: number}``; None for one agent.

@@ -156,7 +156,7 @@ def _with_env_of(config: AlgorithmConfig, other: AlgorithmConfig) -> AlgorithmCo
 def member_starts(
     configs: Sequence[AlgorithmConfig], first: AlgorithmConfig, template: Driver, names: Collection[str] | None = None
 ) -> list[MemberStart]:
-    """Creates the initial states of population members.
+    """Creates the initial values of population members: the config and the environment parameters of each.
 
     Args:
         configs: Frozen configs of the members.
@@ -270,7 +270,7 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
 
 
 def of_one_device(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Validated, frozen copy of a population member's config with a learner on one device."""
+    """Limits the learner in a population member's config to one device; validates, freezes and returns the config."""
     own = config.learners(num_cpus_per_learner=1)
     if own.num_gpus_per_learner > 1:
         own.learners(num_gpus_per_learner=1)

@@ -726,7 +726,7 @@ class Population(Checkpointable):
         return type(self._template).get_default_config()
 
     def check_names(self, criteria: StopCriteria) -> None:
-        """Checks that the paths of stop criteria exist before the first result; see `StopCriteria.check_names`."""
+        """Checks the paths of stop criteria, before results with these paths exist; see `StopCriteria.check_names`."""
         criteria.check_names(known_result(self.config, self._template.driver.module_ids))
 
     # ------------------------------------------------------------------------------------------------- checkpoints

@@ -68,7 +68,7 @@ def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> Algorithm
 
 def restored_checkpoint(path: Any, filesystem: Any) -> tuple[dict[str, Any], str | None]:
     """Describes a restored checkpoint for the log of the run's commands: ``({"path", "checksum"}, reason why the
-    command cannot be repeated)``.
+    command cannot be repeated, or None)``.
 
     Args:
         path, filesystem: See `Checkpointable.restore_from_path`.
@@ -94,7 +94,7 @@ def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -
 def check_code(
     stored: Stored, loader: ClassLoader, algo_class: type, config: AlgorithmConfig | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raises a single error that lists all code which the caller must allow for loading a checkpoint.
+    """Raises a single error that lists all missing code of a checkpoint, which the caller must allow or pass.
 
     Args:
         stored: The checkpoint.

@@ -152,7 +152,7 @@ def policy_of(name: str, algorithm: Algorithm) -> Policy:
 
 
 def _game(env: Any, env_config: Mapping[str, Any] | None) -> MultiAgentJaxEnv:
-    """Creates the environment of a tournament.
+    """Returns the environment of a tournament; creates it if `env` is not a `MultiAgentJaxEnv`.
 
     Raises:
         ValueError: If it is no JAX environment of two agents with equal spaces.

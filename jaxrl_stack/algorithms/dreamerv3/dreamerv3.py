@@ -157,12 +157,12 @@ class DreamerV3Config(OffPolicyConfig):
 
     @property
     def items_per_update(self) -> int:
-        """Number of steps in one update: ``batch_size_B * batch_length_T``."""
+        """Number of items (steps and final observations) in one update: ``batch_size_B * batch_length_T``."""
         return self.batch_size_B * self.batch_length_T
 
     @property
     def train_batch_size_per_learner(self) -> int:
-        """Steps per update and learner."""
+        """Items (steps and final observations) per update and learner."""
         return self.items_per_update // (self.num_learners or 1)
 
     @property

@@ -180,9 +180,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes latent states of the world model for windows of consecutive steps ``[B, T, ...]``. Windows continue
-        from the states in ``STATE_IN`` ``[B, ...]`` if given; states marked as fresh are replaced by an episode's
-        initial state.
+        """Computes latent states of the world model for windows of consecutive items ``[B, T, ...]``, which are
+        steps and the final observations of episodes. Windows continue from the states in ``STATE_IN`` ``[B, ...]`` if
+        given; states marked as fresh are replaced by an episode's initial state.
         """
         actions = self.actions_for_model(batch[Columns.ACTIONS])
         normalised = self.world_model.normalised(batch[Columns.OBS])

@@ -1,4 +1,6 @@
-"""DreamerV3's training step: sample into a replay buffer, then update on windows of consecutive steps."""
+"""DreamerV3's training step: sample into a replay buffer, then update on windows of consecutive items (steps and
+final observations).
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class WindowsStep(OffPolicyStep):
-    """Samples one round into a replay buffer, then makes as many gradient steps on windows of consecutive steps as the
-    training ratio requires.
+    """Samples one round into a replay buffer, then makes as many gradient steps on windows of consecutive items (steps
+    and final observations) as the training ratio requires.
     """
 
     trains_several_agents = False
@@ -81,8 +83,9 @@ class WindowsStep(OffPolicyStep):
         return place.publish(state), learned
 
     def _num_due(self, state: TrainState, place: Place) -> Any:
-        """Number of updates, at most `num_updates`, that bring the ratio of replayed steps to sampled env steps closer
-        to `training_ratio`. Both counts are lifetime counters, stored in checkpoints. int32 array on the device.
+        """Number of updates, at most `num_updates`, that bring the ratio of replayed items to sampled env steps closer
+        to `training_ratio`; items are steps and final observations. Both counts are lifetime counters, stored in
+        checkpoints. int32 array on the device.
         """
         due = self._due_after(place.num_env_steps(state))
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)

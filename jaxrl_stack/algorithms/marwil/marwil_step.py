@@ -81,8 +81,8 @@ def _values_of_sequences(module: Any, obs: Any, is_final: jax.Array) -> jax.Arra
     """Computes values like `_values_of_rows`, for a recurrent module; its state is reset at the start of every recorded
     part of an episode.
 
-    Rows are processed in columns of `STEPS_PER_COLUMN` steps. The few pieces that continue in the next column are also
-    reset there.
+    Rows are processed in columns of `STEPS_PER_COLUMN` steps. The few parts of episodes that continue in the next
+    column are also reset there.
     """
     num_rows = len(is_final)
     length = min(STEPS_PER_COLUMN, num_rows)
