@@ -1,3 +1,3 @@
-"""Errors for names and calls of older RLlib versions, its PyTorch classes and other libraries; they name the
-replacements.
+"""Names and calls of older RLlib versions, of RLlib's PyTorch classes and of other libraries, with the
+replacements that errors and warnings name.
 """

@@ -143,7 +143,9 @@ _OTHER_FRAMEWORK = re.compile(r"(^|[._])(torch|tf|eager)([._]|$)")
 
 
 class TorchNamesFinder(importlib.abc.MetaPathFinder):
-    """Import finder for modules that no other finder finds; raises errors for RLlib's PyTorch and old-stack modules."""
+    """Import finder for modules that no other finder finds; raises errors for RLlib modules of other frameworks, of
+    the old API stack, or without a counterpart.
+    """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         """Raises for an RLlib module that is known to be missing in this package; ignores other names.

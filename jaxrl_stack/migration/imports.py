@@ -94,8 +94,8 @@ def _is_of_old_stack(module: str, name: str) -> bool:
 
 
 def _is_used(source: SourceCode, alias: ast.alias) -> bool:
-    """Whether a script uses an imported name outside of the branches of if statements; if so, the missing name cannot
-    be replaced by None.
+    """Whether a script uses an imported name outside of the branches of if statements and conditional expressions; if
+    so, the missing name cannot be replaced by None.
     """
     name = alias.asname or alias.name
     uses = (node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == name)

@@ -72,7 +72,7 @@ def _is_local_mode(target: ast.AST) -> bool:
 
 def _is_config(node: ast.expr) -> bool:
     """Whether an expression looks like an AlgorithmConfig: a call of a config method, or a name that ends in
-    "config".
+    "config" (in any case), also a called name such as ``PPOConfig()``.
     """
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in SECTIONS

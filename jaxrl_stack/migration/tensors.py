@@ -1,4 +1,4 @@
-"""Infers which expressions in a PyTorch script are tensors: tensor, other value, or unknown."""
+"""Inference of the kinds of expressions in a PyTorch script: tensor, NumPy array, other value, or unknown."""
 
 from __future__ import annotations
 
@@ -276,8 +276,8 @@ class Tensors:
     # ------------------------------------------------------------------------------------------------------ bindings
 
     def _bound_in(self, scope: Scope) -> Iterator[tuple[str, ast.expr | Kind]]:
-        """Yields ``(name, value)`` for the names that a scope binds: by assignments, loops, imports, definitions or
-        parameters.
+        """Yields ``(name, value)`` for the names that a scope binds: by assignments, loops, ``with``, ``except``,
+        imports, definitions or parameters; records its global and nonlocal names.
         """
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for arg in ast.walk(scope.args):

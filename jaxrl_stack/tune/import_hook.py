@@ -1,4 +1,4 @@
-"""Calls functions right after a watched module is imported. It needs only the standard library."""
+"""Calls functions right after a watched module is imported. This code needs only the standard library."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def get_trainable_cls(trainable_name: str) -> Any:
 
 
 def share_env(name: object) -> None:
-    """Sends the environment creator registered as `name` to all processes of Ray, if there is one."""
+    """Shares the environment creator registered as `name` with all processes of Ray; ignores unknown names."""
     creator = registry.get_env_creator(name) if isinstance(name, str) else None
     if creator is not None:
         from ray.tune import register_env
