@@ -481,7 +481,9 @@ class FaultTolerantActorManager:
         keeps_limit: bool = False,
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
-        """Sends a call to each actor; returns ``{reference to the result: request}``."""
+        """Sends a call to each actor, except unhealthy ones if `healthy_only`, and those with a full queue if
+        `keeps_limit`; returns ``{reference to the first result: request}``.
+        """
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
         all_kwargs = [kwargs or {}] * len(ids) if kwargs is None or isinstance(kwargs, dict) else list(kwargs)

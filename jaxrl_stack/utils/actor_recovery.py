@@ -207,7 +207,7 @@ class ActorRecovery:
     def take_back(
         self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
     ) -> list[int]:
-        """Adds actors that are alive again to the group.
+        """Adds lost actors to the group again if they are alive.
 
         Args:
             timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 takes those that are back already. An

@@ -58,8 +58,8 @@ def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) 
 
 
 def prepare_host_process() -> None:
-    """Disables JAX's asynchronous dispatch in a process with a local EnvRunner, so that small programs run in the
-    calling thread.
+    """Disables JAX's asynchronous dispatch on the CPU in a process with a local EnvRunner, so that small programs run
+    in the calling thread.
 
     Without it a policy call takes about twice as long; results are the same. Too late once the backend is up: then
     there is one notice and nothing changes.

@@ -283,7 +283,7 @@ def _sharding(devices: list[Device], *axes: str) -> jax.sharding.NamedSharding:
 
 
 def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
-    """Returns ``function(x)``; for PRNG keys, applies the function to their raw uint32 data."""
+    """Returns ``function(x)``; for PRNG keys, applies the function to their raw uint32 data and returns keys."""
     if is_key(x):
         return jax.random.wrap_key_data(function(jax.random.key_data(x)), impl=jax.random.key_impl(x))
     return function(x)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 class _Settings(NamedTuple):
     """Names of the settings about lost actors for one role, such as EnvRunners, and of the `AlgorithmConfig` method for
-    them.
+    them; None for a setting that the role does not have.
     """
 
     method: str

@@ -21,7 +21,7 @@ def leaves_by_name(tree: Any) -> dict[str, Any]:
 
 
 def with_named_leaves(tree: Any, named: Mapping[str, Any]) -> Any:
-    """Returns a pytree with some leaves replaced, which are given by their names in `named_leaves`."""
+    """Returns a pytree in which some leaves are replaced by the values in `named`, by their names in `named_leaves`."""
     return jax.tree.map_with_path(lambda path, leaf: named.get(_name(path), leaf), tree)
 
 

@@ -420,7 +420,8 @@ _UNNEEDED = ("start_monitor", "start_api_server")
 @contextlib.contextmanager
 def _without_unneeded_services() -> Iterator[None]:
     """Context manager in which a new local Ray starts without its autoscaler monitor and dashboard server. These take
-    0.8 s of CPU to start and a second to stop. Ray has no setting for this.
+    0.8 s of CPU to start and a second to stop. Ray has no setting for this, and waits for the dashboard server even
+    with the dashboard off. Other versions of Ray may have other services.
     """
     node: Any = getattr(sys.modules.get("ray._private.node"), "Node", None)
     methods = {name: vars(node)[name] for name in _UNNEEDED if node is not None and name in vars(node)}

@@ -74,7 +74,7 @@ class Snapshots:
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` replaces `old` as the same state with other arrays, without taking a new snapshot."""
+        """Records that `new` replaces `old` in the newest state, so that the next call needs no new snapshot for it."""
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
