@@ -48,7 +48,7 @@ class Packer:
 
 
 def batch_of(parts: Sequence[Part]) -> Batch:
-    """A batch of some samples."""
+    """Creates the train batch that consists of these samples."""
     experience = Experience(tuple(parts))
     return Batch(experience, experience.num_env_steps)
 
@@ -60,8 +60,8 @@ class AggregatorActor(FaultAwareApply):
         set_up_actor(num_cpus=1, num_gpus=0)
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
-        """Returns ``((number, part without columns), columns)`` of one train batch. Ray returns the columns as a second
-        reference, so they stay in the object store.
+        """Concatenates the samples of a train batch; returns ``((number, part without columns), columns)``. Ray returns
+        the columns as a second reference, so they stay in the object store.
 
         Raises:
             LostExperienceError: If columns of a part are lost.
@@ -71,7 +71,7 @@ class AggregatorActor(FaultAwareApply):
 
 
 class Aggregation:
-    """Aggregator actors with their batches; without actors, batches are ready as soon as they are packed.
+    """Builds train batches in aggregator actors. Without actors, batches are ready as soon as they are packed.
 
     Args:
         config: The algorithm's config.
@@ -115,11 +115,11 @@ class Aggregation:
 
     @property
     def has_room(self) -> bool:
-        """Whether nothing waits for an actor or for learning."""
+        """Whether no batch waits for an aggregator actor or for an update."""
         return not self._backlog and not self.ready
 
     def add(self, batches: Sequence[Batch]) -> None:
-        """Adds batches, and processes the results of actors.
+        """Adds batches to build, and collects the batches that actors have finished.
 
         Raises:
             Exception: The error of an actor, unless its samples were lost; or the error of an actor that Ray does not

@@ -114,7 +114,7 @@ class AsynchronousStep(TrainingStep):
         return self._feed, self.aggregation
 
     def _fill(self, feed: LearnerFeed, aggregation: Aggregation) -> None:
-        """Moves ready batches to the learner's feed until the feed is full."""
+        """Moves finished train batches to the `LearnerFeed`, which makes updates from them, until it is full."""
         while aggregation.ready and feed.has_room:
             give_away = self._drop if self.config._skip_learners else feed.put
             give_away(aggregation.ready.popleft())
@@ -144,7 +144,7 @@ class AsynchronousStep(TrainingStep):
         self._feed = self.aggregation = None
 
     def _forget(self) -> None:
-        """Drops all samples and batches that have not been learned from, and stops the feed."""
+        """Drops all samples and batches that no update has used, and stops the background updates."""
         if self._feed is not None:
             self._feed.stop()
             self._feed = None
@@ -229,7 +229,8 @@ class AsynchronousStep(TrainingStep):
 
 @dataclasses.dataclass
 class _IterationResults:
-    """Reports of calls since the last result.
+    """Counters and timings of the present iteration: collected samples, updates, broadcasts of weights, and policy
+    lags.
 
     Attributes:
         num_samples: Number of collected samples, by call.
@@ -246,7 +247,7 @@ class _IterationResults:
     update_seconds: float = 0.0
 
     def add(self, learned: Learned) -> None:
-        """Adds the results of updates."""
+        """Adds the counters and timings of finished updates."""
         self.num_updates.append(learned.num_updates)
         self.lags += learned.lags
         self.wait_seconds += learned.wait_seconds

@@ -1,4 +1,4 @@
-"""The on-device driver: training steps in one compiled, donating program over the learner's devices."""
+"""On-device driver: runs training steps in one compiled program over the learner's devices, with donated buffers."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class DeviceDriver(LocalDriver):
         return pipelines
 
     def _with_opponents(self, rollout: DeviceRollout, settings: OpponentSnapshots) -> DeviceRollout:
-        """The rollout of training with snapshots of a policy as its rivals."""
+        """Returns the rollout of training in which snapshots of the policy `settings.of` play some of the agents."""
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
                 f"multi_agent(opponents=Snapshots(of={settings.of!r})): {settings.of!r} reads the observations of all "
@@ -207,7 +207,8 @@ class DeviceDriver(LocalDriver):
         return learner
 
     def _make_facts(self, rollout: DeviceRollout | None, recorded: Mapping[str, Any]) -> DeviceFacts:
-        """Facts for the plan of the training step.
+        """Collects the facts (spaces, learner, rollout, shapes of recorded columns) from which `TrainingStep.plan`
+        computes sizes.
 
         Args:
             rollout, recorded: See `DeviceFacts`.
@@ -228,7 +229,9 @@ class DeviceDriver(LocalDriver):
         return record_of_step(rollout, self.learner, self.shards.shapes(), num_envs=num_envs, explore=explore)
 
     def _make_program(self, rollout: DeviceRollout | None, record: StepRecord | None) -> DeviceProgram:
-        """The program of the planned training steps, with columns of the shapes in `record`."""
+        """Creates the program that runs the planned training steps. `record` has the shapes of the columns of a sampled
+        step.
+        """
         learner, num_devices = self.learner, self.learner.num_devices
         return DeviceProgram(
             step=self.step,
@@ -257,8 +260,8 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Returns the update's sizes, from which the learner counts its steps. If the step does not sample, these are
-        the sizes of `update_of_rows`.
+        """Returns the sizes of an update, by which the learner counts trained steps. If the training step does not
+        sample, these are the sizes of `update_of_rows`.
         """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
@@ -287,7 +290,7 @@ class DeviceDriver(LocalDriver):
         return self.learner.has_host_hooks
 
     def _make_group(self, pipelines: ModulePipelines) -> EnvRunnerGroup:
-        """Group with the runner of training; an empty group without an environment."""
+        """Creates the group with the EnvRunner of training in this process; it is empty without an environment."""
         rollout = self.rollout
         if rollout is None:
             return EnvRunnerGroup(False, config=self.config, num_env_runners=0)
@@ -349,7 +352,9 @@ class DeviceDriver(LocalDriver):
         return np.int32(min(max(0, missing), self.num_training_steps_per_call))
 
     def _donated_state(self) -> tuple[Any, ...]:
-        """Arguments and results of the program."""
+        """State that each call of the program takes, donates and returns: learner, runner, stored data and step
+        counters.
+        """
         return self.learner.state, self.shards.state, self.kept, self.timesteps
 
     def mapped(self, program: DeviceProgram, *, donates: bool) -> Any:
@@ -401,7 +406,8 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context in which a second program records each call of the program.
+        """Context that records the updates and episodes of each call of the program, by a second program that also
+        runs.
 
         The second program runs first, from the same state. The training state comes from the program of training, so
         that its bits do not depend on the recording.
@@ -453,7 +459,9 @@ class DeviceDriver(LocalDriver):
         return min(self._num_envs // self.learner.num_devices, _MOST_STATE_BYTES // max(1, num_bytes * steps_per_call))
 
     def _order_of_columns(self) -> ColumnOrder | None:
-        """Order of the columns of a device's sampled blocks; None without updates from samples."""
+        """Returns the order of agents and environments in the sampled columns of a device; None if updates do not use
+        samples.
+        """
         update = self.plan.update
         if update is None or self.rollout is None:
             return None
@@ -566,7 +574,9 @@ class DeviceDriver(LocalDriver):
             )
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
-        """Restores the states of `num_calls` calls ago; returns the losses in words, for the message."""
+        """Restores the learner and the environments from the snapshot of `num_calls` calls ago. Returns a sentence
+        about lost stored data, for the error message.
+        """
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)
         self.shards.place(devices.all_shards(runner))
@@ -632,7 +642,7 @@ class DeviceDriver(LocalDriver):
         return results
 
     def training_counts(self, num_updates: int) -> dict[str, Any]:
-        """Counters of the learner, with `num_updates` updates in this iteration."""
+        """Returns the learner's counters, such as trained steps, after `num_updates` updates in this iteration."""
         more = {"learned": self._learned, "steps": self._steps_trained}
         return self.learner.training_counts(**self._update_sizes, **more, num_updates=num_updates)
 

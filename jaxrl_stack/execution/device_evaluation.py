@@ -75,7 +75,7 @@ class DeviceEvaluation(Evaluation):
         self._group = EnvRunnerGroup(self._runner, num_env_runners=0, is_evaluation=True)
 
     def _own(self, spec: MultiRLModuleSpec | None) -> MultiRLModuleSpec:
-        """Returns the spec of the acting modules, without the parts that only training needs
+        """Returns the spec of the modules that act in evaluation, without the parts that only training needs
         (``inference_only=True``).
         """
         driver = self._driver
@@ -161,7 +161,9 @@ class DeviceEvaluation(Evaluation):
 
 
 class _Weights(NamedTuple):
-    """Weights of all modules, ``{ref: array}``: trained parameters, and everything else."""
+    """Weights of all modules, ``{name of the variable: array}``: trained parameters (`params`), and all others
+    (`rest`).
+    """
 
     params: dict[str, Any]
     rest: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Compiled part of the on-device driver: training steps over environments, learner and kept data."""
+"""Compiled part of the on-device driver: sampling, updates and stored data of training steps, in one program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ _MOST_RANDOM_NUMBERS = 2**24
 
 @struct.dataclass
 class Sampler:
-    """State of the runner inside of a call, with data of this call.
+    """State of the runner (environments, connectors) during one call of the program, with random numbers and counters
+    of the call.
 
     Attributes:
         runner: The runner's state; None without environments.
@@ -77,7 +78,7 @@ class Sampler:
 
 @struct.dataclass
 class CallRecord:
-    """Record of a call of the program.
+    """Recorded updates, ended episodes and environment states of one call of the program.
 
     Attributes:
         num_updates: int32, number of recorded updates.
@@ -93,7 +94,7 @@ class CallRecord:
 
 
 class UpdateRecorder:
-    """Sizes and shapes of the records of a program's updates.
+    """Sizes and array shapes with which a program records its updates.
 
     The shapes are known after a first trace of the program; see `DeviceDriver.recording`.
 
@@ -111,7 +112,8 @@ class UpdateRecorder:
         self.shapes, self._found = None, None
 
     def fit(self, record: Any) -> Any:
-        """Returns the shapes of records; None in the first trace, which finds them.
+        """Checks that the records of all updates have the same shapes, and returns the shapes; None in the first trace,
+        which determines them.
 
         Raises:
             ValueError: If the updates of a training step have different shapes.
@@ -119,20 +121,21 @@ class UpdateRecorder:
         own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), record)
         if self._found not in (None, own):
             raise ValueError(
-                "The updates of this training step have different sizes, and inspections record one size only. Call "
-                "place.update() with one plan."
+                "inspect() records updates of one size, and this training step makes updates of different sizes. Pass "
+                "the same plan to every place.update()."
             )
         self._found = own
         return self.shapes
 
     def end_first_trace(self) -> None:
-        """Uses the found shapes from now on."""
+        """Sets the shapes of records to those that the first trace has found."""
         self.shapes = self._found
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceProgram(Place):
-    """K training steps in one program, and the `Place` that they use.
+    """Program of K training steps. Implements `Place`, the operations (sample, update, draw) that a training step
+    calls.
 
     The number of steps before learning starts is an argument, so that one program serves all calls and kept data stays
     in place. The program reduces over an axis of devices, or over none: with vmap, it trains the members of a
@@ -175,7 +178,7 @@ class DeviceProgram(Place):
     is_warm: bool = True
 
     def __call__(self, learner, runner, kept, timesteps, settings, num_warm_up) -> tuple[Any, ...]:
-        """Runs on one device of the learner; traced once.
+        """Runs the training steps of one call on one device of the learner. Python executes it only once, for tracing.
 
         Args:
             learner, runner, kept, timesteps: See `TrainState`; `runner` and `kept` are of this device.
@@ -214,7 +217,7 @@ class DeviceProgram(Place):
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
 
     def _noting_updates(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """The training step, returning its metrics with a flag for updates."""
+        """Wraps the training step: next to the metrics, it returns a flag that is True if the step made an update."""
 
         def noting(state: TrainState) -> tuple[TrainState, Any]:
             after, learned = step(state)
@@ -270,14 +273,16 @@ class DeviceProgram(Place):
         )
 
     def _watched(self, runner: Any) -> Any:
-        """States of the watched environments, ``[W, ...]``; () without any."""
+        """Returns the states of the environments whose states are recorded, ``[W, ...]``; () if there are none."""
         number = 0 if self.recorder is None else self.recorder.num_watched
         if not number:
             return ()
         return jax.tree.map(lambda x: jax.random.key_data(x[:number]) if is_key(x) else x[:number], runner.env_state)
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
-        """Result of a call from the recorded columns: by agent if agents are shown; () if nothing needs it."""
+        """Selects the recorded columns that the call returns: `shown` (by agent) if agents are shown, else `columns`;
+        () if nothing needs them.
+        """
         if not self.records_block:
             return ()
         return shown if self.rollout is not None and self.rollout.shows_agents else columns
@@ -288,7 +293,9 @@ class DeviceProgram(Place):
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
-        """``(runner's state with finished episodes in its window, block)``."""
+        """Adds the episodes that ended in this call to the runner's window of last episodes; returns ``(runner,
+        recorded columns)``.
+        """
         if self.rollout is None:
             return sampler.runner, ()
         returns, lengths, *of_agents = jnp.moveaxis(sampler.ended, 1, 0)
@@ -307,8 +314,8 @@ class DeviceProgram(Place):
 
     @jax.named_scope(SAMPLING)
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """Steps the environments for all shares; see `Place.sample`. Every share ends with a cut, like a separate
-        ``sample()`` call.
+        """Steps the environments for all shares (rounds of T steps) of the plan; see `Place.sample`. Episodes are cut
+        at the end of every share, like at the end of a separate ``sample()`` call.
         """
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
@@ -372,7 +379,7 @@ class DeviceProgram(Place):
         return Sampled(dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,)))
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
-        """Steps the environments for one share; see `Place.collect`."""
+        """Steps the environments for one share (one round of T steps); see `Place.collect`."""
         return self.sample(state, dataclasses.replace(plan, num_shares=1))
 
     def num_updates(self, state: TrainState) -> jax.Array:
@@ -386,7 +393,9 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, timesteps=counters.add(state.timesteps, number))
 
     def _acting_context(self, state: TrainState) -> ConnectorContext:
-        """Context of a rollout's steps, with schedules of exploration at the steps sampled so far."""
+        """Returns the context of rollout steps, in which exploration schedules have their values at the steps sampled
+        so far.
+        """
         assert self.rollout is not None
         of_state = (state.learner.params, state.learner.rest, self.values(state), state.timesteps)
         return self.rollout.context(*of_state, explore=self.explore, axis_name=self.axis_name)
@@ -430,7 +439,7 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, learner=learner), Flat.of(learned), logged
 
     def _with_record(self, state: TrainState, record: Any) -> TrainState:
-        """Returns the state with the record of one more update."""
+        """Adds the record of an update to the records in the state."""
         assert self.recorder is not None
         sampler, shapes = state.runner, self.recorder.fit(record)
         if shapes is None:  # the trace only finds the shapes
@@ -452,12 +461,16 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether learning has started, because earlier training steps run in a separate loop."""
+        """Whether updates have begun. A constant while tracing, because training steps before that run in a separate
+        loop.
+        """
         assert num_steps == self.step.learning_starts
         return self.is_warm
 
     def timed(self, timer: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls the function: parts of a program cannot be timed, except those in its profile."""
+        """Calls ``function(*args)`` without a timer, because parts of a compiled program can only be timed in a
+        profile.
+        """
         # Replay memories have timers, and nothing else.
         with jax.named_scope(REPLAY):
             return function(*args)
@@ -466,7 +479,7 @@ class DeviceProgram(Place):
 def record_of_step(
     rollout: DeviceRollout, learner: Learner, runner: Any, *, num_envs: int, explore: bool
 ) -> StepRecord:
-    """Shapes of the columns of one step of one device's environments, ``[1, B, ...]``.
+    """Returns the shapes of the columns that one vector step of a device's environments records, ``[1, B, ...]``.
 
     Args:
         rollout: The static parts of sampling.
@@ -488,8 +501,8 @@ def record_of_step(
 
 
 def _is_usable(sampler: Sampler, rollout: DeviceRollout) -> jax.Array:
-    """bool scalar, whether the returns of this call's episodes and the last observations are finite, and these
-    observations have only choices of their space.
+    """Checks that the returns of this call's episodes and the last observations are finite, and that discrete
+    observations are in their space; bool scalar.
 
     It checks existing values once per call. It does not see a single NaN in the middle of a call, which makes the loss
     non-finite.
@@ -535,7 +548,9 @@ def repeat(function, state, start, stop, combined=lambda before, result: result)
 
 
 def _combined(before: Any, latest: Any) -> Any:
-    """Metrics after one more update: the last ones, but the maximum of flags and the sum of trained steps."""
+    """Combines the metrics of successive updates: the latest values, but the maximum of NaN flags and the sum of
+    trained steps.
+    """
     if not jax.tree.leaves(latest):
         return latest
     so_far, last = before.tree(), latest.tree()
@@ -549,7 +564,9 @@ def _combined(before: Any, latest: Any) -> Any:
 
 
 def _combined_if_made(before: Any, latest: Any) -> Any:
-    """`_combined` for ``(whether an update was made, metrics)``; without an update, the earlier metrics."""
+    """Combines ``(whether an update was made, metrics)`` of successive training steps by `_combined`. Without an
+    update, the earlier metrics remain.
+    """
     (_, so_far), (is_made, metrics) = before, latest
     kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)
     return is_made, kept

@@ -33,7 +33,8 @@ NUM_MODULE_STEPS_STORED = "num_module_steps_stored"
 
 
 class DeviceRing:
-    """A `DeviceReplay` on every device, with rings as state, leaves ``[D, ...]`` outside of the program.
+    """Replay buffers on all devices: one `DeviceReplay` with a ring buffer on each. The state has leaves ``[D, ...]``
+    outside of the program.
 
     Args:
         learner: Learner with the devices.
@@ -116,7 +117,9 @@ class DeviceRing:
         return self.filled() if self._start is None else self.cut(self.filled())
 
     def filled(self) -> Any:
-        """Creates replay buffers that contain only the recorded steps of `replay_buffer_config`, if any."""
+        """Creates ring buffers that contain the recorded steps given at construction (`start`); empty ones without such
+        steps.
+        """
         devices, num_devices = self._learner.devices, self._learner.num_devices
         (kept,) = self._make(np.zeros(len(devices), np.float32))
         if self._start is None:
@@ -177,7 +180,7 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- results
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """`DeviceReplay.not_finite` over all devices, ``[D * B, L]``."""
+        """Marks stored steps with NaN or infinity on all devices, ``[D * B, L]``; see `DeviceReplay.not_finite`."""
         find = self._over_devices(lambda kept: (self.ring.not_finite(kept),))
         found = {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(kept)[0].items()}
         return {self._module_id: found} if found else {}
@@ -203,7 +206,7 @@ class DeviceRing:
         }
 
     def get_state(self, kept: Any) -> dict[str, Any]:
-        """An empty state: the driver has the random stream."""
+        """Returns an empty state, because the random stream of draws is in the driver's state."""
         return {}
 
     def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
@@ -211,7 +214,7 @@ class DeviceRing:
 
 
 class RingContents(Checkpointable):
-    """Contents of the rings of all devices, for users and checkpoints.
+    """Contents of the ring buffers of all devices, for users and checkpoints.
 
     Args:
         replay: Replay of the rings.
@@ -223,7 +226,7 @@ class RingContents(Checkpointable):
         self._replay, self._kept, self._learner = replay, kept, learner
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Contents of the rings, by name, leaves ``[D, ...]``."""
+        """Contents of the ring buffers, by name, leaves ``[D, ...]``."""
         return named_leaves(all_shards(self._kept.value))
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -276,7 +279,7 @@ class RingContents(Checkpointable):
 
 
 class RingsOfModules(Checkpointable):
-    """Contents of the rings of several modules, for users and checkpoints.
+    """Contents of the ring buffers of several modules, for users and checkpoints.
 
     Args:
         of_modules: ``{module_id: contents}``.

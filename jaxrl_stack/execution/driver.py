@@ -45,7 +45,8 @@ logger = logging.getLogger(__name__)
 
 
 class Driver(abc.ABC):
-    """Samples and learns from one source (an environment or data), and evaluates on a separate one.
+    """Runs the training of one algorithm: samples from an environment or reads data, makes updates, and evaluates
+    separately.
 
     Args:
         algorithm: Algorithm of this driver, for callbacks; None in a learner actor.
@@ -328,7 +329,8 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The modules, without current weights, and both pipelines of a module, without current states.
+        """Returns the modules, without current weights, and the env-to-module and module-to-env pipelines of one
+        module, without current states.
 
         Args:
             module_id: Id of the module. A module without agents uses the pipelines of the first module with agents.
@@ -342,7 +344,7 @@ class Driver(abc.ABC):
         """
 
     def env_to_module_state_of(self, module_id: str) -> dict[str, Any]:
-        """Current state of the env-to-module pipeline of a module."""
+        """Returns the current state of one module's env-to-module pipeline, ``{connector name: its state}``."""
         state = self.env_to_module_state()
         return state[module_id] if self.module_map.is_multi_agent else state
 
@@ -352,7 +354,9 @@ class Driver(abc.ABC):
 
     @property
     def may_skip_steps(self) -> bool:
-        """Whether agents may wait while others act, so that rows without a completed step are masked."""
+        """Whether agents may wait while others act. Rows of the batch without a completed step of their agent are then
+        masked.
+        """
         return self.jax_env is not None and not self.jax_env.everybody_acts
 
     @property

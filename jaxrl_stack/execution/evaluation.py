@@ -1,4 +1,4 @@
-"""Evaluations: amounts of samples, reports, and the base class of all kinds."""
+"""Base class of evaluations, their reports, and the number of episodes or steps that they sample."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LIFETIME_COUNTS = {
 
 
 def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Config of evaluation for a config of training."""
+    """Returns the config of the evaluation that belongs to a config of training."""
     evaluation = config.get_evaluation_config_object()
     assert evaluation is not None, "it is the config of training"
     return evaluation

@@ -1,4 +1,4 @@
-"""Facts about a driver that a training step can read when it plans, on the host or on the device."""
+"""Inputs of `TrainingStep.plan`: spaces, learners, modules and runners of a driver, on the host or on the device."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Facts(abc.ABC):
 
     @classmethod
     def of(cls, driver: LocalDriver, **own: Any) -> Self:
-        """Facts about a driver with known spaces, learners and modules.
+        """Creates the facts of a driver whose spaces, learners and modules exist.
 
         Args:
             driver: The driver.
@@ -86,7 +86,9 @@ class Facts(abc.ABC):
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
 
     def num_rows(self, num_envs: int) -> dict[str, int]:
-        """Returns the number of rows of each module in a number of environments, ``{module_id: number}``."""
+        """Returns the size of each module's batch axis (agents times environments) for `num_envs` environments,
+        ``{module_id: number}``.
+        """
         return self.module_map.num_rows(num_envs)
 
     # ----------------------------------------------------------------------------------------------------------- plans
@@ -166,7 +168,7 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans a `Place.update` call on planned samples.
+        """Plans a `Place.update` call: an update on the samples of the plan `samples`.
 
         Args:
             samples: Plan of its samples, all shares together.
@@ -196,22 +198,22 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def choose(self, *, host: T, device: T) -> T:
-        """Returns `host` or `device`, whichever memory stores the samples."""
+        """Returns the argument `host` or `device`, by the memory that stores the samples."""
 
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
-        """Returns ``(T, layouts)`` of one EnvRunner's rollout: number of steps, and layouts of modules whose columns
-        differ from the recorded ones.
+        """Returns ``(T, layouts)`` of one EnvRunner's rollout: the number of steps, and the layouts of modules whose
+        columns differ from the recorded ones.
         """
 
     @abc.abstractmethod
     def train_layouts(self, samples: SamplePlan) -> Mapping[str, Layout]:
-        """Layouts of the train batch that an update builds from these samples."""
+        """Returns the layout of each module's columns in the train batch that an update builds from these samples."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HostFacts(Facts):
-    """Facts of a driver whose samples come from EnvRunners or from rows in host memory.
+    """Facts of a driver that samples with EnvRunners, or reads recorded steps from host memory.
 
     Attributes:
         samples_as_recorded: Whether runners return the unchanged outputs of their pipelines.

@@ -1,4 +1,4 @@
-"""Evaluation on held-out rows: the learner's loss on rows that training never sees."""
+"""Evaluation on held-out data: the learner's loss on recorded steps that training never uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HeldOutRows:
-    """Recorded rows that a training step excludes from training, as a `RowSource` for evaluation.
+    """Recorded steps that a training step holds out from training, as a source of batches for evaluation (`RowSource`).
 
     Args:
         driver: Driver with learners and a planned training step.
@@ -33,7 +33,7 @@ class HeldOutRows:
         self._checked(rows)
 
     def draw(self) -> Experience:
-        """Returns the training step's held-out rows.
+        """Returns the recorded steps that the training step holds out, after checking their modules and sizes.
 
         Raises:
             ValueError, TypeError: See the class.
@@ -67,7 +67,7 @@ class HeldOutRows:
 
 
 class HeldOutEvaluation:
-    """Computes the learner's losses on held-out rows, without an update.
+    """Computes the learner's losses on held-out recorded steps, without an update.
 
     It is a part of results next to the evaluation in an environment. Random layers use a seed of the evaluation;
     learner, metrics and random streams of training do not change.

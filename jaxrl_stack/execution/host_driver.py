@@ -1,4 +1,6 @@
-"""Driver for the host: env runners in this process or in Ray actors, or rows from its memory."""
+"""Driver for the host: samples with EnvRunners in this process or in Ray actors, or reads recorded steps from host
+memory.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ logger = logging.getLogger(__name__)
 
 
 class HostDriver(LocalDriver):
-    """Trains on gymnasium environments, or on rows from the host's memory.
+    """Trains on gymnasium environments, or on recorded steps in the host's memory.
 
     Without environments its group of env runners is empty, so nothing is sampled and no weights are sent. Evaluation's
     runner then acts.
@@ -181,7 +183,7 @@ class HostDriver(LocalDriver):
     # -------------------------------------------------------------------------------------------------- training
 
     def _can_sample_blocks(self) -> bool:
-        """Whether steps are sampled as recorded arrays, without episodes in between."""
+        """Whether runners return sampled steps as arrays, without building episodes."""
         return (
             self.config.batch_mode == "truncate_episodes"
             # The number of vector steps in which agents complete so many follows from what they do.
@@ -192,7 +194,7 @@ class HostDriver(LocalDriver):
 
     @property
     def _samples_as_recorded(self) -> bool:
-        """Whether runners return unchanged outputs of their pipelines; a user's `sample` may change them."""
+        """Whether runners return the outputs of their pipelines unchanged; an overridden `sample` may change them."""
         # The class that was given: in an actor, Ray has put functions of its own around the methods.
         runner_class = self.config.env_runner_cls or self.config.get_default_env_runner_class()
         is_own = issubclass(runner_class, HostEnvRunner)
@@ -302,7 +304,9 @@ class HostDriver(LocalDriver):
         return dict(self.module_map.by_module(self.env_runner.module).items())
 
     def _what_acts(self, what: str) -> Any:
-        """EnvRunner of this process, or evaluation's if training has none."""
+        """Returns the object that acts for users: the EnvRunner of this process, or the evaluation if training has no
+        environment.
+        """
         return self._local_runner(what) if self.step.needs_env else self.evaluation
 
     def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
@@ -312,7 +316,9 @@ class HostDriver(LocalDriver):
 
     @property
     def _runners_keep_their_own(self) -> bool:
-        """Whether actors have unmerged statistics; those of the first actor then represent all."""
+        """Whether each actor has its own connector statistics, because these are not merged. Statistics of the first
+        actor then represent all.
+        """
         return bool(self.env_runner_group.num_remote_env_runners()) and not merges_env_runner_states(self.config)
 
     def env_to_module_state(self) -> dict[str, Any]:
@@ -400,7 +406,7 @@ class HostDriver(LocalDriver):
 
 
 def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
-    """State of random streams for a runner without one, from another runner's."""
+    """Derives the random state of a runner that has no stored one from the state of another runner."""
     if "key" not in random:
         return {mid: _for_runner(own, worker_index) for mid, own in random.items()}
     seeds = np.random.SeedSequence([*np.asarray(random["key"]).tolist(), worker_index])
@@ -408,7 +414,9 @@ def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
 
 
 def _recorded_steps(runner: HostEnvRunner) -> dict[str, RecordedStep]:
-    """Recorded columns of a runner by module, from traces of pipelines and module before sampling."""
+    """Returns the columns that a runner records for each module, found by tracing its pipelines and module before
+    sampling.
+    """
     config, recorded = runner.config, {}
     for mid, (modules, env_to_module, module_to_env) in runner.acting_parts_of_modules().items():
         if env_to_module.checked_host_connectors():

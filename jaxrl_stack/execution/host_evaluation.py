@@ -1,4 +1,4 @@
-"""Evaluation in a gymnasium environment: env runners in this process or in Ray actors, which get the weights."""
+"""Evaluation in a gymnasium environment: EnvRunners in this process or in Ray actors receive the weights and sample."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class HostEvaluation(Evaluation):
         self.send_to(self.group)
 
     def send_to(self, group: EnvRunnerGroup) -> None:
-        """Sends weights, the number of steps and connector states of training to a group; if training has no
-        connectors, the group's stay in their initial states.
+        """Sends weights, the number of env steps and training's connector states to a group of EnvRunners. If training
+        has no connectors, the group's connectors remain in their initial states.
         """
         driver = self._driver
         self._weights_seq_no = driver.num_updates
@@ -200,5 +200,7 @@ class HostEvaluation(Evaluation):
 
 
 def evaluation_seed(config: AlgorithmConfig, iteration: int, call: int = 0) -> int:
-    """Seed of an evaluation, by the config, the iteration and the number of the evaluation after it."""
+    """Derives the seed of an evaluation from the config, the iteration and `call`, which counts the evaluations since
+    that iteration.
+    """
     return derived_seed("evaluation", HostEnvRunner.seed_of(config), iteration, call)

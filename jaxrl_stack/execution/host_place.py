@@ -1,4 +1,4 @@
-"""`Place` on the host: a training step's operations with EnvRunners, learners and timers."""
+"""Operations of a training step on the host (`Place`): sampling with EnvRunners, updates of learners, timers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class SamplingLog:
-    """Reports of runners about their samples: steps, episodes, metrics.
+    """Counters, episodes and metrics of the samples that runners have returned.
 
     Args:
         config: The algorithm's config.
@@ -100,14 +100,17 @@ class Timers(dict[str, float]):
     """Seconds by name, summed since `clear`."""
 
     def since(self, name: str, started: float) -> float:
-        """Adds the time since `started`, of `time.perf_counter`; returns the present time."""
+        """Adds the seconds since `started` (a value of `time.perf_counter`) to the timer `name`; returns the present
+        time.
+        """
         now = time.perf_counter()
         self[name] = self.get(name, 0.0) + now - started
         return now
 
 
 class HostPlace(AsynchronousPlace):
-    """Operations on the host: EnvRunners in this process or in actors sample, compiled updates learn.
+    """Operations of a training step on the host: EnvRunners in this process or in actors sample, compiled updates
+    learn.
 
     Args:
         config: The algorithm's config.
@@ -150,7 +153,7 @@ class HostPlace(AsynchronousPlace):
         self.forget_samples()
 
     def forget_samples(self) -> None:
-        """Drops samples of runners, and pending requests."""
+        """Drops pending sample requests of runners, with their samples and connector states."""
         self._connector_states: list[tuple[RecordingId, dict[str, Any]]] = []
         self._has_requested = False
         self._known: dict[str, Any] | None = None
@@ -208,7 +211,7 @@ class HostPlace(AsynchronousPlace):
         return ("sample_block", self._share(plan)) if self._samples_blocks else (sample_once, {})
 
     def _share(self, plan: SamplePlan) -> dict[str, Any]:
-        """Arguments of `HostEnvRunner.sample_block`."""
+        """Returns the arguments of `HostEnvRunner.sample_block` for one rollout of the plan."""
         share = {"num_steps": plan.num_steps, "layouts": plan.layouts, "keeps_all_final_obs": plan.has_all_final_obs}
         # Left out otherwise: EnvRunners of users need not know of it.
         return share | ({"keeps_times": True} if plan.has_agent_times else {})
@@ -218,7 +221,7 @@ class HostPlace(AsynchronousPlace):
         return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
-        """Joins the samples of blocks, and logs their runners' metrics, connector states and the time since
+        """Joins sampled blocks to one `Experience`; logs the runners' metrics, connector states and the time since
         `started`.
         """
         group = self._group
@@ -294,7 +297,9 @@ class HostPlace(AsynchronousPlace):
         )
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """Makes one gradient step on rows ``[N, ...]``. Metrics stay on the device until they are reported."""
+        """Makes one gradient step on the rows ``[N, ...]`` of a batch. Metrics stay on the device until they are
+        reported.
+        """
         started = time.perf_counter()
         learner = self._learner or self._learner_group
         logged = learner.update_rows(rows, timesteps=self._log.num_env_steps)
@@ -328,7 +333,7 @@ class HostPlace(AsynchronousPlace):
         self._sync(self._take_connector_states(), weights)
 
     def _take_connector_states(self) -> list[dict[str, Any]]:
-        """Returns the connector states received from runners and clears them. If states are differences to the previous
+        """Returns and clears the connector states that runners have sent. If the states are differences to the previous
         ones, returns all; else the newest of each runner.
         """
         states, self._connector_states = self._connector_states, []

@@ -137,8 +137,9 @@ class HostReplay:
                 if self._has_several:
                     if part.times is None:
                         raise ValueError(
-                            "A block of several agents lacks Part.times, which replay needs. Pass keeps_times=True in "
-                            "the EnvRunner's sample_block() to MultiAgentEnvRunner.sample_block()."
+                            "Multi-agent samples have no Part.times, the times of steps that the replay buffer needs. "
+                            "If your EnvRunner overrides sample_block(), call "
+                            "super().sample_block(..., keeps_times=True)."
                         )
                     kept.add_block(own, part.times, starts=starts, **where)
                 else:
@@ -162,7 +163,7 @@ class HostReplay:
         return bool(self._drawable(kept))
 
     def _drawable(self, kept: Any) -> list[str]:
-        """Modules with stored steps."""
+        """Returns the ids of modules with stored steps."""
         if not self._has_several:
             return list(self._forms) if len(kept) else []
         return [mid for mid in self._forms if kept.get_num_timesteps(mid)]
@@ -177,7 +178,9 @@ class HostReplay:
         return kept, state, {mid: Drawn(*drawn[mid]) for mid in self._forms if mid in drawn}
 
     def _alike(self, modules: Iterable[str]) -> dict[tuple[Any, int, float], list[str]]:
-        """Groups modules that one call can draw for, ``{(form, batch size, gamma): [module_id]}``."""
+        """Groups modules whose batches one call can draw: form, batch size and gamma are equal, ``{(form, batch size,
+        gamma): [module_id]}``.
+        """
         groups: dict[tuple[Any, int, float], list[str]] = {}
         for mid in modules:
             groups.setdefault((self._forms[mid], self._batch_sizes[mid], self._gammas[mid]), []).append(mid)
@@ -199,7 +202,7 @@ class HostReplay:
         return {}
 
     def component(self, kept: Kept) -> Checkpointable:
-        """The buffer."""
+        """Returns the buffer, as a component for users and checkpoints."""
         return self._buffer
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:

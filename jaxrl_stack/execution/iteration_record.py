@@ -1,4 +1,4 @@
-"""Recorded updates and episodes of an iteration, on the host."""
+"""Records of the updates and episodes of an iteration, as host arrays."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EpisodeRecord(NamedTuple):
 
 
 class ColumnOrder(NamedTuple):
-    """Order of the columns of sampled blocks of one device, ``[T, R * slots * B]``.
+    """Order of shares, agents and environments in the columns that a device samples, ``[T, R * slots * B]``.
 
     Attributes:
         num_envs: ``B``, number of environments of one device.
@@ -67,7 +67,7 @@ class ColumnOrder(NamedTuple):
 
 
 class Drawings:
-    """Frames of recorded states of JAX environments.
+    """Renders frames from recorded states of JAX environments.
 
     Args:
         env: The environment.
@@ -81,7 +81,7 @@ class Drawings:
         self._num_bytes = 0
 
     def add(self, first_step: int, states: Any) -> None:
-        """Adds the states of a call, leaves ``[D, T, W, ...]``, unless they take too much memory.
+        """Adds the environment states of a program call, leaves ``[D, T, W, ...]``, unless they take too much memory.
 
         Args:
             first_step: Step of the iteration of the first state.
@@ -92,7 +92,7 @@ class Drawings:
             self._calls.append((first_step, states))
 
     def frames(self, env: int, num_envs: int, steps: range) -> Iterator[np.ndarray]:
-        """Yields frames of an environment before some steps, as far as states were recorded.
+        """Yields the frames of an environment before the given steps, except steps without a recorded state.
 
         Args:
             env: Index of the environment.

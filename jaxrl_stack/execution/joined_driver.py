@@ -1,4 +1,6 @@
-"""Learner actors that step JAX environments: each runs the on-device driver, joined to one program."""
+"""Driver whose learner actors also step JAX environments: each actor has an on-device driver, and all run one joint
+program.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ if TYPE_CHECKING:
 
 
 def config_of_all(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Returns the config of one learner that stands for N learner actors: sizes per learner are multiplied by N."""
+    """Returns the config of a single learner with the total sizes of N learner actors: sizes per learner are multiplied
+    by N.
+    """
     config, num_learners = config.copy(copy_frozen=False), int(config.num_learners)
     settings = {"train_batch_size_per_learner": config.total_train_batch_size}
     if config.minibatch_size is not None:
@@ -73,7 +77,7 @@ class DriverActor(LearnerActor):
 
 
 class JoinedDrivers(JoinedLearners):
-    """Actors of a `JoinedDriver`.
+    """Group of the learner actors of a `JoinedDriver`.
 
     No other process has their samples and weights, so lost actors are not restarted.
 
@@ -114,7 +118,7 @@ class JoinedDrivers(JoinedLearners):
         return self._with_restart(send)
 
     def drive_first(self, func: Callable[..., Any] | str, *args: Any) -> Any:
-        """``func(driver, *args)`` in the first actor only, for computations of a single actor."""
+        """Calls ``func(driver, *args)`` in the first actor only, for computations that need one actor."""
         return self._with_restart(lambda: self._gather([self._actors[0].drive.remote(func, *args)]))[0]
 
 
@@ -322,13 +326,13 @@ class _EvaluationInActors(Evaluation):
 
 
 class _ReplayOfActors(Checkpointable):
-    """Replay memories of all actors as a component of checkpoints."""
+    """Replay buffers of all actors, as one component of checkpoints."""
 
     def __init__(self, actors: JoinedDrivers):
         self._actors = actors
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Contents of the memories, by name, leaves ``[D, ...]``."""
+        """Contents of the replay buffers, by name, leaves ``[D, ...]``."""
         return self._actors.drive_all(lambda driver: driver.replay_buffer.get_state(), first_returns=True)[0]
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -345,12 +349,12 @@ class _ReplayOfActors(Checkpointable):
 
 
 def act_in_actor(actors: JoinedDrivers, observation: Any, *, key: jax.Array, **kwargs: Any) -> dict[str, Any]:
-    """`Driver.act` of the first actor."""
+    """Calls `Driver.act` in the first actor."""
     return actors.drive_first(_act, observation, np.asarray(jax.random.key_data(key)), kwargs)
 
 
 def parts_in_actor(actors: JoinedDrivers) -> tuple[Any, Any, Any]:
-    """`Driver.acting_parts` of the first actor."""
+    """Returns the parts of `Driver.acting_parts`, from the driver of the first actor."""
     pipelines = actors.drive_first(lambda driver: driver.acting_parts(next(iter(driver.module_map.agents_of)))[1:])
     return actors.first(_module_spec).build(seed=0), *pipelines
 

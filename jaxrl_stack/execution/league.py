@@ -1,4 +1,4 @@
-"""League of a policy: its snapshots, their games against it, and the choice of opponents."""
+"""League of a policy: its stored snapshots, results of games against them, and the choice of opponents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class League:
-    """Snapshots of the policy that learns, and its games against them.
+    """Stores snapshots of the policy that learns, counts its games against them, and draws opponents.
 
     Iterations add snapshots and draw opponents as `Snapshots` says. Nothing of it compiles a program.
 
@@ -73,14 +73,14 @@ class League:
     # ------------------------------------------------------------------------------------------------------- programs
 
     def _with_snapshot(self, runner: Any, params: Any, rest: Any, place: Any, number: Any) -> tuple[Any]:
-        """Runner's state of a device with the present weights as a snapshot."""
+        """Returns the runner's state of a device, with the present weights added as a snapshot."""
         step = self._opponents
         own = runner.modules[step.module_id].env_to_module
         opponents = step.with_snapshot(runner.opponents, params, rest, own, place, number)
         return (dataclasses.replace(runner, opponents=opponents),)
 
     def _with_index(self, runner: Any, index: Any) -> tuple[Any]:
-        """Runner's state of a device with other opponents."""
+        """Returns the runner's state of a device, with the opponents that `index` selects."""
         lengths = runner.episodes.episode_length
         opponents, acting = self._opponents.with_index(runner.opponents, runner.modules[OPPONENTS], lengths, index)
         return (dataclasses.replace(runner, opponents=opponents, modules={**runner.modules, OPPONENTS: acting}),)
@@ -97,7 +97,8 @@ class League:
         self._add_snapshot()
 
     def after_training_step(self, iteration: int) -> None:
-        """Counts the games of a training step, and adds and draws what is due.
+        """Counts the games of a training step. Then adds a snapshot if one is due, or draws opponents for blocks of
+        environments that have finished enough games.
 
         Args:
             iteration: Number of the running iteration.
@@ -161,7 +162,7 @@ class League:
         return snapshot_name(number)
 
     def _place(self) -> int:
-        """Place of the next snapshot in the stack."""
+        """Returns the index in the stack at which the next snapshot is stored: an empty one, or one to overwrite."""
         empty = np.flatnonzero(self._numbers == NO_SNAPSHOT)
         if empty.size:
             return int(empty[0])
@@ -171,7 +172,7 @@ class League:
         return int(np.argmax([own.smoothed_win_rate for own in records]))
 
     def _draw(self, is_drawn: np.ndarray) -> None:
-        """Draws opponents of blocks.
+        """Draws opponents for the selected blocks of environments.
 
         Args:
             is_drawn: bool ``[D, K]``, blocks that draw.
@@ -215,7 +216,7 @@ class League:
         return [self._record(number, total[number]) for number in range(self._num_added)]
 
     def games(self) -> GameResults:
-        """Returns the games since the start of training as the games of players.
+        """Returns the results of all games since the start of training, between each pair of players.
 
         Players are all snapshots, in their order, and the policy by its name. A game counts for the snapshot that was
         added next after it, or for the policy if none was added since: the player was still learning then.
@@ -287,18 +288,18 @@ class League:
         return {**present, **{ref.removeprefix(prefix): value for ref, value in own.items()}}
 
     def _place_of(self, name: str) -> int:
-        """Place of a snapshot in the stack."""
+        """Returns the index of a snapshot in the stack."""
         known = {snapshot_name(number): place for place, number in enumerate(self._numbers.tolist()) if number >= 0}
         if name not in known:
-            raise KeyError(f"No snapshot {name!r} is in the stack. Use one of {list(known)}.")
+            raise KeyError(f"The league stores no snapshot {name!r}. Use one of {list(known)}.")
         return known[name]
 
     def _present_games(self) -> Mapping[int, np.ndarray]:
-        """Games since the last snapshot, by opponent."""
+        """Games since the last snapshot was added, ``{number of the opponent: [wins, draws, losses]}``."""
         return {number: own for (period, number), own in self._games.items() if period == self._num_added}
 
     def _records_of_stack(self) -> list[SnapshotRecord]:
-        """Games since the last snapshot against each snapshot of the stack, in the order of its places."""
+        """Results against each snapshot in the stack since the last snapshot was added, in the order of the stack."""
         present, none = self._present_games(), np.zeros(3, np.int64)
         return [self._record(number, present.get(number, none)) for number in self._numbers.tolist() if number >= 0]
 
@@ -309,7 +310,9 @@ class League:
     # ---------------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """State besides the stack and the blocks, which are a part of the environments' state."""
+        """State for checkpoints, except the stack of snapshots and the opponents of blocks, which are in the
+        environments' state.
+        """
         keys = list(self._games)
         return {
             "seed": self._seed,
@@ -347,7 +350,9 @@ class League:
         self._recent = list(np.asarray(state["recent"], np.int64))
 
     def take_over_stack(self) -> None:
-        """Reads the stack and the blocks, after the state of the environments was replaced."""
+        """Reads the snapshots' numbers and the opponents of blocks from the environments' state, after a change of the
+        state.
+        """
         opponents = self._driver.shards.state.opponents
         self._numbers = np.array(devices.host_view(opponents.numbers)[0])
         self._index = np.array(devices.own_shards(opponents.index))

@@ -1,4 +1,4 @@
-"""Updates during sampling: by a thread of this process, or by learner actors."""
+"""Background updates during sampling, in a thread of this process or in learner actors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Learned:
 
 
 class LearnerFeed(abc.ABC):
-    """Makes updates from the batches of a queue, in the background.
+    """Makes updates from the train batches of a queue, in the background.
 
     It makes updates between `resume` and `pause`; in a pause, only direct calls change the learners.
 
@@ -99,7 +99,7 @@ class LearnerFeed(abc.ABC):
 
     @abc.abstractmethod
     def wait_for_room(self, timeout_seconds: float) -> None:
-        """Returns when the queue has room, or after the timeout."""
+        """Waits until the queue has room for a batch, or until the timeout."""
 
     def awaited(self) -> list[Any]:
         """Ray references of running updates; results can be taken when one is ready."""
@@ -256,7 +256,7 @@ class LearnerCalls(LearnerFeed):
         self._send()
 
     def _send(self) -> None:
-        """Sends updates with waiting batches, as far as learners have room."""
+        """Sends updates with waiting batches to the learner actors, up to their limit of pending updates."""
         limit = min(self.max_pending, int(self._group.config.max_requests_in_flight_per_learner))
         while self._runs and len(self._updates.pending_refs()) < limit:
             batch = self.queue.take()

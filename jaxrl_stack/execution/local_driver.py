@@ -1,4 +1,4 @@
-"""Driver whose learners and runners are in this process or in its actors. It runs the plan of its training step."""
+"""Driver that owns learners and runners, in this process or in its actors, and runs the plan of its training step."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """EnvRunner whose connectors checkpoints describe, for all runners; None without one."""
+        """EnvRunner whose connectors represent those of all runners in checkpoints; None without one."""
 
     def get_state(self) -> dict[str, Any]:
         # What a run that goes on from it does not sample again is in complete files.
@@ -112,11 +112,11 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _sampling_state(self) -> dict[str, Any]:
-        """States of training's runners, by component."""
+        """States of the EnvRunners of training, by component of checkpoints."""
 
     @abc.abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """Named values of further state."""
+        """Further state by name, such as counters and running episodes."""
 
     def set_state(self, state: dict[str, Any]) -> None:
         own = state.get("driver")
@@ -125,7 +125,7 @@ class LocalDriver(Driver):
         is_elsewhere = kind != self.kind
         if is_elsewhere and self.step.needs_env:
             raise ValueError(
-                f"The state is of a run with environments stepped {_WHERE[kind]}, but this algorithm steps them "
+                f"The saved state is from a run that steps environments {_WHERE[kind]}, but this algorithm steps them "
                 f"{_WHERE[self.kind]}. Use the environment of that run, or restore only the learners: "
                 f"restore_from_path(path, component='learner_group')."
             )
@@ -142,7 +142,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Restores states of `_sampling_state` and `_own_state`, as far as present; then sends weights."""
+        """Restores those states of `_sampling_state` and `_own_state` that are present, then sends weights to the
+        runners.
+        """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
         # The learners may refuse.

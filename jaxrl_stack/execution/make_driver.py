@@ -1,4 +1,4 @@
-"""Choice of the driver, by the source of training. Evaluation has a separate source."""
+"""Factory of drivers, chosen by what training reads: a JAX environment, a host environment or recorded data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_driver(
     step: TrainingStep,
     callbacks: CallbackList,
 ) -> Driver:
-    """Creates the driver of a training step for a source of experience, ready to train and to evaluate.
+    """Creates the driver of a training step, chosen by its environment or data, ready to train and to evaluate.
 
     The source of training decides. `HostDriver` trains on a host environment, or on rows from the host's memory
     (`TrainingStep.reads_on_host`). `DeviceDriver` trains on a JAX environment inside of its program, or on data that

@@ -1,4 +1,4 @@
-"""Factories of a driver's evaluations, whose sources are independent of training's."""
+"""Factories of a driver's evaluations, which may use another environment than training, or data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def make_evaluation(
     driver: Driver, *, on_device: Callable[[Driver, AlgorithmConfig], Evaluation] = DeviceEvaluation
 ) -> Evaluation:
-    """Creates the evaluation of a driver's modules, by the environment of evaluation's config.
+    """Creates the evaluation of a driver's modules, chosen by the environment in the evaluation config.
 
     Args:
         driver: Driver with spaces and learners.
@@ -38,7 +38,7 @@ def make_evaluation(
 
 
 def make_data_evaluation(driver: LocalDriver) -> HeldOutEvaluation | None:
-    """Creates the evaluation on held-out rows; None if the training step holds out no rows.
+    """Creates the evaluation on held-out recorded steps; None if the training step holds out no steps.
 
     Args:
         driver: Driver with learners and a planned training step.

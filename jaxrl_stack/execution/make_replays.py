@@ -1,4 +1,4 @@
-"""Factories of a training step's replays: on the host or on the devices, with or without recorded steps."""
+"""Factories of replay buffers for a training step: on the host or on the devices, with or without recorded steps."""
 
 from __future__ import annotations
 
@@ -125,15 +125,15 @@ class _ReplayMaker(abc.ABC):
 
     @abc.abstractmethod
     def _replay(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart | None) -> Replay:
-        """Replay of sampled steps."""
+        """Creates a replay buffer for sampled steps."""
 
     @abc.abstractmethod
     def _recorded(self, module_id: str, what: DrawForm, batch_size: int, start: RecordedStart) -> Replay:
-        """Replay of recorded steps only."""
+        """Creates a replay buffer that contains only recorded steps."""
 
     @abc.abstractmethod
     def _mixture(self, replay: Replay, source: Replay, num_sampled: int) -> Mixture:
-        """Replay of both.
+        """Combines a replay buffer of sampled steps and one of recorded steps.
 
         Args:
             replay, source: Replays of sampled and of recorded steps.
@@ -142,7 +142,7 @@ class _ReplayMaker(abc.ABC):
 
 
 class _OnHost(_ReplayMaker):
-    """Creates replays in this process."""
+    """Creates replay buffers in the memory of this process."""
 
     def replays(self, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> dict[str, Replay]:
         if self.config.is_multi_agent:
@@ -201,7 +201,9 @@ class _OnHost(_ReplayMaker):
         return RecordedRows(self.config, forms, numbers, make_buffer=make_buffer, capacity=capacity, start=start)
 
     def _contents(self, module_id: str) -> dict[str, Any]:
-        """Arguments for a buffer's constructor about the module's steps: spaces, infos and stacked frames."""
+        """Returns arguments for a buffer's constructor that describe the module's steps: spaces, infos and stacked
+        frames.
+        """
         observation_space, action_space = self.facts.spaces[module_id]
         return {
             "observation_space": observation_space,
@@ -215,7 +217,7 @@ class _OnHost(_ReplayMaker):
 
 
 class _OnDevice(_ReplayMaker):
-    """Creates replays on the devices of the learner."""
+    """Creates replay buffers on the learner's devices."""
 
     facts: DeviceFacts
 

@@ -1,4 +1,4 @@
-"""Compiled copies of a population's members from slots to other slots, on and between devices."""
+"""Compiled copies of a population's members between slots (rows of stacked arrays), on and between devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from jaxrl_stack.utils.named_leaves import is_key
 
 
 class Layout(NamedTuple):
-    """Arrangement of members in blocks. Slot ``k`` is row ``k % V`` of device ``k // V % D`` in block ``k // (V D)``.
+    """Arrangement of a population's members in blocks of V members on each of D devices. Slot ``k`` is row ``k % V`` of
+    device ``k // V % D`` in block ``k // (V D)``.
 
     Attributes:
         devices: The D devices.
@@ -39,7 +40,7 @@ class Layout(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Member copies that one `all_to_all` between the devices carries.
+    """Members that one `all_to_all` exchange between the devices copies.
 
     Attributes:
         taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V for none.
@@ -51,7 +52,8 @@ class Round(NamedTuple):
 
 
 class MemberMoves:
-    """Copies members between slots in place; only the copied members' rows are read, sent and written.
+    """Copies members of a population between slots in place; only the rows of copied members are read, sent and
+    written.
 
     Members that move pass through an exchange buffer of fixed size, so the programs serve any moves of any number of
     blocks, and are compiled once. Moves that do not fit into one buffer take several rounds.
@@ -118,8 +120,8 @@ class MemberMoves:
         return put
 
     def _exchanging(self, axis_name: str | None) -> Callable[..., Any]:
-        """Creates the function that exchanges rows between the devices by `all_to_all`: rows for each device -> rows
-        from each device.
+        """Creates the function that exchanges rows between the devices by `all_to_all`: it takes rows for each device,
+        and returns rows from each device.
         """
 
         def exchange(rows: Any) -> tuple[Any]:
@@ -151,7 +153,9 @@ class MemberMoves:
                 blocks[i] = jax.tree.unflatten(treedef, leaves)
 
     def _rows(self, blocks: Sequence[Any], one: Round) -> Any:
-        """Gathers a round's rows, packed as by `packing.pack`, and exchanges them between the devices."""
+        """Reads the rows that a round of copies moves, packed as by `packing.pack`, and exchanges them between the
+        devices.
+        """
         list_of = list(self._layout.devices)
         rows = jax.tree.map(lambda x: np.zeros((self._num_devices, *x.shape), x.dtype), self._empty)
         rows = devices.place_sharded(rows, list_of)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def episode_results_of_members(window: EpisodeWindow, seconds_per_step: float) -> dict[str, np.ndarray]:
-    """`execution.episode_results.episode_results` of every member.
+    """Statistics (return, length, duration) of the last episodes of every member; see `execution.episode_results`.
 
     Args:
         window: Window with fields ``[M, ...]``, NumPy.

@@ -73,7 +73,9 @@ def batch_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
 
 
 def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]) -> MemoryEstimate:
-    """Memory of the columns of a number of environments and steps; modules without a layout are as recorded."""
+    """Estimates the memory of the columns of `num_envs` environments and `num_steps` steps. Modules without an entry in
+    `layouts` have the recorded columns.
+    """
     counts, recorded, rows = {"envs": num_envs, "steps": num_steps}, facts.recorded, facts.num_rows(num_envs)
     of_modules = {mid: own.block(num_steps, rows[mid], layouts.get(mid)) for mid, own in recorded.items()}
     is_complete = all(own.is_complete for own in recorded.values())
@@ -101,7 +103,7 @@ def batch_remedy(config: AlgorithmConfig) -> str:
 
 
 def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
-    """Lower bound of memory by the sizes in a config, for all spaces and modules: the larger of a rollout and a batch.
+    """Lower bound of the memory that a config needs with any spaces and modules: the larger of a rollout and a batch.
 
     This check of counts refuses excessive sizes before environments and actors are created. The actual memory is
     estimated after the training step's plan.

@@ -1,4 +1,4 @@
-"""Train batches with a share of recorded steps, in addition to a replay's sampled steps."""
+"""Train batches that contain a fixed share of recorded steps, next to sampled steps from a replay buffer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class MixedKept:
-    """State of a `Mixture`.
+    """State of a `Mixture`: the states of its two sources.
 
     Attributes:
         sampled: State of the replay.
@@ -138,7 +138,7 @@ class RecordedRows(HostReplay):
 
 
 class RecordedRing(DeviceRing):
-    """Read-only rings of recorded steps."""
+    """Read-only ring buffers of recorded steps, on the devices."""
 
     def init(self) -> Any:
         return self.filled()

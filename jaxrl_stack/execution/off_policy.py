@@ -1,4 +1,6 @@
-"""Training step of DQN, SAC and their relatives: samples into a replay, then updates on drawn items."""
+"""Training step of DQN, SAC and their relatives: samples into a replay buffer, then updates on drawn transitions or
+sequences.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class OffPolicyStep(TrainingStep):
-    """Rounds of sampling into a replay, then gradient steps on drawn items.
+    """Samples into a replay buffer, then makes gradient steps on drawn transitions or sequences, in rounds.
 
     Its kept data is ``{name: state of the replay}``.
 
@@ -86,7 +88,7 @@ class OffPolicyStep(TrainingStep):
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, facts: Facts) -> None:
-        """Plans the replays, after `num_updates` and the samples."""
+        """Plans the replay buffers. Requires that `num_updates` and the samples are planned."""
         config, modules = self.config, facts.acting_modules
         self._restores_environments = facts.restores_environments
         self._trained = [mid for mid in modules if is_trained(config.policies_to_train, mid)]
@@ -105,7 +107,9 @@ class OffPolicyStep(TrainingStep):
         self.batch_memory = drawn_memory(facts, self.forms, numbers)
 
     def _columns_of(self, facts: Facts, module_id: str) -> tuple[str, ...]:
-        """Columns that the learner declares and the replay buffer stores in addition to a transition."""
+        """Returns the columns that the replay buffer stores in addition to a transition, because the learner declares
+        them.
+        """
         declared = facts.learner_group.declared_columns.get(module_id, ())
         return tuple(name for name in declared if name not in NAMES_OF_SAMPLES)
 
@@ -231,7 +235,7 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """View of one replay buffer's state inside the state of the training step."""
+        """Returns a view of one replay buffer's state in the data that the training step stores between calls."""
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:

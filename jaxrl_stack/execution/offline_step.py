@@ -1,4 +1,4 @@
-"""Training on recorded steps: minibatches of passes over a data set, on the devices or from a window on the host."""
+"""Training on recorded steps: epochs of minibatches of a data set on the devices, or in a window on the host."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class OfflineStep(TrainingStep):
     def prepare(
         self, module: RLModule, columns: dict[str, Any], is_final: jax.Array, values: Mapping[str, Any]
     ) -> dict[str, jax.Array]:
-        """Additional columns of minibatches, such as value targets, computed at the start of a pass.
+        """Computes additional columns of minibatches, such as value targets, at the start of each pass over the data.
 
         It is a pure function, which is traced into the program. The next observation of a step in row i is in row i +
         1. Every piece of an episode ends with a final row, of which only the observation is valid. Call a network on
@@ -174,8 +174,8 @@ class OfflineStep(TrainingStep):
     def _plan_streamed(self, spaces: tuple[Any, Any], number: int) -> None:
         if self.prepared_from and self._learner is None:
             raise ValueError(
-                f"{type(self).__name__} prepares columns with the trained module, which learners("
-                f"num_learners={self.config.num_learners}) keeps in actors, away from streamed data. Set "
+                f"{type(self).__name__} computes columns of streamed data with the trained module, which is in actors "
+                f"with learners(num_learners={self.config.num_learners}). Set "
                 f"offline_data(keep_resident=True), or learners(num_learners=0)."
             )
         seed = self.config.root_seed
@@ -218,7 +218,9 @@ class OfflineStep(TrainingStep):
         return num_shares * -(-wanted // each)
 
     def _plan_updates(self, number: int, num_items: int) -> None:
-        """Sets the sizes, for updates of `number` items out of `num_items`."""
+        """Sets the numbers of updates, rows and env steps, for updates of `number` items (steps or sequences) out of
+        `num_items`.
+        """
         self.num_updates = int(self.config.dataset_num_iters_per_learner or -(-num_items // number))
         self.rows_per_update = number * self.items.steps_per_item
         self.num_env_steps = self.num_updates * self.rows_per_update
@@ -270,7 +272,8 @@ class OfflineStep(TrainingStep):
         return self._on_host
 
     def draw_rows(self) -> Experience:
-        """A minibatch of rows prepared by the present module, for computations without an update.
+        """Draws a minibatch of recorded steps, with columns prepared by the present module, for computations without an
+        update.
 
         Raises:
             ValueError: If the data is on the devices.
@@ -284,7 +287,7 @@ class OfflineStep(TrainingStep):
         return self.prepare(module, columns, kept.is_final, place.values(state)[self._module_id])
 
     def _prepared_for(self, steps: Steps, state: TrainState, place: Place | None) -> dict[str, np.ndarray]:
-        """`prepare` of a window."""
+        """Computes the columns of `prepare` for the steps of a window of streamed data."""
         learner = self._learner
         if self._prepare_window is None or learner is None:
             return {}

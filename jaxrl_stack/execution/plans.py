@@ -17,7 +17,7 @@ Sizes = TypeVar("Sizes")
 
 @dataclasses.dataclass(frozen=True)
 class SamplePlan:
-    """Samples of a training step, and the layouts of their columns; created by `Facts.plan_samples`.
+    """Plan of one sampling operation: number of steps, and layouts of the columns; created by `Facts.plan_samples`.
 
     Attributes:
         num_steps: ``T``, steps of each environment in a share.
@@ -40,7 +40,7 @@ class SamplePlan:
 
 @dataclasses.dataclass(frozen=True)
 class SampledUpdate(Generic[Sizes]):
-    """Planned update on planned samples, for `Place.update`; `Facts.plan_update` creates it.
+    """Plan of an update on sampled steps, for `Place.update`; created by `Facts.plan_update`.
 
     Attributes:
         samples: Plan of its samples, all shares together.
@@ -118,7 +118,7 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
 
 
 class _NotingFacts:
-    """Wraps `Facts` and records the plans that a `TrainingStep.plan` creates, in case it returns no `Plan`.
+    """Wraps `Facts`, and records the plans that `TrainingStep.plan` requests from them, in case it returns no `Plan`.
 
     Attributes:
         samples: Plans of samples so far.

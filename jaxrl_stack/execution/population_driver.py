@@ -1,4 +1,4 @@
-"""Driver of a population: members of one compiled program, distributed over devices."""
+"""Driver of a population: trains its members in one compiled program, distributed over devices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ accelerator, padding costs little."""
 
 
 class MemberStart(NamedTuple):
-    """Initial values of a member.
+    """Config and environment parameters with which a member of a population starts.
 
     Attributes:
         config: Config of the member, which differs from the template's in seed and traced settings only.
@@ -181,7 +181,7 @@ class PopulationDriver:
         )
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
-        """Replaces all members by `starts`, at most `room`, without recompiling."""
+        """Replaces all members by new ones with the initial values `starts`, at most `room`, without recompiling."""
         assert len(starts) <= self.room
         self.num_members = len(starts)
         self._start(starts)
@@ -233,8 +233,8 @@ class PopulationDriver:
             self.window = jax.tree.map(lambda x: np.stack([np.asarray(x)] * self.num_members), nothing)
 
     def _begun(self, start: MemberStart) -> MemberStates:
-        """Returns a member's initial state as host arrays: the same weights, optimizer and environment states as in a
-        single run. The replay buffer (`MemberStates.kept`) is None; `_kept_of_all` creates it on the devices.
+        """Returns a new member's initial state as host arrays: the same weights, optimizer and environment states as in
+        a single run. The replay buffer (`MemberStates.kept`) is None; `_kept_of_all` creates it on the devices.
 
         Raises:
             ValueError: If the modules cannot be built from the seed.
@@ -242,8 +242,8 @@ class PopulationDriver:
         template, config = self.template, start.config
         if not template.learner.reset(config):
             raise ValueError(
-                "Members of a population need modules that are built from each seed, and this config has a built or "
-                "changed module. Use rl_module(rl_module_spec=RLModuleSpec(...))."
+                "A population builds the modules of every member from its seed, but this config has a module that is "
+                "built already or was changed. Use rl_module(rl_module_spec=RLModuleSpec(...))."
             )
         template.shards.start(config.root_seed)
         learner = devices.host_view(template.learner.state)
@@ -266,8 +266,8 @@ class PopulationDriver:
         return devices.place_sharded(map_members(own, axes, block, shared=shared), self.devices)
 
     def _kept_of_all(self, kept: Any) -> Any:
-        """Copies one member's replay buffer for all members of a block, on the devices: the copies may not fit on the
-        host.
+        """Copies one member's replay buffer to all members of a block, on the devices, because the copies may not fit
+        on the host.
         """
         if not jax.tree.leaves(kept):
             return kept
@@ -357,7 +357,9 @@ class PopulationDriver:
         self.device_seconds += time.perf_counter() - started
 
     def _note_window(self, window: Any) -> None:
-        """Updates the episodes of the running members, fields ``[R, ...]``; stopped members keep theirs."""
+        """Stores the last episodes of the running members, fields ``[R, ...]``; stopped members retain their last
+        values.
+        """
         if self.num_running == self.num_members:
             self.window = window
         elif self.window is None:
@@ -412,7 +414,7 @@ class PopulationDriver:
         return {"low": of_all[:, 0], "high": of_all[:, 1]}
 
     def _of_running(self, parts: Sequence[Any]) -> np.ndarray:
-        """Joins results of blocks, each ``[D, V, ...]``, to ``[R, ...]`` for the running members."""
+        """Joins results of blocks, each ``[D, V, ...]``, to one array ``[R, ...]`` of the running members."""
         all_of_them = np.concatenate([devices.own_shards(part) for part in parts])
         return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_running]
 
@@ -489,7 +491,8 @@ class PopulationDriver:
             self.window = jax.tree.map(copied, self.window)
 
     def keep(self, members: Sequence[int]) -> None:
-        """Stops all running members except `members`, moves these to the first blocks, and frees the other blocks.
+        """Stops all running members except `members`, moves the remaining ones to the first blocks, and frees the other
+        blocks.
 
         The program stays the same until the members fit into one block of a smaller size. Block sizes are the size at
         the beginning, divided by powers of `SHRINKAGE`; each has a program, which its first call compiles.
@@ -524,7 +527,7 @@ class PopulationDriver:
         self.metrics = jax.tree.map(lambda x: self.of_all(x[self.running], np.nan), self.metrics)
 
     def _layout_for(self, number: int) -> Layout:
-        """Smallest block layout that has room for `number` members; the largest if none has."""
+        """Returns the smallest layout of blocks that has room for `number` members; the largest layout if none has."""
         ratio = CPU_SHRINKAGE if self.devices[0].platform == "cpu" else SHRINKAGE
         layout = self._largest
         while layout.at_once > 1:
@@ -543,7 +546,7 @@ class PopulationDriver:
         self._moves[self.layout](self.blocks, moves, with_streams=with_streams)
 
     def _with_streams(self, block: MemberStates, value: Any) -> MemberStates:
-        """Returns a block's tree with its PRNG keys replaced by `value`."""
+        """Returns a copy of a block's states in which each random stream (PRNG key) is replaced by `value`."""
         runner, kept = block.runner, block.kept
         if self.template.program.rollout is not None:
             runner = dataclasses.replace(runner, key=value)
@@ -587,7 +590,7 @@ class PopulationDriver:
         driver.go_on_as(of_member.learner, of_member.runner, of_member.kept, num_env_steps=self.num_env_steps)
 
     def continue_from(self, driver: DeviceDriver) -> None:
-        """Gives all members the state of a driver of one device: learner, environments, kept steps and counters.
+        """Copies the state of a driver of one device to all members: learner, environments, stored data and counters.
 
         Each member has other random streams, which depend on its seed and on the streams of the driver; settings and
         numbers of environments remain the members'.
@@ -675,7 +678,7 @@ def _learner_axes(learner: Learner) -> LearnerState:
 
 
 def _repeated(own: Any, value: Any) -> Any:
-    """A value of one member for all members, with the shape of `own`."""
+    """Repeats one member's value for all members, with the shape of `own`."""
     if is_key(own):
         bits: Any = np.broadcast_to(jax.random.key_data(value), jax.random.key_data(own).shape)
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(own))
@@ -683,7 +686,7 @@ def _repeated(own: Any, value: Any) -> Any:
 
 
 def _folded(own: Any, keys: Any) -> Any:
-    """Keys ``[R]`` that differ between members: of one state, folded with the members' first keys."""
+    """Derives a key for each member, ``[R]``: folds bits of the member's key `own` into the common key `keys`."""
     seeds = jax.random.bits(own[0]) if own.ndim == 0 else jax.vmap(jax.random.bits)(own.reshape(-1))
     return jax.vmap(jax.random.fold_in)(keys.reshape(-1), seeds).reshape(own.shape)
 

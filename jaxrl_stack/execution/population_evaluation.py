@@ -66,7 +66,7 @@ class PopulationEvaluation:
         self._settings = self._driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
 
     def _mapped(self, of_member: Any, in_axes: tuple[Any, ...]) -> Any:
-        """Maps a function of one member over all members of a block and over the devices."""
+        """Compiles a function of one member for all members of a block, over the devices."""
         driver, axes = self._driver, tuple(None if axis is None else 0 for axis in in_axes)
 
         def of_all(members: MemberStates, *args: Any) -> tuple[Any, ...]:
@@ -88,7 +88,9 @@ class PopulationEvaluation:
         return dataclasses.replace(rollout, env_params=member.env_params) if is_trained else rollout
 
     def _begun(self, member: MemberStates, key: Any) -> Any:
-        """Reset environments of a member, with training's statistics; over data all members have the same."""
+        """Resets a member's evaluation environments, with connector statistics of the member's training, or of the data
+        if training reads data.
+        """
         known = member.runner.env_to_module if self._of_data is None else self._of_data
         return self._rollout(member).init(key, self._num_envs, env_to_module=known)
 

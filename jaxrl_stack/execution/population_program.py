@@ -76,7 +76,8 @@ class HandedOut:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PopulationProgram:
-    """One call of a `DeviceProgram` for V members per device. Members are independent: no value is reduced over them.
+    """Runs one call of a `DeviceProgram` for V members per device. Members are independent: no value is reduced over
+    them.
 
     Attributes:
         program: Program of one member.

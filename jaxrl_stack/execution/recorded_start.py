@@ -1,4 +1,4 @@
-"""Recorded steps at the start of a replay."""
+"""Recorded steps with which a replay buffer starts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST_BLOCK = 256
 
 
 class RecordedStart:
-    """The steps of `offline_data(input_=...)` for a replay.
+    """Reads the steps of `offline_data(input_=...)` as initial contents of a replay buffer.
 
     Args:
         config: The algorithm's config.
@@ -43,9 +43,9 @@ class RecordedStart:
     def __init__(self, config: Any, spaces: tuple[gym.Space, gym.Space], module: RLModule | None, what: DrawForm):
         if what.declared:
             raise ValueError(
-                f"A replay buffer that begins with offline_data(input_=...) has none of the columns "
-                f"{list(what.declared)} of those steps, which columns_from_acting declares. Leave input_ out, or make "
-                f"the columns of the observations in a learner connector."
+                f"columns_from_acting declares {list(what.declared)}, which the recorded steps of "
+                f"offline_data(input_=...) in the replay buffer do not have. Leave input_ out, or compute the columns "
+                f"from observations in a learner connector."
             )
         if what.extra_columns:
             raise ValueError(
@@ -63,7 +63,7 @@ class RecordedStart:
         return sum(steps.num_steps for steps in inputs)
 
     def blocks(self, num_columns: int, capacity: int) -> Iterator[dict[str, Any]]:
-        """Blocks of the last `capacity` steps; see `blocks_of`.
+        """Yields the last `capacity` recorded steps in time-major blocks; see `blocks_of`.
 
         Raises:
             ValueError: If the data has fewer steps than columns.
@@ -85,7 +85,7 @@ class RecordedStart:
 
 
 def _last(steps: Steps, capacity: int) -> Steps:
-    """The last `capacity` steps."""
+    """Returns the last `capacity` steps."""
     excess = steps.num_steps - capacity
     if excess <= 0:
         return steps

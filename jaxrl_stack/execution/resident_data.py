@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class Resident:
-    """Recorded steps stored on one device, and the read position. Each of K inputs is a separate data set.
+    """Recorded steps stored on one device, with the read position in each of K inputs (separate data sets).
 
     Attributes:
         columns: ``{column: pytree [R, ...]}``, all inputs concatenated.
@@ -66,7 +66,7 @@ class Resident:
 
 
 class ResidentData:
-    """A `Source` of recorded steps on the devices, with a `Resident` as state.
+    """Source of train batches from recorded steps on the devices. Its state is a `Resident`.
 
     Every device has all data, or a separate part of the pieces (`is_divided`), from which it draws its part of every
     minibatch.
@@ -158,7 +158,7 @@ class ResidentData:
         return [[_part(steps, i, self._num_devices) for steps in inputs] for i in numbers]
 
     def init(self) -> Resident:
-        """All data on the devices, at the start of the first pass."""
+        """Copies all data to the devices; the read position is the start of the first pass."""
         # The host's copy is needed once.
         inputs, self._inputs = self._inputs, None
         if inputs is None:
@@ -200,7 +200,7 @@ class ResidentData:
     # -------------------------------------------------------------------------------------------- the compiled part
 
     def _with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
-        """Prepares the columns at the start of a pass; otherwise returns the state unchanged."""
+        """Computes the prepared columns at the start of a pass; otherwise returns the state unchanged."""
         is_start = kept.until_pass <= 0
         prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)
         until = jnp.where(is_start, jnp.int32(self.num_items), kept.until_pass)
@@ -227,7 +227,7 @@ class ResidentData:
         return kept, self.items.take(kept.columns, kept.prepared, items)
 
     def _next(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Indices of the next items of a single input, uint32 ``[n]``."""
+        """Draws the next items of a single input; returns the state and the items' indices, uint32 ``[n]``."""
         # Divisions by a number that the compiler knows take a fraction of the time.
         size = kept.sizes[0] if self._static_sizes is None else np.uint32(self._static_sizes[0])
         position = kept.position[0] + number
@@ -241,7 +241,9 @@ class ResidentData:
         return dataclasses.replace(kept, position=(after % size)[None], passes=passes), item
 
     def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """`_next` for several inputs: draws an input for each item, with probabilities in proportion to the weights."""
+        """Draws as `_next` from several inputs: an input for each item, with probabilities in proportion to the
+        weights.
+        """
         every = jnp.arange(self._batch, dtype=jnp.uint32)
         bits = permutation.derive_keys(kept.keys[:1], kept.num_draws, every[:, None])[:, 0]
         bounds = jnp.asarray(np.floor(self._bounds * 2.0**32).clip(0, 2**32 - 1).astype(np.uint32))
@@ -264,7 +266,7 @@ class ResidentData:
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, kept: Resident) -> dict[str, Any]:
-        """Position of training in the data, leaves ``[D, ...]``."""
+        """Read position in the data, leaves ``[D, ...]``."""
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 
     def set_state(self, kept: Resident, state: Mapping[str, Any]) -> Resident:
@@ -275,16 +277,16 @@ class ResidentData:
         """
         if int(state["num_items"]) != self.num_items:
             raise ValueError(
-                f"The state is of a run on {int(state['num_items'])} items of data, and offline_data(input_=...) has "
-                f"{self.num_items}. Use the data of that run, or restore only the learners: "
-                f"restore_from_path(path, component='learner_group')."
+                f"The saved state is from a run on {int(state['num_items'])} items (steps or sequences), but "
+                f"offline_data(input_=...) has {self.num_items}. Use the data of that run, or restore only the "
+                f"learners: restore_from_path(path, component='learner_group')."
             )
         saved = {name: state[name] for name in kept.where}
         num_saved = len(saved["until_pass"])
         if bool(state["is_divided"]) != self.is_divided or (self.is_divided and num_saved != self._num_devices):
             raise ValueError(
-                f"The state is of data on {num_saved} devices "
-                f"({'divided' if state['is_divided'] else 'copied to each'}), and this run has {self._num_devices}. "
+                f"The saved state is from data on {num_saved} devices "
+                f"({'divided' if state['is_divided'] else 'copied to each'}), but this run has {self._num_devices}. "
                 f"Use {num_saved} devices, or restore only the learners: restore_from_path(path, "
                 "component='learner_group')."
             )
@@ -294,7 +296,7 @@ class ResidentData:
 
 
 def order_keys(seed: int, number: int = 0) -> np.ndarray:
-    """Round keys of the order of items on a device with separate data, uint32 ``[NUM_ROUNDS]``."""
+    """Round keys of the permutation that orders the items of a device, uint32 ``[NUM_ROUNDS]``."""
     generator = np.random.default_rng(derived_seed("order of the data", seed, number))
     return generator.integers(2**32, size=permutation.NUM_ROUNDS, dtype=np.uint32)
 
@@ -307,8 +309,8 @@ def filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:
 
 
 def _part(steps: Steps, number: int, of: int) -> Steps:
-    """Returns part `number` of `of` parts of the steps. Parts consist of whole pieces, have nearly equal numbers of
-    rows, and at least one piece each.
+    """Returns part `number` of `of` parts of the steps. Parts consist of whole pieces (episodes or their fragments),
+    have nearly equal numbers of rows, and at least one piece each.
     """
     starts = steps.piece_starts()
     wanted = np.searchsorted(starts, np.arange(of + 1) * steps.num_rows / of)

@@ -1,4 +1,4 @@
-"""Sampling rounds over the env runners of a group, for the actor driver and for users' training steps."""
+"""Sampling rounds over the env runners of a group, for the host driver and for users' training steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 def sample_once(runner: Any, **kwargs: Any) -> SampleBlock:
-    """``runner.sample(**kwargs)`` with the runner's reports."""
+    """Calls ``runner.sample(**kwargs)``; returns the episodes with the runner's reports (ended episodes, metrics, step
+    times).
+    """
     part = _of_episodes(runner, runner.sample(**kwargs))
     ended, agent_steps = runner.take_ended_episodes(), runner.take_agent_steps()
     report = SampleReport(ended, runner.take_metrics(), agent_steps=agent_steps, step_times=runner.take_step_times())

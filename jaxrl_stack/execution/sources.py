@@ -1,4 +1,4 @@
-"""Interfaces of sources of train batches: `Source`, and `Replay`, which training fills.
+"""Interfaces of the data from which training draws batches: `Source`, and `Replay`, a source that training also fills.
 
 Sources are recorded data on the devices (`ResidentData`), streamed (`StreamedData`), or from a user's class
 (`OwnSamples`). Replays are `HostReplay`, `DeviceRing`, and `Mixture`, a replay with a share from another source.
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 
 def num_learner_shares(facts: Facts) -> int:
-    """Number of equal parts of a train batch: learners, or devices of the learner in this process."""
+    """Number of equal parts of a train batch: one for each learner actor, or for each device of the learner in this
+    process.
+    """
     return int(facts.config.num_learners) if facts.learner is None else facts.learner.num_devices
 
 
 class Drawn(NamedTuple):
-    """A train batch of one module.
+    """Train batch of one module, with the indices of its items for updates of priorities.
 
     Attributes:
         columns: ``{column: pytree [N, ...]}``, for connectors and losses.
@@ -43,7 +45,7 @@ class Drawn(NamedTuple):
 
 
 class HasState(Protocol):
-    """Base of sources with a state.
+    """Base of the sources of training data (data sets, replay buffers): creates, saves and restores their state.
 
     Attributes:
         draws: Random streams of the training step for it, by name; {} if it has a generator.
@@ -57,7 +59,7 @@ class HasState(Protocol):
     def estimate(self) -> MemoryEstimate | None: ...
 
     def init(self) -> Any:
-        """State at the start of training."""
+        """Creates the state at the start of training."""
         ...
 
     def change_settings(self, config: Any) -> None:
@@ -78,10 +80,10 @@ class HasState(Protocol):
 
 
 class Source(HasState, Protocol):
-    """Source of one module's train batches."""
+    """Source of one module's train batches, such as a data set."""
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, Drawn]:
-        """The next train batch.
+        """Draws the next train batch.
 
         Args:
             kept: State of this source.
@@ -92,7 +94,7 @@ class Source(HasState, Protocol):
 
 
 class Replay(HasState, Protocol):
-    """Source that stores samples, and accepts new values, such as priorities, of drawn items.
+    """Replay buffer: a source that stores samples, and accepts new values, such as priorities, of drawn items.
 
     Attributes:
         capacity: Capacity in env steps.
@@ -106,7 +108,7 @@ class Replay(HasState, Protocol):
     def writes(self) -> tuple[str, ...]: ...
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Adds the steps of this replay's modules from a result of `Place.sample`."""
+        """Adds the steps of a `Place.sample` result that belong to this replay buffer's modules."""
         ...
 
     def can_draw(self, kept: Any) -> bool:
@@ -114,8 +116,8 @@ class Replay(HasState, Protocol):
         ...
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
-        """The next train batch, by module. On the host, modules without steps are left out; on the device, their rows
-        are masked.
+        """Draws the next train batch of each module. On the host, modules without steps are left out; on the device,
+        their rows are masked.
 
         Args:
             kept, state, place: See `Source.draw`.
@@ -138,7 +140,9 @@ class Replay(HasState, Protocol):
         ...
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """Columns ``[number, ...]`` of items drawn by a seed, with undiscounted sums of rewards; changes nothing."""
+        """Draws items by a seed without changing the state; returns columns ``[number, ...]`` with undiscounted sums of
+        rewards.
+        """
         ...
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""Recorded steps that are larger than memory: files are read piece by piece into a window, from which minibatches are
+"""Recorded steps that are larger than memory: a thread reads files in pieces into a window, from which minibatches are
 drawn.
 """
 
@@ -30,7 +30,7 @@ WINDOWS_IN_BUDGET = 4
 
 
 class Cursor(NamedTuple):
-    """Position in the data at the start of a window.
+    """Position in the data at which a window starts.
 
     Attributes:
         passes: Number of whole passes before it.
@@ -42,7 +42,7 @@ class Cursor(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Part of an input in memory.
+    """Part of a data set that is loaded into memory.
 
     Attributes:
         start: Position of its start.
@@ -58,7 +58,8 @@ class Window(NamedTuple):
 
 
 class StreamedInput:
-    """One data set, read in pieces by a thread that is one window ahead. The order of the pieces changes in every pass.
+    """Data set that a thread reads in pieces, one window ahead of the minibatches. The order of the pieces changes in
+    every pass.
 
     Args:
         pieces: Arguments of `read`, each for a part of the input.
@@ -100,7 +101,9 @@ class StreamedInput:
         return np.random.default_rng(seed).permutation(len(self._pieces))
 
     def _made(self, cursor: Cursor, num_pieces: int | None = None) -> Window:
-        """Reads the window that starts at a cursor: `num_pieces` pieces, or as many as fill `window_bytes`."""
+        """Reads the window that starts at a cursor: the next `num_pieces` pieces of the data, or as many as fill
+        `window_bytes`.
+        """
         order, at, num_bytes = self._order(cursor.passes), cursor.first, 0
         last = len(order) if num_pieces is None else at + num_pieces
         parts: list[Steps] = []
@@ -138,7 +141,9 @@ class StreamedInput:
             _put(ready, error, is_over)
 
     def prepare_anew(self) -> None:
-        """Makes the next minibatch use newly prepared columns, also in the middle of a window."""
+        """Drops the prepared columns of the window, so that the next minibatch computes them again with the present
+        module.
+        """
         self._is_prepared = False
 
     def restart(self, cursor: Cursor) -> None:
@@ -197,7 +202,7 @@ class StreamedInput:
     # ----------------------------------------------------------------------------------------------------- minibatches
 
     def draw(self, number: int, prepare: Callable[[Steps], dict[str, np.ndarray]]) -> Iterator[dict[str, Any]]:
-        """Yields the next `number` items; each part comes from one window."""
+        """Yields the columns of the next `number` items in parts, each from one window."""
         while number:
             window = self.window
             if window is None or self.offset == len(window.items):
@@ -247,15 +252,15 @@ class StreamedInput:
                 return
         self.restart(Cursor())
         raise ValueError(
-            f"The state is of a run at item {offset} after piece {cursor.first}, which offline_data(input_=...) does "
-            "not have. Use the data of that run, or restore only the learners: restore_from_path(path, "
+            f"The saved position in the data, item {offset} after piece {cursor.first}, does not exist in "
+            "offline_data(input_=...). Use the data of that run, or restore only the learners: restore_from_path(path, "
             "component='learner_group')."
         )
 
 
 class StreamedData:
-    """`Source` of minibatches from several inputs, drawn by weight. Its state `kept` is None: the windows are in this
-    object.
+    """`Source` of minibatches from several data sets, drawn by weight. Its state `kept` is None, because this object
+    has the windows.
 
     Args:
         inputs: The inputs.
@@ -320,7 +325,7 @@ class StreamedData:
         """
         if len(state["inputs"]) != len(self.inputs):
             raise ValueError(
-                f"The state is of a run on {len(state['inputs'])} inputs, and offline_data(input_=...) has "
+                f"The saved state is from a run on {len(state['inputs'])} inputs, but offline_data(input_=...) has "
                 f"{len(self.inputs)}. Use the inputs of that run."
             )
         for own, saved in zip(self.inputs, state["inputs"], strict=True):
@@ -328,7 +333,7 @@ class StreamedData:
         self.num_draws = int(state["num_draws"])
 
     def prepare_anew(self) -> None:
-        """Makes the next minibatch use newly prepared columns."""
+        """Drops prepared columns, so that the next minibatch computes them again with the present module."""
         for own in self.inputs:
             own.prepare_anew()
 
@@ -346,8 +351,8 @@ class StreamedData:
 
 
 class OwnSamples:
-    """`Source` of batches that a user's `OfflineData.sample` returns. The user's object determines the position in the
-    data.
+    """`Source` of the batches that a user's `OfflineData.sample` returns. The user's object determines the position in
+    the data.
 
     Args:
         data: Object with the method `sample`.
@@ -379,20 +384,20 @@ class OwnSamples:
         return kept, state, Drawn(dict(batch[self._module_id]))
 
     def init(self) -> None:
-        """Nothing to do."""
+        """Does nothing: the user's object has the position in the data."""
 
     def change_settings(self, config: AlgorithmConfig) -> None:
         """Does nothing: the user's object determines the samples."""
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Nothing to do."""
+        """Does nothing: the user's object determines the samples."""
 
     def get_state(self, kept: None) -> dict[str, Any]:
-        """Nothing."""
+        """Returns an empty state: the user's object has the position in the data."""
         return {}
 
     def set_state(self, kept: None, state: Mapping[str, Any]) -> None:
-        """Nothing to do."""
+        """Does nothing: the state is empty."""
 
     def prepare_anew(self) -> None:
         """Does nothing: the user's object prepares its samples."""

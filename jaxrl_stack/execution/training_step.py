@@ -1,4 +1,4 @@
-"""Training steps, and the operations that a `Place` provides to them."""
+"""Base class of training steps, and the operations (`Place`) that a training step calls."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ class KeptPart(Kept):
 
 
 class Draws(NamedTuple):
-    """Random numbers of a training step. They are drawn together for a whole call, which is faster than one by one.
+    """Stream of random numbers for a training step. The numbers of a whole call are drawn together, which is faster
+    than one by one.
 
     Attributes:
         number: Number of calls of `Place.draw` in one training step.
@@ -103,7 +104,7 @@ class Draws(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """Result of sampling.
+    """Result of `Place.sample`: the new state and the sampled steps.
 
     Attributes:
         state: State after sampling.
@@ -115,7 +116,9 @@ class Sampled(NamedTuple):
 
 
 class Place(Protocol):
-    """Operations for a training step. On the device, all of them are traced into one program."""
+    """Operations that a training step calls, such as sampling and updates. On the device, all of them are traced into
+    one program.
+    """
 
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
         """Steps the environments with the current weights, for all shares of the plan.
@@ -183,14 +186,14 @@ class Place(Protocol):
         return state, result
 
     def draw(self, state: TrainState, stream: str) -> tuple[TrainState, Any]:
-        """The next random numbers of a stream of `TrainingStep.draws`; None on the host, where memories have
-        generators.
+        """Returns the next random numbers of a stream of `TrainingStep.draws`; None on the host, where replay buffers
+        have their own generators.
         """
         return state, None
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether `num_steps` lifetime steps were sampled, in the unit of ``count_steps_by``; on the device `num_steps`
-        is `learning_starts`.
+        """Whether `num_steps` steps were sampled since the start of training, in the unit of ``count_steps_by``; on the
+        device `num_steps` is `learning_starts`.
         """
         ...
 
@@ -328,19 +331,21 @@ class TrainingStep(abc.ABC):
         return None
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """States of connectors that depend on the training data, ``{connector name: state}``, for policies; called
-        after `plan`. If the step samples environments, runners have these states.
+        """Returns the states of connectors that depend on the training data, ``{connector name: state}``, for policies;
+        called after `plan`. If the step samples environments, runners have these states.
         """
         return {}
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        """Creates the data to store between calls, after `plan` and the memory check."""
+        """Creates the data that the step stores between calls, after `plan` and the memory check."""
         return None
 
     def kept_of_seed(self, seed: int) -> dict[str, Any]:
-        """Fields of the stored data that depend on the seed; members of a population differ in them."""
+        """Returns the fields of the stored data that depend on the seed, so that members of a population differ in
+        them.
+        """
         return {}
 
     def change_settings(self, config: AlgorithmConfig) -> None:
