@@ -1,4 +1,4 @@
-"""Columns of the returns of several agents, by agent, or by policy if there are many agents."""
+"""Columns of a run's table that contain the mean return of each agent, or of each policy if there are many agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_POLICIES = 16
 
 
 def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, str]:
-    """Columns of the parts of a mean return, by the name of the agent or policy.
+    """Selects the columns with the mean return of each agent or policy, ``{name of the agent or policy: column}``.
 
     Args:
         columns: All columns of a run.
@@ -44,7 +44,7 @@ def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, st
 
 
 def returns_of_agents(result: Mapping[str, Any]) -> dict[str, float]:
-    """Mean returns in a result with the names of `columns_of_agents`.
+    """Mean return of each agent or policy in a result, with the names of `columns_of_agents`.
 
     Args:
         result: Result of ``train()``.

@@ -297,7 +297,7 @@ class Benchmark:
         }
 
     def _values(self, cell: Cell) -> dict[str, float]:
-        """Value and interval of a cell; empty without scores."""
+        """Estimated score of an algorithm on a task with its interval; empty without scores."""
         estimate = self.task_estimates(cell.task).get(cell.algorithm)
         return {} if estimate is None else estimate._asdict()
 
@@ -499,7 +499,7 @@ def _estimate(statistic: Callable[..., np.ndarray], *scores: np.ndarray) -> Esti
 
 
 def _empty_band(label: str) -> Band:
-    """Band without points that reserves the colour of an algorithm in a panel without it."""
+    """Empty band: reserves the colour of an algorithm in a panel where it has no curve."""
     nothing = np.zeros(0)
     return Band(label, (), nothing, nothing, nothing, nothing)
 
@@ -564,7 +564,7 @@ def write_content(
 
 
 def _cell(path: Path, entry: Mapping[str, Any], score: str) -> Cell:
-    """Reads a cell of ``benchmark.json`` with its finished runs."""
+    """Reads the finished runs of an algorithm on a task, from an entry of ``benchmark.json``."""
     found = list(finished_runs(path / entry["folder"]).values())
     runs = tuple(run for run, _ in found)
     scores = [_end_of_curve(run) if score == "curve" else own for run, own in found]

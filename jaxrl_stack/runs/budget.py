@@ -57,7 +57,7 @@ class Budget:
         return cls(float(amount), is_seconds)
 
     def text(self, amount: float | None = None) -> str:
-        """An amount, by default all, in words: ``"10 min"``, ``"1,000,000 env steps"``."""
+        """Formats an amount of the budget (default: all): ``"10 min"``, ``"1,000,000 env steps"``."""
         amount = self.amount if amount is None else amount
         return duration(amount) if self.is_seconds else f"{amount:,.0f} env steps"
 

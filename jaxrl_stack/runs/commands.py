@@ -55,7 +55,7 @@ class CommandLog:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context of code that a repeated iteration runs again: calls in it are not recorded."""
+        """Context in which calls are not recorded, because repeating the iteration runs this code again."""
         self._depth += 1
         try:
             yield
@@ -66,7 +66,8 @@ class CommandLog:
     def around(
         self, algorithm: Any, call: str, arguments: Mapping[str, Any], *, reason: str | None = None
     ) -> Iterator[None]:
-        """Context of a call; records it if it succeeds, unless another recorded call or `train` made it.
+        """Context around a method call that changes training: records the call if it succeeds, unless another recorded
+        call or `train` made it.
 
         Args:
             algorithm: The algorithm; its ``iteration`` is recorded before and after the call.
@@ -90,7 +91,8 @@ class CommandLog:
 
     @contextlib.contextmanager
     def around_iteration(self, algorithm: Any) -> Iterator[None]:
-        """Context of an iteration: calls in it are not recorded.
+        """Context around an iteration, in which calls are not recorded, because repeating the iteration makes them
+        again.
 
         An iteration that raises an error before its row is in the table is recorded, because it may have changed the
         training state. It cannot be repeated.
@@ -185,11 +187,11 @@ class Command:
 
     @property
     def path(self) -> str:
-        """File and line, for messages."""
+        """File and line of the command, for messages."""
         return f"{self.directory / COMMANDS_FILE}, line {self.number}"
 
     def arguments(self, loader: ClassLoader) -> dict[str, Any]:
-        """The arguments of the call.
+        """Decodes the arguments of the recorded call.
 
         Args:
             loader: Finds classes that the arguments name.
@@ -201,7 +203,7 @@ class Command:
         return Decoder(loader, arrays=arrays.__getitem__, what=f"{self.path},").decode_items(self.encoded)
 
     def check_arrays(self) -> dict[str, np.ndarray]:
-        """Arrays of the arguments, by name.
+        """Reads the arrays in the arguments of the call, by name, and checks that they have not changed.
 
         Raises:
             ValueError: If an array is missing or has changed.

@@ -27,7 +27,7 @@ Kind = Literal["problem", "hint"]
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A finding about a run.
+    """Result of a diagnosis: a problem of a run or a hint, with advice.
 
     Attributes:
         kind: "problem" for a cause that prevents learning, "hint" for a possible improvement.
@@ -43,7 +43,7 @@ class Finding:
 
 
 class Numbers:
-    """Metrics of a run by column, with the queries that the rules of diagnoses use.
+    """Metrics of a run by column, with the queries that diagnoses use.
 
     Args:
         history: History of the run.
@@ -65,7 +65,7 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """Column of a name: the name itself, the return of the module, or another metric of the module."""
+        """Full name of a column: the name itself, the return of the module, or another metric of the module."""
         if name == RETURN and self.module in self._returns_of_modules:
             return self._returns_of_modules[self.module]
         return name if name in self.history else f"learners/{self.module}/{name}"
@@ -77,12 +77,12 @@ class Numbers:
         return values[np.isfinite(values)]
 
     def late(self, name: str) -> float:
-        """Median of a number's last fifth; NaN if unknown."""
+        """Median of the last fifth of a column; NaN if it is unknown."""
         values = self.known(name)
         return float(np.median(values[-_share(len(values)) :])) if len(values) else math.nan
 
     def early(self, name: str) -> float:
-        """Median of a number's first fifth; NaN if unknown."""
+        """Median of the first fifth of a column; NaN if it is unknown."""
         values = self.known(name)
         return float(np.median(values[: _share(len(values))])) if len(values) else math.nan
 
@@ -96,7 +96,7 @@ class Numbers:
         return best > worst and bool(late.min() > best - 0.05 * (best - worst))
 
     def setting(self, name: str) -> float:
-        """Value of a setting that is one number; NaN for schedules, None, and unknown settings."""
+        """Numeric value of a setting; NaN for schedules, None, and unknown settings."""
         value = self.settings.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return math.nan
@@ -116,7 +116,7 @@ RULES: list[Rule] = []
 
 
 def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
-    """Decorator that adds a function to `RULES`, with the arguments of `Finding`."""
+    """Decorator that adds a diagnosis to `RULES`: a function that returns text and columns of a `Finding`, or None."""
 
     def make(function: Callable[[Numbers], Said]) -> Rule:
         @functools.wraps(function)
@@ -135,7 +135,7 @@ def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
 
 @rule("problem", "The loss is not finite any more")
 def not_finite(numbers: Numbers) -> Said:
-    """The loss was finite and has become NaN or infinite."""
+    """Diagnoses a loss that was finite and has become NaN or infinite."""
     column = numbers.column("total_loss")
     if column not in numbers.history:
         return None
@@ -152,7 +152,7 @@ def not_finite(numbers: Numbers) -> Said:
 
 @rule("problem", "No episode has ended")
 def no_episode(numbers: Numbers) -> Said:
-    """The run has steps, but no episode has ended, so it has no return."""
+    """Diagnoses a run that has steps, but no ended episode and so no return."""
     if RETURN in numbers.history or len(numbers.history) < _MIN_ITERATIONS:
         return None
     steps = numbers.late("num_env_steps_sampled_lifetime")
@@ -165,7 +165,7 @@ def no_episode(numbers: Numbers) -> Said:
 
 @rule("problem", "It learned and lost it again")
 def collapsed(numbers: Numbers) -> Said:
-    """The return rose, and then lost more than half of the increase."""
+    """Diagnoses a return that rose, and then lost more than half of the increase."""
     returns = numbers.known(RETURN)
     if len(returns) < _MIN_ITERATIONS:
         return None
@@ -182,7 +182,7 @@ def collapsed(numbers: Numbers) -> Said:
 
 @rule("hint", "The return has not moved")
 def not_learning(numbers: Numbers) -> Said:
-    """The return has not changed by more than its noise."""
+    """Diagnoses a return that has not changed by more than its noise."""
     returns = numbers.known(RETURN)
     # What was learned and lost has moved.
     if len(returns) < 4 * _MIN_ITERATIONS or collapsed(numbers) is not None:
@@ -202,7 +202,7 @@ def not_learning(numbers: Numbers) -> Said:
 
 @rule("problem", "The value loss is cut off")
 def clipped_value_loss(numbers: Numbers) -> Said:
-    """PPO's value loss is clipped, so that the critic gets almost no gradient."""
+    """Diagnoses a clipped value loss of PPO, which gives the critic almost no gradient."""
     loss, unclipped, limit = (
         numbers.late("vf_loss"),
         numbers.late("vf_loss_unclipped"),
@@ -221,7 +221,7 @@ def clipped_value_loss(numbers: Numbers) -> Said:
 
 @rule("problem", "The critic explains little")
 def blind_critic(numbers: Numbers) -> Said:
-    """The critic explains little of the variance of the returns, although the returns still vary."""
+    """Diagnoses a critic that explains little of the variance of the returns, although the returns still vary."""
     explained = numbers.late("vf_explained_var")
     if not (explained < 0.2 and len(numbers.known("vf_explained_var")) >= _MIN_ITERATIONS):
         return None
@@ -246,7 +246,7 @@ def blind_critic(numbers: Numbers) -> Said:
 
 @rule("problem", "Updates move the policy too far")
 def kl_too_large(numbers: Numbers) -> Said:
-    """Updates move the policy further than PPO's surrogate is valid for."""
+    """Diagnoses updates that move the policy further than PPO's surrogate is valid for."""
     name = "mean_kl_loss" if len(numbers.known("mean_kl_loss")) else "approx_kl"
     divergence, target = numbers.late(name), numbers.setting("kl_target")
     limit = max(0.05, 5.0 * target) if target == target else 0.05
@@ -261,7 +261,7 @@ def kl_too_large(numbers: Numbers) -> Said:
 
 @rule("problem", "Updates hardly move the policy")
 def policy_hardly_moves(numbers: Numbers) -> Said:
-    """Updates hardly change the policy, and the return has not changed."""
+    """Diagnoses updates that hardly change the policy while the return does not change."""
     name = "approx_kl" if len(numbers.known("approx_kl")) else "mean_kl_loss"
     divergence, clipped = numbers.late(name), numbers.late("clip_fraction")
     if not (abs(divergence) < 1e-4 and not clipped > 0.01 and not_learning(numbers) is not None):
@@ -276,7 +276,7 @@ def policy_hardly_moves(numbers: Numbers) -> Said:
 
 @rule("problem", "Much of every batch is clipped")
 def much_is_clipped(numbers: Numbers) -> Said:
-    """PPO clips the ratio of many actions in the batch."""
+    """Diagnoses a high fraction of actions whose probability ratio PPO clips."""
     clipped = numbers.late("clip_fraction")
     if not clipped > 0.35:
         return None
@@ -290,7 +290,7 @@ def much_is_clipped(numbers: Numbers) -> Said:
 
 @rule("problem", "Exploration has stopped too early")
 def entropy_collapsed(numbers: Numbers) -> Said:
-    """The policy has stopped exploring, and the return is not at its best."""
+    """Diagnoses a policy that has stopped exploring while the return is not at its best."""
     first, last = numbers.early("entropy"), numbers.late("entropy")
     deviation = numbers.late("policy_std")
     returns = numbers.known(RETURN)
@@ -313,7 +313,7 @@ def entropy_collapsed(numbers: Numbers) -> Said:
 
 @rule("problem", "Q-values run away")
 def values_run_away(numbers: Numbers) -> Said:
-    """Q-values are far above every observed return."""
+    """Diagnoses Q-values that are far above every observed return."""
     returns = numbers.known(RETURN)
     values = abs(numbers.late("qf_mean"))
     if not len(returns) or not values > 10.0 * (1.0 + float(np.abs(returns).max())):
@@ -329,7 +329,7 @@ def values_run_away(numbers: Numbers) -> Said:
 
 @rule("hint", "Every gradient is cut off")
 def always_clipped(numbers: Numbers) -> Said:
-    """All gradients are clipped, so that their norm has no effect."""
+    """Diagnoses a gradient clip that applies to all gradients, so that their norm has no effect."""
     usual, limit = numbers.late(_GRADIENT_NORM), numbers.setting("grad_clip")
     if not usual > 20.0 * limit:
         return None
@@ -342,7 +342,7 @@ def always_clipped(numbers: Numbers) -> Said:
 
 @rule("hint", "Single gradients are far above the others")
 def gradient_spikes(numbers: Numbers) -> Said:
-    """Single updates have unusually large gradients, which are not clipped."""
+    """Diagnoses single updates with unusually large gradients that are not clipped."""
     norms = numbers.known(_GRADIENT_NORM)
     if len(norms) < 2 * _MIN_ITERATIONS:
         return None
@@ -359,7 +359,7 @@ def gradient_spikes(numbers: Numbers) -> Said:
 
 @rule("hint", "Most of the time went into compiling")
 def mostly_compiling(numbers: Numbers) -> Said:
-    """Compilation took more time than everything else."""
+    """Diagnoses a run in which compilation took more time than everything else."""
     compiling, total = float(numbers.known("timers/compile_s").sum()), float(numbers.known("time_this_iter_s").sum())
     if not (compiling > 0.5 * total and total > 2.0):
         return None
@@ -372,7 +372,7 @@ def mostly_compiling(numbers: Numbers) -> Said:
 
 @rule("hint", "Training waits for the environment")
 def host_bound(numbers: Numbers) -> Said:
-    """Environments on the host take most of the time."""
+    """Diagnoses a run whose environments on the host take most of the time."""
     host = float(numbers.known("timers/host_s").sum())
     total = float(numbers.known("time_this_iter_s").sum()) - float(numbers.known("timers/compile_s").sum())
     if not (host > 0.7 * total and total > 5.0):
@@ -387,7 +387,7 @@ def host_bound(numbers: Numbers) -> Said:
 
 @rule("hint", "The return is still rising")
 def still_rising(numbers: Numbers) -> Said:
-    """The last fifth of the return is better than all before."""
+    """Diagnoses a return that still rises: its last fifth is better than all before."""
     returns = numbers.known(RETURN)
     if len(returns) < 2 * _MIN_ITERATIONS or numbers.has_reached_goal:
         return None
@@ -405,7 +405,7 @@ def still_rising(numbers: Numbers) -> Said:
 def diagnoses(
     history: History, settings: Mapping[str, Any] | None = None, *, has_reached_goal: bool = False
 ) -> list[Finding]:
-    """Findings of all rules about a run.
+    """Applies all diagnoses to a run; returns their findings.
 
     Args:
         history: History of the run; rules are skipped if it lacks their numbers.

@@ -61,7 +61,7 @@ class Halving:
         return found
 
     def with_end(self, until: Until) -> StopCriteria:
-        """The goal of runs, and `max_t` if runs end there."""
+        """Stop criteria of the runs: `until`, and `max_t` if runs end there (`stop_last_trials`)."""
         criteria = StopCriteria(until)
         if self.stop_last_trials:
             criteria.add(self.time_attr, self.max_t)

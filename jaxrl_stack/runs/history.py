@@ -384,7 +384,7 @@ def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row
 
 
 def _expanded(changes: Sequence[tuple[int, float]], num_rows: int) -> list[float]:
-    """Values of all rows, from the values at changes."""
+    """Expands changes of a setting, ``(row, value)``, to its value in every row of the table."""
     rows = [row for row, _ in changes]
     values = [math.nan] * rows[0]
     for (row, value), end in zip(changes, [*rows[1:], num_rows], strict=True):
@@ -393,7 +393,7 @@ def _expanded(changes: Sequence[tuple[int, float]], num_rows: int) -> list[float
 
 
 def named_settings(settings: Mapping[str, float]) -> dict[str, float]:
-    """Values of settings by the names of their columns."""
+    """Renames settings to the columns of the table, ``{column: value}``."""
     return {f"{SETTINGS}{name}": value for name, value in settings.items()}
 
 

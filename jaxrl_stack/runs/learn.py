@@ -129,7 +129,9 @@ def learn(
 
 
 def _last_checkpoint(algo: Algorithm, reason: str, at_end: bool | None) -> Path | None:
-    """Stores the last iteration if it is wanted; returns its checkpoint, or None if there is none."""
+    """Saves a checkpoint of the last iteration if the arguments ask for one; returns the last iteration's checkpoint,
+    or None without one.
+    """
     stored, directory = algo.stored_checkpoints, algo.output.directory
     is_wanted = stored.frequency is not None if at_end is None else at_end or reason == CTRL_C
     if is_wanted:

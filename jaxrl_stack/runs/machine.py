@@ -1,4 +1,6 @@
-"""Facts of a machine on which the bits of a run depend, and the runs whose bits also depend on timing."""
+"""Facts about a machine on which the bits of a run depend, and the reason why some runs are not reproducible bit for
+bit.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def machine_differences(origin: Mapping[str, Any], devices: Sequence[Device] | N
 
 
 def _text(value: Any, other: Any) -> str:
-    """A fact as text; of lists and dicts only items that another one lacks."""
+    """Formats a fact; for lists and dicts, only the items that `other` lacks."""
     if isinstance(value, list):
         return " ".join(item for item in value if item not in other) or "fewer"
     if isinstance(value, dict):

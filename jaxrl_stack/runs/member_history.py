@@ -20,7 +20,7 @@ MEMBERS_FILE = "members.csv"
 
 
 class MemberHistory:
-    """All iterations of all members, as numbers.
+    """Metrics of all iterations of all members of a population; like `History`, with an axis of members.
 
     Args:
         settings: Seed and individual settings of each member, with the same names for all.
@@ -134,7 +134,7 @@ class MemberHistory:
         return self.cell(name, self._num_rows - 1)
 
     def _filled(self, name: str) -> np.ndarray:
-        """``float64[iterations, M]``, with values after a member's last iteration."""
+        """Values of a column, ``float64[iterations, M]``, also those after a member's last iteration."""
         table = np.empty((self._num_rows, self.num_members), np.float64)
         for row, value in zip(table, self._cells[name], strict=True):
             row[:] = value

@@ -44,7 +44,9 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
         ValueError: If a block is damaged or has another size, or the table does not fit into memory.
     """
     if len(blocks) != -(-num_rows // BLOCK_ROWS) or len(widths) != len(blocks):
-        raise ValueError(f"A history of {num_rows} rows does not fit {len(blocks)} blocks with {len(widths)} widths.")
+        raise ValueError(
+            f"A history of {num_rows} rows is damaged: it has {len(blocks)} blocks and {len(widths)} widths of blocks."
+        )
     size, available = 8 * num_columns * num_rows, available_host_bytes()
     if available is not None and size > available:
         raise ValueError(
@@ -54,7 +56,9 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
     for place, (block, width) in enumerate(zip(blocks, widths, strict=True)):
         rows = table[:, place * BLOCK_ROWS : (place + 1) * BLOCK_ROWS]
         if not 0 <= width <= num_columns:
-            raise ValueError(f"Block {place} of a history has {width} of {num_columns} columns.")
+            raise ValueError(
+                f"A history is damaged: block {place} has {width} columns, but the table has {num_columns}."
+            )
         rows[:width] = _unpacked_block(block, (width, rows.shape[1]))
     return table
 

@@ -140,7 +140,9 @@ def explore(
 
 
 def _from_list(values: Sequence[Any], value: Any, rng: np.random.Generator, *, resamples: bool) -> tuple[Any, str]:
-    """A new value of a list, and the change in words."""
+    """Draws a new value from a list: a random one, or a neighbour of the old one. Returns the value and the change in
+    words.
+    """
     if resamples or value not in values:
         return values[int(rng.integers(len(values)))], "resample"
     shift = int(rng.integers(2)) * 2 - 1

@@ -31,7 +31,7 @@ from jaxrl_stack.runs.terminal import number_text, text_plot
 def bands_of(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
-    """Bands of runs, one for each group of runs that differ only in their seed.
+    """Aggregates runs to bands: one for each group of runs that differ only in their seed.
 
     Args:
         runs: From `find_runs`, or of seeds.
@@ -181,13 +181,13 @@ class Ending:
     x: float
 
     def cells(self, num_runs: int) -> list[str]:
-        """Table cells of a group of this many runs, for `ending_header`."""
+        """Formats the table cells of a group of `num_runs` runs, with the columns of `ending_header`."""
         interval = f"{number_text(self.low)} … {number_text(self.high)}" if num_runs > 1 else "–"
         return [str(num_runs), number_text(self.last), interval, number_text(self.area), number_text(self.x)]
 
 
 def ending_header(x: str) -> list[str]:
-    """Names of `Ending.cells` in tables, for curves over this axis."""
+    """Column names of the table of final performances, for curves over the axis `x`."""
     return ["seeds", "last 10 %", "95 % interval", "whole curve", axis_label(x)]
 
 

@@ -196,7 +196,7 @@ def _small_figures(runs: Sequence[Run], x: str, aggregate: str) -> str:
 
 
 def _keys(history: History) -> Iterator[str]:
-    """Columns for the small figures."""
+    """Yields the columns for the small figures of a report."""
     yield from (key for key in _CURVES if key in history)
     names = [key.split("/") for key in history.columns if key.startswith("learners/")]
     for module in dict.fromkeys(parts[1] for parts in names):
@@ -222,7 +222,7 @@ def _figure(runs: Sequence[Run], key: str, x: str, aggregate: str, *, role: str,
 
 
 def _findings(runs: Sequence[Run]) -> str:
-    """Findings of the rules about the runs, in the words for the first affected run."""
+    """HTML list of the diagnoses' findings. A finding of several runs has the text of the first one."""
     by_title: dict[str, list[Finding]] = {}
     for run in runs:
         for one in diagnoses(run.history, run.settings, has_reached_goal=run.has_reached_goal):

@@ -128,7 +128,7 @@ class Result(dict[str, Any]):
                 yield from self._line(f"learners/{module_id}/{name}")
 
     def _own(self) -> Iterator[_Line]:
-        """Lines of metrics that callbacks or training steps have logged at the top level."""
+        """Lines of text for metrics that callbacks or training steps have logged at the top level."""
         for name in self:
             if name not in ROOT:
                 yield from self._line(name)

@@ -206,7 +206,9 @@ def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
 
 
 def as_runs(runs: Runs) -> list[Run]:
-    """Given `Run` objects, and the runs at given paths (see `find_runs`)."""
+    """Converts arguments to `Run` objects: reads the runs at paths (see `find_runs`), and returns `Run` objects
+    unchanged.
+    """
     several = [runs] if isinstance(runs, str | os.PathLike | Run) else runs
     paths = [one for one in several if not isinstance(one, Run)]
     return [*(one for one in several if isinstance(one, Run)), *find_runs(paths)]
@@ -254,7 +256,7 @@ def common_title(runs: Sequence[Run]) -> str | None:
 
 def _alike(runs: Sequence[Run]) -> list[list[Run]]:
     """Groups runs with equal settings, ignoring seeds, paths and other settings that do not affect training. Forks are
-    apart from other runs.
+    grouped separately from other runs.
     """
     groups: dict[str, list[Run]] = {}
     for number, run in enumerate(runs):

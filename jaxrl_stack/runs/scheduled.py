@@ -56,7 +56,7 @@ class Trained(NamedTuple):
 
 
 class Scores:
-    """Scores and times of a population's members after an iteration.
+    """Scores and times of a population's members after an iteration, as a scheduler sees them.
 
     Args:
         population: The population.
@@ -97,7 +97,9 @@ class Scores:
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 
     def decidable_times(self) -> list[float]:
-        """Times after iterations in which every member that still trained had a score."""
+        """Times of the iterations after which a scheduler can decide, because every member that still trained had a
+        score.
+        """
         history, times = self._population.history, self.times()
         if not times:
             return []
@@ -136,7 +138,7 @@ def check_scheduled(
     one_program: bool,
     where: str,
 ) -> None:
-    """Raises ValueError for runs and schedules that one population cannot train.
+    """Raises ValueError if one population cannot train these runs with this scheduler.
 
     Args:
         trials: The runs.
@@ -152,8 +154,8 @@ def check_scheduled(
     configs = [trial.member_config() for trial in trials]
     if not one_program:
         raise ValueError(
-            f"{where}(one_program=False): a scheduler needs runs of one program. Leave one_program out, or leave "
-            "scheduler out."
+            f"{where}(one_program=False): a scheduler trains all runs in one compiled program. Leave out "
+            "one_program or scheduler."
         )
     if len(trials) < 2:
         raise ValueError(
@@ -170,8 +172,8 @@ def check_scheduled(
     if other is not None:
         names = first.settings_between_populations(other) or ["env_config"]
         raise ValueError(
-            f"{where}(scheduler=...): runs differ in {', '.join(names)}, which one program cannot serve. Remove it "
-            "from the space, and call run_sweep once for each value."
+            f"{where}(scheduler=...): runs differ in {', '.join(names)}, but one compiled program trains all "
+            "of them. Remove it from the space, and call run_sweep once for each value."
         )
     for name, off in (("keep_best", False), ("checkpoint_frequency", None)):
         if value := getattr(first, name):
@@ -186,7 +188,7 @@ def check_scheduled(
 def _tuner_call(
     trials: Sequence[Trial], schedule: Schedule, space: Mapping[str, Any], goal: Mapping[str, float]
 ) -> str:
-    """Call of Ray Tune for the same runs, with the variables ``config``, ``space`` and ``scheduler``."""
+    """Code that makes Ray Tune train the same runs, with the variables ``config``, ``space`` and ``scheduler``."""
     config = trials[0].base
     algo = config.algo_class if isinstance(config.algo_class, str) else config.algo_class.__name__
     lists = {name: list(dict.fromkeys(trial.settings[name] for trial in trials)) for name in space}
@@ -224,8 +226,8 @@ def _check_mutations(
         first = trials[0].settings[name]
         if name.startswith("env_config/") and all(trial.settings[name] == first for trial in trials):
             raise ValueError(
-                f"{shown}: all members begin with {value_text(first)}, and the program then has it as a constant. List "
-                f"several values in the space."
+                f"{shown}: all members begin with {value_text(first)}, so it is compiled as a constant that cannot "
+                f"change. List several values in the space."
             )
         for value in values if isinstance(values, list | tuple) else example_values(values):
             try:
@@ -430,7 +432,7 @@ class Exploiter:
         self._write()
 
     def _note(self, time: float, *, is_complete: bool) -> bool:
-        """Returns whether a perturbation is due at `time`; if so, stores the time."""
+        """Returns whether population-based training perturbs at `time`; if so, stores the time."""
         is_due = is_complete and self._pbt.is_due(time, self._last)
         if is_due:
             self._last = time

@@ -42,7 +42,7 @@ SEARCH_FILE = "search.json"
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """Arguments of a sweep with a searcher.
+    """Arguments of a sweep whose settings a searcher suggests.
 
     Attributes:
         config: Config of all runs.
@@ -75,7 +75,7 @@ class Search:
 
 
 class Trained(NamedTuple):
-    """Runs of some combinations of settings.
+    """Trained runs of some combinations of settings.
 
     Attributes:
         series: The runs.
@@ -184,7 +184,7 @@ def _trained(
 
 
 def _joined(waves: Sequence[Trained]) -> Trained:
-    """Joins the runs of several waves."""
+    """Joins the runs of several waves to one `Trained`."""
     runs = tuple(run for wave in waves for run in wave.series.runs)
     if not runs:
         raise KeyboardInterrupt
@@ -197,8 +197,8 @@ def _joined(waves: Sequence[Trained]) -> Trained:
 
 
 def _score(trained: Trained, place: int, search: Search) -> float:
-    """Final value of the metric of a combination, as in the table of the sweep; NaN if all its runs have diverged or
-    lack the number, for example because no episode has ended.
+    """Final metric of a combination of settings, as in the sweep's table; NaN if no run has a usable value, for example
+    because all runs diverged or no episode ended.
     """
     runs = [run for run in trained.runs_of(place) if _has_score(run, search)]
     if not runs:
@@ -227,7 +227,7 @@ def _require_scores(trained: Trained, search: Search) -> None:
 
 
 def _best(trained: Trained, search: Search) -> list[int]:
-    """Indices of different combinations, best first: longer runs first, then by the metric."""
+    """Sorts the different combinations, best first: longer runs first, then by the metric. Returns their indices."""
     sign = -1 if search.objective.mode == "max" else 1
     found = []
     for place in range(len(trained.combinations)):
@@ -240,7 +240,7 @@ def _best(trained: Trained, search: Search) -> list[int]:
 
 
 def _num_iterations(trained: Trained, place: int) -> int:
-    """Iterations of the longest run of a combination."""
+    """Number of iterations of the longest run of a combination."""
     return max(len(run.history) for run in trained.runs_of(place))
 
 
@@ -275,7 +275,7 @@ class Trainer:
             self.wave_size = min(self.wave_size, search.num_samples)
 
     def base(self, name: str) -> AlgorithmConfig:
-        """Config of runs that write to a subfolder of the sweep's folder."""
+        """Config of the runs of a subfolder `name` in the sweep's folder."""
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
         return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
@@ -296,7 +296,7 @@ class Trainer:
         return float(min(lengths, default=0.0))
 
     def _end_of_runs(self) -> StopCriteria:
-        """The goal, and the last time of the scheduler."""
+        """Stop criteria of the runs: the goal, and `max_t` of successive halving if runs end there."""
         until, halving = self._search.until, self._search.halving
         return StopCriteria(until) if halving is None else halving.with_end(until)
 
@@ -353,8 +353,8 @@ class Trainer:
             if not trial.member_config().can_be_members(first):
                 names = first.settings_between_populations(trial.member_config()) or ["env_config"]
                 raise ValueError(
-                    f"{search.where}: suggested runs differ in {', '.join(names)}, which one program cannot serve. "
-                    f"Remove it from the space, or set one_program=False."
+                    f"{search.where}: suggested runs differ in {', '.join(names)}, but one compiled program "
+                    f"trains all of them. Remove it from the space, or set one_program=False."
                 )
 
     def _train_together(

@@ -39,7 +39,8 @@ class Objective(NamedTuple):
 
 
 class RandomSearch:
-    """Suggests the combinations of the lists in a space again and again, with new samples of sampled values.
+    """Searcher that suggests random settings: it repeats the combinations of a space's lists, with new samples of
+    sampled values.
 
     Args:
         space: Search space, see `run_sweep`.
@@ -60,7 +61,7 @@ class RandomSearch:
         self._rng = np.random.default_rng(0)
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any]) -> bool:
-        """Accepts everything: the space was given at creation."""
+        """Returns True without effect, because the space was given at creation."""
         return True
 
     def suggest(self, trial_id: str) -> Any:

@@ -96,8 +96,8 @@ def run_seeds(
     check_until(until, "run_seeds")
     if restore is not None and checkpoint_seconds is not None:
         raise ValueError(
-            f"run_seeds(restore={os.fspath(restore)!r}, checkpoint_seconds={checkpoint_seconds!r}): forks cannot "
-            "continue after a kill. Leave checkpoint_seconds out."
+            f"run_seeds(restore={os.fspath(restore)!r}, checkpoint_seconds={checkpoint_seconds!r}): "
+            "runs that restore a checkpoint cannot be resumed after a kill. Leave checkpoint_seconds out."
         )
     trials = [Trial(config, seed, restore=None if restore is None else os.fspath(restore)) for seed in chosen]
     folder = kept_in_folder(trials, until, checkpoint_seconds, where="run_seeds")

@@ -92,7 +92,7 @@ class Series:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Planned run: config, seed and settings.
+    """Planned run of a series: config, seed and settings.
 
     Attributes:
         base: Common config of all runs of the series; each run has a folder below its ``results_dir``.
@@ -155,7 +155,7 @@ def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
 
 
 def check_until(until: Until, where: str) -> None:
-    """Refuses training without an end.
+    """Checks that training has an end.
 
     Raises:
         ValueError: If `until` is None.
@@ -247,7 +247,8 @@ def train_all(
     if trials[0].restore is not None and (reason is not None or not one_program):
         why = reason or "one_program=False"
         raise ValueError(
-            f"{where}(restore={trials[0].restore!r}) needs one program for all seeds: {why}. Continue one run: "
+            f"{where}(restore={trials[0].restore!r}) trains all seeds in one compiled program, which is not possible: "
+            f"{why}. Continue one run: "
             "Algorithm.from_checkpoint(path)."
         )
     alone = not one_program or (len(trials) == 1 and trials[0].restore is None) or reason is not None
@@ -393,7 +394,9 @@ def train_one_by_one(
 
 
 def known_defaults(trial: Trial) -> Mapping[str, Any]:
-    """Default settings of the trial's algorithm, from a new config: `Series.defaults` when no algorithm was built."""
+    """Default settings of the trial's algorithm, taken from a new config, for `Series.defaults` if no algorithm was
+    built.
+    """
     return as_json(type(trial.base)().to_dict())
 
 
@@ -426,7 +429,7 @@ def series_of(
 
 
 def _groups(configs: Sequence[Any], are_alike: Callable[[Any, Any], bool]) -> list[list[int]]:
-    """Groups the indices of configs for which `are_alike` is True."""
+    """Groups the indices of configs that are alike according to `are_alike`."""
     groups: list[list[int]] = []
     for place, config in enumerate(configs):
         group = next((group for group in groups if are_alike(config, configs[group[0]])), None)

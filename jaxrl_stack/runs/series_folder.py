@@ -150,7 +150,7 @@ class SeriesFolder:
                 )
 
     def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
-        """Begins or continues the runs at `places`, which `trained` trains together.
+        """Starts a wave (runs that `trained` trains together) with the runs at the indices `places`, or continues it.
 
         If the folder has a checkpoint of these runs, `trained` restores it.
         """
@@ -267,13 +267,13 @@ class Wave:
 
 
 def schedule_text(schedule: Any) -> str:
-    """Text of a dataclass's arguments, with the bounds of search spaces."""
+    """Formats a scheduler's arguments as text, with the bounds of search spaces, to compare them between calls."""
     given = {field.name: getattr(schedule, field.name) for field in dataclasses.fields(schedule)}
     return f"{type(schedule).__name__}({', '.join(f'{name}={argument_text(one)}' for name, one in given.items())})"
 
 
 def argument_text(value: Any) -> str:
-    """Text of a value, or of a Ray Tune search space with distribution, bounds and quantum."""
+    """Formats a value as text; a Ray Tune search space with distribution, bounds and quantum."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{name}: {argument_text(one)}' for name, one in value.items())}}}"
     ends = getattr(value, "domain_str", None)

@@ -1,4 +1,4 @@
-"""Numbers in the display of a run: sums over its results, and their texts."""
+"""Counts, times and returns of a run for its display, and their formats."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SPEED_WINDOW = 5.0
 
 
 class RunStatistics:
-    """Sums over the results of a run.
+    """Counts, times and latest returns of a run, updated with every result.
 
     Args:
         before: Numbers of the earlier run that this run continues, by path in the result.

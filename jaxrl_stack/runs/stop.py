@@ -86,8 +86,8 @@ class Plateau:
         unknown = [name for name in value if name not in names] if isinstance(value, Mapping) else [None]
         if unknown or "patience" not in value:
             raise StopError(
-                f"plateau={value!r}: must be a Plateau, or a dict with patience and optionally other arguments of it "
-                f'({", ".join(names)}): {{"patience": 100000, "min_delta": 1.0}}.'
+                f"plateau={value!r}: must be a Plateau, or a dict with patience and optionally other arguments of "
+                f'Plateau ({", ".join(names)}): {{"patience": 100000, "min_delta": 1.0}}.'
             )
         return cls(**value)
 
@@ -176,7 +176,7 @@ class StopCriteria:
             raise StopError(f"{self.source}: {waiting[0]!r} needs evaluations, and the config has none. {remedy}")
 
     def check_names(self, known: Mapping[str, Any] | None) -> None:
-        """Checks paths before the first result.
+        """Checks the paths of criteria against the names of a result, before the first iteration.
 
         Args:
             known: A result with all numbers, except timers and replay buffers, which only a run has; None if unknown.

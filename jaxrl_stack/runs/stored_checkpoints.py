@@ -71,7 +71,7 @@ class _Pending(NamedTuple):
 
 
 class StoredCheckpoints:
-    """Saves checkpoints of a run in its folder, and removes those that the run does not keep.
+    """Saves checkpoints of a run in its folder, and removes old ones as ``num_to_keep`` and other settings require.
 
     One checkpoint is written at a time, in the background. The new one is complete before others are removed. Only
     checkpoints that this object has saved are removed.
@@ -161,7 +161,8 @@ class StoredCheckpoints:
             of_first_process(lambda: self._complete() or "")
 
     def restored(self, iteration: int) -> None:
-        """Notes that the run continues from a restored state.
+        """Called when the run continues from a restored state: marks checkpoints that do not belong to its history for
+        removal.
 
         Checkpoints of later iterations, and of another history, are removed when the next one is complete.
 
@@ -256,7 +257,7 @@ class StoredCheckpoints:
 
 
 def sparse(iterations: Mapping[int, int]) -> set[int]:
-    """Iterations to keep: the newest, and older ones whose distances double.
+    """Selects the checkpoints to keep: the newest, and older ones whose distances double. Returns their iterations.
 
     Save number n is kept while fewer than ``2 * 2**k`` saves follow, for the largest power ``2**k`` that divides n. Of
     100 saves, these are 64, 80, 88, 96, 98, 99 and 100.
@@ -269,7 +270,8 @@ def sparse(iterations: Mapping[int, int]) -> set[int]:
 
 
 def least_needed(iterations: Collection[int], base: int = 0) -> int:
-    """The iteration, except the newest, whose removal leaves the smallest gap in relation to its age.
+    """Selects the checkpoint to remove: the one, except the newest, that leaves the smallest gap in relation to its
+    age. Returns its iteration.
 
     Args:
         iterations: At least two.
@@ -284,7 +286,8 @@ def least_needed(iterations: Collection[int], base: int = 0) -> int:
 
 
 def mark_of(history: History | MemberHistory, num_before_last: int) -> bytes | None:
-    """Mark of an iteration in a history: the fingerprint, or without fingerprints the time since the beginning.
+    """Identifies an iteration of a history, to detect other histories: fingerprint of the parameters, or without
+    fingerprints the time since the beginning.
 
     Args:
         history: Table of the run.

@@ -180,7 +180,7 @@ class Sweep(Series):
         return "\n".join([table, *([] if (number, which) == (RETURN, "max") else [ranked]), *ends])
 
     def _lines_of_ends(self, best: Mapping[str, Any]) -> list[str]:
-        """Lines about settings whose best value is near a bound of the search space."""
+        """Sentences about settings whose best value is near a bound of the search space."""
         lines = []
         for name, values in self.space.items():
             end = end_of_domain(values, best.get(name))
@@ -295,8 +295,8 @@ class Sweep(Series):
 
         if self.lineage is None:
             raise ValueError(
-                "plot_lineage(): the sweep has no copies of members. Train it with "
-                "run_sweep(..., scheduler=PopulationBasedTraining(...))."
+                "plot_lineage() draws the copies of members in population-based training, which this sweep did not "
+                "use. Call run_sweep(..., scheduler=PopulationBasedTraining(...))."
             )
         num_iterations = max(len(run.history) for run in self.runs)
         above = self.runs[0].title if title is None else title
@@ -418,7 +418,7 @@ def _searched(
     schedule: Schedule | None,
     **how: Any,
 ) -> Sweep:
-    """The sweep of `run_sweep` with a searcher or a budget."""
+    """Performs `run_sweep` with a searcher or a budget."""
     where = "run_sweep"
     check_num_samples(num_samples, where)
     if isinstance(schedule, PBT):
@@ -478,7 +478,7 @@ def _scheduled(
     progress: bool,
     one_program: bool,
 ) -> Sweep:
-    """The sweep of `run_sweep` with a scheduler."""
+    """Performs `run_sweep` with a scheduler."""
     where = "run_sweep"
     if callable(until):
         raise ValueError(_needs_a_number(until))

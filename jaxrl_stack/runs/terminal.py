@@ -51,7 +51,7 @@ def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def text_plot(band: Band, *, x_label: str, width: int = 72, height: int = 12) -> str:
-    """The middle of a band drawn with braille dots, with the ends of both axes.
+    """Draws the middle curve of a band with braille dots, with the ends of both axes.
 
     Args:
         band: The band to draw.

@@ -69,7 +69,7 @@ def stored_checkpoints(
 
 @dataclasses.dataclass(frozen=True)
 class RecordedIteration:
-    """A row of the run's table.
+    """Recorded iteration: a row of the run's table.
 
     Attributes:
         iteration: Its number, from 1.
@@ -116,7 +116,9 @@ class Timeline:
         self.checkpoints = self._stored()
 
     def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
-        """The iterations, each with the number of commands before it."""
+        """Combines rows of the table, ``(iteration, number of training steps)``, with the number of commands before
+        each.
+        """
         done, waiting, found = 0, list(self.commands), []
         for row, (iteration, calls) in enumerate(rows):
             # Iterations that raised an error have commands after them, but no row.
@@ -126,8 +128,8 @@ class Timeline:
             done = iteration
             if waiting and waiting[0].iteration < done:
                 raise NotRecomputableError(
-                    f"{waiting[0].path}: {waiting[0].call}() at iteration {waiting[0].iteration} fits no iteration of "
-                    "the table. Restore the files of the run from a copy."
+                    f"{waiting[0].path}: {waiting[0].call}() at iteration {waiting[0].iteration} does not fit the "
+                    "order of iterations in the run's table. Restore the files of the run from a copy."
                 )
         return found
 
@@ -147,7 +149,7 @@ class Timeline:
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the iterations began with all that a checkpoint contains."""
+        """Whether the first recorded iteration continues the complete state in a checkpoint."""
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
             return False
@@ -162,12 +164,14 @@ class Timeline:
 
     @property
     def _began_at(self) -> int:
-        """Number of the command that set the iteration before the first one; 0 if the run began with it."""
+        """Number of the last command, before the recorded iterations, that changed the run's iteration (a restore); 0
+        without one.
+        """
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 
     @property
     def first(self) -> int:
-        """Iteration before the first recorded one."""
+        """Iteration from which the recorded iterations continue: 0, or that of a restored checkpoint."""
         return self.iterations[0].iteration - 1 if self.iterations else 0
 
     @property
@@ -177,7 +181,9 @@ class Timeline:
 
     @property
     def begins_with_config(self) -> bool:
-        """Whether the recorded iterations begin with the algorithm as it was built, or as a first call restored it."""
+        """Whether the first recorded iteration continues from the built algorithm, or from the state that a command
+        restored.
+        """
         return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
 
     @property
@@ -188,7 +194,7 @@ class Timeline:
         return restores[-1] if self.first and restores else None
 
     def recorded(self, iteration: int) -> RecordedIteration:
-        """Row of an iteration.
+        """Returns the recorded iteration with this number.
 
         Raises:
             NotRecomputableError: If the run has no such iteration.
@@ -208,7 +214,7 @@ class Timeline:
         return self.recorded(iteration).num_commands
 
     def commands_at(self, checkpoint: StoredCheckpoint) -> int:
-        """Number of commands that a checkpoint contains."""
+        """Number of the run's commands that were made before the checkpoint was saved."""
         if checkpoint.iteration == self.first:
             return max(checkpoint.num_commands or 0, self._began_at)
         if checkpoint.num_commands is not None:

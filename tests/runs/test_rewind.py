@@ -310,7 +310,7 @@ def test_a_line_that_a_killed_run_has_not_finished_is_left_out(tmp_path):
 
 def test_a_command_that_fits_no_iteration_is_refused(tmp_path):
     commands = [(2, "change_settings", 2), (1, "set_weights", 1)]
-    with pytest.raises(NotRecomputableError, match=r"line 2: set_weights\(\) at iteration 1 fits no iteration"):
+    with pytest.raises(NotRecomputableError, match=r"line 2: set_weights\(\) at iteration 1 does not fit the order"):
         timeline_of(tmp_path, [1, 2, 3], commands, {})
 
 

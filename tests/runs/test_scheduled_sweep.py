@@ -98,7 +98,7 @@ def test_the_lineage_is_a_figure_and_a_file_beside_the_runs(trained, results, tm
     assert len([path for path in results.iterdir() if path.is_dir()]) == NUM_MEMBERS
     figure = trained.plot_lineage(tmp_path / "lineage.png")
     assert [axes.get_ylabel() for axes in figure.axes] == list(SPACE) and (tmp_path / "lineage.png").is_file()
-    with pytest.raises(ValueError, match=r"plot_lineage\(\): the sweep has no copies of members"):
+    with pytest.raises(ValueError, match=r"plot_lineage\(\) draws the copies of members in population-based"):
         dataclasses.replace(trained, lineage=None).plot_lineage()
 
 
@@ -360,11 +360,11 @@ HOST = programs.run().environment("CartPole-v1")
         ),
         (
             {"space": {"num_epochs": [1, 2]}, "num_samples": 1},
-            "runs differ in num_epochs, which one program cannot serve. Remove it from the space",
+            "runs differ in num_epochs, but one compiled program trains all of them. Remove it from the space",
         ),
         ({"num_samples": 1}, r"run_sweep: a scheduler compares runs, and the sweep has one. Set num_samples=32"),
         ({"seeds": 2}, r"run_sweep\(seeds=2\): each member of population-based training has another seed"),
-        ({"one_program": False}, r"run_sweep\(one_program=False\): a scheduler needs runs of one program"),
+        ({"one_program": False}, r"run_sweep\(one_program=False\): a scheduler trains all runs in one"),
         ({"until": lambda result: True}, r"must be a dict or a number of iterations with a scheduler"),
         ({"scheduler": pbt(metric="episode_reward_mean")}, "metric of the scheduler: .*'episode_reward_mean'"),
         ({"scheduler": pbt(time_attr="timesteps_total")}, "time_attr of the scheduler: .*'timesteps_total'"),

@@ -355,7 +355,7 @@ def test_cost_of_halving_by_hand():
         ({"budget": 5, "num_samples": 2, "space": {"lr": [1e-3, 1e-2]}}, "nothing in lr is sampled"),
         (
             {"search_alg": Nearby(), "scheduler": Halving(max_t=2), "one_program": False},
-            "one_program=False.*a scheduler needs runs of one program",
+            "one_program=False.*a scheduler trains all runs in one",
         ),
         (
             {"search_alg": Nearby(), "scheduler": Halving(max_t=2, metric=LOSS, mode="min")},
