@@ -1,4 +1,5 @@
-"""Arithmetic of items in a replay memory, once for both kinds of stores: `xp` is ``numpy`` or ``jax.numpy``.
+"""Array functions for n-step returns, sequences and priorities, shared by replay buffers on host and device: `xp` is
+``numpy`` or ``jax.numpy``.
 
 A store says which steps follow on which; what n-step windows, sequences and weights make of that is here.
 """
@@ -20,12 +21,12 @@ _SMALLEST = 1e-12
 
 
 def is_int(value: Any) -> bool:
-    """Whether a value is an int of Python or NumPy; a bool is none."""
+    """Whether a value is an int of Python or NumPy; False for a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def n_step_range(n_step: Any) -> tuple[int, int]:
-    """The lowest and the highest number of steps of a window, both included.
+    """Converts the setting `n_step` to the lowest and the highest number of steps of an n-step window, both included.
 
     Args:
         n_step: A number of steps, or ``(low, high)``, of which high is excluded.
@@ -51,7 +52,9 @@ def first(xp: Any, mask: Any) -> Any:
 
 
 def until_end(xp: Any, is_end: Any) -> Any:
-    """bool, in rows ``[N, J]`` of consecutive steps: whether no earlier step of the row ended an episode."""
+    """Marks the steps up to the first end of an episode, that end included, in rows ``[N, J]`` of consecutive steps;
+    bool.
+    """
     return xp.arange(is_end.shape[1]) <= first(xp, is_end)[:, None]
 
 
@@ -103,7 +106,7 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """int ``[N]``: how many steps of sequences losses see, at most.
+    """Maximum number of steps in the loss of each drawn sequence, int ``[N]``.
 
     Args:
         xp: Namespace of the arrays.
@@ -145,7 +148,7 @@ def windows_in_sequences(
 def items(
     xp: Any, rewards: Any, reward_before: Any, is_final: Any, begins: Any, flags: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Rewards and flags of windows of consecutive items (see `jaxrl_stack.replay.items`).
+    """Computes rewards and flags of windows of consecutive items, for world models (see `jaxrl_stack.replay.items`).
 
     Args:
         xp: Namespace of the arrays.

@@ -85,5 +85,5 @@ class CircularBuffer:
 
     @property
     def filled(self) -> bool:
-        """Whether `num_batches` batches have been added so far."""
+        """Whether `num_batches` batches have been added since the buffer was created."""
         return self._num_added >= self.num_batches

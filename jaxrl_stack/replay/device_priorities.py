@@ -60,7 +60,7 @@ def init(num_items: int, has_starts: bool = False) -> PriorityLevels:
 
 
 def scaled(priorities: jax.Array, alpha: float) -> jax.Array:
-    """``priority ** alpha`` within the allowed bounds."""
+    """Scales priorities, ``priority ** alpha``, and clips them to [1e-30, 1e30]."""
     return jnp.clip(priorities**alpha, _LOWEST, _HIGHEST)
 
 
@@ -99,7 +99,7 @@ def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax
 
 
 def num_levels(num_items: int) -> int:
-    """Number of rows of random numbers that a draw from `num_items` items needs: one for each level of the tree."""
+    """Number of rows of random numbers that `draw` needs for `num_items` items: one for each level of the tree."""
     number, size = 1, math.ceil(num_items / FAN)
     while size > 1:
         number, size = number + 1, math.ceil(size / FAN)
@@ -136,8 +136,8 @@ def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
 
 
 def _choose(counts: jax.Array, random: jax.Array) -> jax.Array:
-    """Draws a row of ``[FAN, N]`` for each column in proportion to its values, int32 ``[N]``; the last row if all
-    values are 0.
+    """Draws an index from 0 to ``FAN - 1`` for each column of ``[FAN, N]``, in proportion to the column's values, int32
+    ``[N]``; ``FAN - 1`` if all values are 0.
     """
     # One after the other: sums that never fall leave no way into a row that counts nothing.
     cumulated = list(accumulate(counts))

@@ -125,8 +125,8 @@ class DeviceReplay:
         slots = self.num_final_obs
         if slots is not None and not (arithmetic.is_int(slots) and self.num_envs <= slots <= self.capacity):
             raise ValueError(
-                f"num_final_obs={slots!r} must be from num_envs={self.num_envs} (so that the newest row can always be "
-                f"drawn) to capacity={self.capacity}, or None."
+                f"num_final_obs={slots!r} must be from num_envs={self.num_envs} to capacity={self.capacity}, or None. "
+                f"With fewer, the newest steps could not always be drawn."
             )
         taken = NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
         if isinstance(self.extra_columns, str) or taken:
@@ -136,12 +136,12 @@ class DeviceReplay:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows in the ring: the capacity in steps of each environment."""
+        """Number of rows in the ring buffer, one per time step of all environments: ``capacity // num_envs``."""
         return self.capacity // self.num_envs
 
     @property
     def _n_steps(self) -> tuple[int, int]:
-        """The lowest and the highest number of steps of a window, both included."""
+        """The lowest and the highest number of steps of an n-step window, both included."""
         return arithmetic.n_step_range(self.n_step)
 
     @property
@@ -329,8 +329,8 @@ class DeviceReplay:
         """
         if Columns.LOSS_MASK in columns and not is_masked:
             raise ValueError(
-                f"The rollout has the column {Columns.LOSS_MASK!r}, but the columns that init() got had none. Call "
-                "init() with the columns of a rollout that has it."
+                f"The rollout has the column {Columns.LOSS_MASK!r}, but the state was created for rollouts without it. "
+                "Pass the columns of such a rollout to init()."
             )
         self._step_of(columns, is_masked)
         num_steps = columns[Columns.REWARDS].shape[0]
@@ -351,7 +351,7 @@ class DeviceReplay:
         size: jax.Array,
         added: jax.Array | int,
     ) -> tuple[FinalObservations, jax.Array, jax.Array]:
-        """Assigns slots to the final observations of a rollout.
+        """Stores the final observations of a rollout's episodes: assigns a slot to each.
 
         Args:
             state: Before the rollout.
@@ -411,8 +411,8 @@ class DeviceReplay:
     def _add_frames(
         self, frames: FrameRing, obs: Any, ended: jax.Array, valid: jax.Array | None
     ) -> tuple[FrameRing, jax.Array]:
-        """Writes the newest frame of every observation ``[T, B, ...]``, and after a cut the frames before the first,
-        too.
+        """Writes the newest frame of every stacked observation ``[T, B, ...]``; after a cut also the older frames of
+        the first observation.
 
         Args:
             frames: Before the rollout.
@@ -462,7 +462,7 @@ class DeviceReplay:
         return frames, num_before
 
     def not_finite(self, state: ReplayState) -> dict[str, jax.Array]:
-        """Finds rows of the ring with a NaN or an infinity.
+        """Marks rows of the ring buffer that contain NaN or infinity.
 
         Returns:
             bool ``[B, L]`` by column, the newest row last: rewards, and obs and final_obs where every row has its own.
@@ -488,7 +488,7 @@ class DeviceReplay:
         return out
 
     def cut(self, state: ReplayState) -> ReplayState:
-        """Truncates running episodes here: the next added steps do not follow the newest rows."""
+        """Truncates running episodes at the newest row, so that steps added later do not continue them."""
         envs = jnp.arange(self.num_envs, dtype=jnp.int32)
         place = self._places(state.head, jnp.int32(0))
         steps = self._take(state, envs, jnp.int32(0))
@@ -520,7 +520,8 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Sets one scaled priority for all items of some ring rows, and their sampling weights as sequence starts.
+        """Sets one scaled priority for all items of some rows of the ring buffer, and their sampling weights as starts
+        of sequences.
 
         Args:
             levels: Before.
@@ -802,8 +803,8 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """`_draw` without priorities, for environments with different numbers of steps. `items` ``[N]`` are indices
-        into the steps of all environments, joined.
+        """Draws steps uniformly for environments with different numbers of steps. `items` ``[N]`` are indices into the
+        concatenated steps of all environments.
         """
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
@@ -814,8 +815,8 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Maximum number of steps with a loss in each sequence. A sequence at the start of an episode draws it, because
-        it also stands for sequences that begin before the episode.
+        """Maximum number of steps in the loss of each sequence. It is random for sequences that start with an episode,
+        because they also represent sequences that begin before the episode.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length
@@ -832,7 +833,9 @@ class DeviceReplay:
         return ReplayItems(rows=newest - ages.astype(jnp.uint32), envs=envs)
 
     def _places(self, head: jax.Array, ages: jax.Array) -> jax.Array:
-        """Converts ages of rows to their positions in the ring, and positions to ages (the map is its own inverse)."""
+        """Converts the ages of rows (0 is the newest) to their positions in the ring buffer, and positions to ages (the
+        map is its own inverse).
+        """
         return jax.lax.rem((head - 1 - ages + self.num_rows).astype(jnp.int32), jnp.int32(self.num_rows))
 
     def _flat(self, envs: jax.Array, places: jax.Array) -> jax.Array:
@@ -859,7 +862,7 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, pixels)
 
     def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
-        """Reads frames by environment and row age, or the frames `back` steps earlier."""
+        """Reads frames by environment and age of the row (0 is the newest), or the frames `back` steps earlier."""
         head, since_cut = _of(frames.head, envs), _of(frames.since_cut, envs)
         # Of a cut that no row follows yet, nothing is written down.
         before_cut = jnp.where((ages >= since_cut) & (since_cut > 0), self.num_frames - 1, 0)
@@ -872,8 +875,8 @@ class DeviceReplay:
         return self.num_rows + 2 * (self.num_frames - 1)
 
     def _kept_of(self, obs: Any) -> Any:
-        """Part of an observation that the buffer stores: the newest frame, or all without frame stacking. Accepts
-        arrays or shapes.
+        """Selects the part of an observation that the buffer stores: the newest frame, or all without frame stacking.
+        Accepts arrays or shapes.
         """
         if self.num_frames == 1:
             return obs
@@ -900,7 +903,7 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, self._obs(state, steps, ages, envs), newest)
 
     def _kept_next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
-        """Stored part of the next observations: the newest frame, or all without frame stacking."""
+        """Returns the stored part of the next observations: the newest frame, or all without frame stacking."""
         if state.finals is None:
             return steps[Columns.FINAL_OBS]
         ends, slots = steps["ends"], state.finals.rows.shape[0]
@@ -922,8 +925,8 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether the ring stores a next observation with every step: if no `num_final_obs` is set and the ring is
-        small.
+        """Whether the ring buffer stores a next observation with every step, because `num_final_obs` is not set and the
+        ring is small.
         """
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
@@ -935,7 +938,7 @@ class DeviceReplay:
         return min(wanted, steps)
 
     def _step_of(self, columns: Mapping[str, Any], is_masked: bool) -> dict[str, Any]:
-        """Shapes and dtypes of one stored step."""
+        """Checks the columns of a rollout, and returns the shapes and dtypes of one stored step."""
         read = (*_READ, *self.extra_columns, *([Columns.LOSS_MASK] if is_masked else []))
         missing = sorted(set(read) - columns.keys())
         if missing:
@@ -1000,7 +1003,9 @@ def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
 
 
 def _of(counter: jax.Array, envs: jax.Array) -> jax.Array:
-    """Counter of the given environments: the scalar that all share, or their entries of an array."""
+    """Returns the counter (such as `head`) of the given environments: a scalar that all share, or their entries of an
+    array.
+    """
     return counter if counter.ndim == 0 else counter.at[envs].get(mode="promise_in_bounds")
 
 
@@ -1015,7 +1020,9 @@ def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any)
 
 
 def _last(added: jax.Array | int, column: jax.Array, before: jax.Array) -> jax.Array:
-    """Last of the first `added` entries of a column ``[T, B, ...]``, as ``[B, ...]``; `before` where none is added."""
+    """Returns the last of the first `added` entries of a column ``[T, B, ...]`` for each environment, ``[B, ...]``;
+    `before` if `added` is 0.
+    """
     if isinstance(added, int):
         return column[-1]
     envs = jnp.arange(column.shape[1], dtype=jnp.int32)

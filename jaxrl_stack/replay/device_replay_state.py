@@ -1,4 +1,4 @@
-"""The arrays of a replay memory on the device."""
+"""Arrays of a replay buffer on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl_stack.replay import device_priorities
 
 @struct.dataclass
 class ReplayState:
-    """State of a replay buffer: a ring of L rows, each with one step of B environments.
+    """State of a replay buffer: a ring buffer of L rows, each with one step of B environments.
 
     If rollouts have a ``loss_mask``, the B columns are rows of a module, an agent in an environment each. Each of them
     has a ring of its own steps: `head`, `num_rows` and `size` are ``[B]`` then, and scalars otherwise.
@@ -44,7 +44,7 @@ class ReplayState:
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
-        """Names of the fields that all members of a population share, see `utils.members.member_axes`.
+        """Names of the fields that are equal in all members of a population; see `utils.members.member_axes`.
 
         If final observations share slots, a row whose slot was overwritten cannot be drawn any more, so `size` depends
         on the episodes of each member. With masks, the number of added steps depends on them, too.
@@ -56,7 +56,7 @@ class ReplayState:
 
 @struct.dataclass
 class FinalObservations:
-    """Next observations of truncated steps and of the newest row.
+    """Next observations that are not in the ring buffer: of truncated steps and of the newest row.
 
     Attributes:
         next_obs: ``[S + B, ...]``: a ring of those of truncated steps, and those of the newest row.
@@ -75,7 +75,7 @@ class FinalObservations:
 
 @struct.dataclass
 class FrameRing:
-    """Newest frame of each row's stacked observation (n frames along the last axis).
+    """Ring buffer of frames: the newest frame of each row's stacked observation (n frames along the last axis).
 
     The n - 1 frames before a row are those of the rows before it. Where rows do not follow on each other, at the first
     one and after a cut, they are written down before it. `head` and `since_cut` are ``[B]`` if rollouts have a
@@ -98,7 +98,7 @@ class FrameRing:
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
-        """Names of the fields that all members of a population share, see `utils.members.member_axes`."""
+        """Names of the fields that are equal in all members of a population; see `utils.members.member_axes`."""
         return () if self.is_masked else ("head", "since_cut")
 
 
@@ -137,7 +137,7 @@ class StepLayout:
         return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
 
     def put(self, ring: Mapping[str, Any], rows: jax.Array, path: tuple[str, ...], values: Mapping[str, Any]) -> Any:
-        """Overwrites some entries of stored steps in a ring; other entries do not change.
+        """Overwrites some entries of steps in the ring buffer; other entries do not change.
 
         Args:
             ring: Packed steps ``[B, L, ...]``.

@@ -33,7 +33,7 @@ _OBSERVED = {Columns.OBS: Columns.OBS, Columns.NEXT_OBS: Columns.OBS, Columns.AC
 
 
 class DrawForm(Protocol):
-    """Form of drawn items: transitions, sequences or windows.
+    """Form in which a replay buffer draws data: transitions, sequences or windows.
 
     Attributes:
         length: Steps of an item.
@@ -57,11 +57,13 @@ class DrawForm(Protocol):
 
     @property
     def start(self) -> StartState | None:
-        """Recurrent state at the start of drawn items; None for single transitions."""
+        """Recurrent state at the start of drawn sequences or windows; None for single transitions."""
         ...
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
-        """Number of items in an update of `num_steps` steps, a multiple of `num_shares`."""
+        """Number of drawn items (transitions, sequences or windows) for an update on `num_steps` steps, a multiple of
+        `num_shares`.
+        """
         ...
 
     def ring(self, **sizes: Any) -> DeviceReplay:
@@ -112,11 +114,11 @@ class DrawForm(Protocol):
     def draw_from_modules(
         self, buffer: MultiAgentEpisodeReplayBuffer, modules: Sequence[str], number: int, *, gamma: float, beta: float
     ) -> dict[str, tuple[dict[str, Any], Any]]:
-        """`draw_from_buffer` of a buffer of several modules, ``{module_id: (columns, drawn)}``."""
+        """Draws with `draw_from_buffer` from a buffer of several modules; returns ``{module_id: (columns, drawn)}``."""
         ...
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
-        """Stores values that the loss logged for each drawn item, such as TD errors, ``{name of writes: [N, ...]}``.
+        """Stores values that the loss logged for each drawn item, such as TD errors: ``{name in writes: [N, ...]}``.
 
         Args:
             buffer: Buffer that they were drawn from.
@@ -129,13 +131,15 @@ class DrawForm(Protocol):
     def write_to_ring(
         self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
     ) -> ReplayState:
-        """Returns the state with values that the loss logged for each drawn item, ``{name of writes: [N, ...]}``."""
+        """Stores values that the loss logged for each drawn item, ``{name in writes: [N, ...]}``; returns the new
+        state.
+        """
         ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StartState:
-    """Recurrent state at the start of drawn items: a stored state, or the module's initial state.
+    """Recurrent state with which drawn sequences start: a stored state, or the module's initial state.
 
     Attributes:
         shapes: Shapes of the state of one environment.
@@ -150,13 +154,15 @@ class StartState:
 
     @classmethod
     def of(cls, module: RLModule, *, is_stored: bool, remedy: str) -> Self:
-        """Creates the start state for a module's items; with `is_stored`, steps store their recurrent states."""
+        """Creates the `StartState` of a module: stored recurrent states if `is_stored`, else the module's initial
+        state.
+        """
         initial = None if is_stored else jax.device_get(module.get_initial_state())
         return cls(jax.eval_shape(module.get_initial_state), initial, remedy)
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """Columns that the buffer must store for start states: ``state_in``, or none for initial states."""
+        """Columns that the buffer stores for start states: ``state_in``, or none if all start from initial states."""
         return (Columns.STATE_IN,) if self.initial is None else ()
 
     def shapes_of(self, number: int) -> Any:
@@ -205,7 +211,7 @@ class _WithPriorities(abc.ABC):
         of_steps: Mapping[str, Any],
         of_items: Mapping[str, Any],
     ) -> MemoryEstimate:
-        """Memory of observations, actions, and columns with the dtypes `of_steps` and `of_items`."""
+        """Estimates the memory of observations, actions, and columns with the dtypes `of_steps` and `of_items`."""
         lead = tuple(counts.values())
         sources = {**_OBSERVED, **{name: name for name in self.declared if name in recorded}}
         columns = {
@@ -223,7 +229,7 @@ class _WithPriorities(abc.ABC):
         """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
-        """``(columns, drawn)`` of a result of `_sample`."""
+        """Splits a result of `_sample` into ``(columns, drawn)``, where `drawn` identifies the items."""
         return columns, columns.pop(BATCH_INDEXES)
 
     def draw_from_buffer(
@@ -424,8 +430,8 @@ class Windows:
 
     def draw_from_modules(self, buffer: MultiAgentEpisodeReplayBuffer, *args: Any, **more: Any) -> Any:
         raise NotImplementedError(
-            "Windows of items need the replay buffer of one agent (EpisodeReplayBuffer), but this one has several. "
-            "Train one agent."
+            "Windows of items are drawn from the replay buffer of a single agent (EpisodeReplayBuffer), but this one "
+            "has several agents. Train one agent."
         )
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
@@ -440,8 +446,8 @@ class Windows:
         return items.put_on_device(ring, state, found, Columns.STATE_IN, self._before_next(logged), where)
 
     def _before_next(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        """Recurrent states ``[N, T - 1, ...]`` before items 1 to T - 1: the states that the loss logged after the
-        previous items.
+        """Returns the recurrent states ``[N, T - 1, ...]`` before the items 1 to T - 1: the states that the loss logged
+        after the previous items.
         """
         return {name: logged[name][:, :-1] for name in self.writes}
 

@@ -1,4 +1,4 @@
-"""Encoding of a step's end in a replay buffer on the device, and of its final observation's slot: one int32.
+"""Encoding of how a step ended (terminated, truncated, or not) and of its final observation's slot, as one int32.
 
 Steps with a final observation outside of the ring are ``TRUNCATED + slot``. Terminated ones, of which memories with
 `DeviceReplay.keep_terminal_obs` alone keep any, are negative: ``-1 - (2 slot + whether it was truncated, too)``.
@@ -15,23 +15,23 @@ GOES_ON, TERMINATED, BOTH, TRUNCATED = 0, 1, 2, 3
 
 
 def of_steps(terminateds: jax.Array, truncateds: jax.Array) -> jax.Array:
-    """Encodes flags of steps as int32 of the same shape, without slots for final observations."""
+    """Encodes the flags of steps as int32 of the same shape, without slots for final observations."""
     truncated = jnp.where(truncateds, TRUNCATED, GOES_ON)
     return jnp.where(terminateds, jnp.where(truncateds, BOTH, TERMINATED), truncated)
 
 
 def with_slots(ends: jax.Array, slots: jax.Array) -> jax.Array:
-    """Adds the slots of final observations to the codes of ended steps (from `of_steps`)."""
+    """Adds the slots of final observations to the int32 codes of ended steps (from `of_steps`)."""
     terminal = -1 - (2 * slots + (ends == BOTH))
     return jnp.where(ends == TRUNCATED, TRUNCATED + slots, terminal)
 
 
 def flags(ends: jax.Array) -> dict[str, jax.Array]:
-    """Decodes ``{"terminateds": bool, "truncateds": bool}``."""
+    """Decodes the flags ``{"terminateds": bool, "truncateds": bool}``."""
     terminateds = (ends == TERMINATED) | (ends == BOTH) | (ends < 0)
     return {Columns.TERMINATEDS: terminateds, Columns.TRUNCATEDS: (ends >= BOTH) | ((ends < 0) & (ends % 2 == 0))}
 
 
 def slots(ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Decodes ``(has a slot: bool, slot: int32)`` of final observations. The slot is arbitrary if the flag is False."""
+    """Decodes ``(has a slot: bool, slot: int32)`` of final observations. The slot is arbitrary without one."""
     return (ends >= TRUNCATED) | (ends < 0), jnp.where(ends < 0, (-1 - ends) // 2, ends - TRUNCATED)

@@ -1,4 +1,4 @@
-"""Records of a replay buffer about its episodes and their sources."""
+"""Records of the episodes in a replay buffer, and of the runners that add them in blocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclasses.dataclass(slots=True)
 class Record:
-    """Record of an episode, or of its part that remains in the buffer.
+    """Record of an episode in the buffer, or of its part that is not evicted.
 
     Attributes:
         number: Counts the episodes of the buffer from 1 on.
@@ -40,7 +40,7 @@ class Record:
 
 @dataclasses.dataclass(slots=True)
 class BlockStream:
-    """Current episodes of the environments whose blocks are added one after the other.
+    """Running episodes of the environments of one runner, whose blocks are added one after the other.
 
     Attributes:
         last: int32 ``[B]``, row of the last frame of the episode that runs; -1: none.
@@ -123,7 +123,7 @@ def unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> 
 
 
 def _packed_texts(texts: Sequence[str | None]) -> dict[str, np.ndarray]:
-    """Texts as bytes and their lengths, -1 for None."""
+    """Encodes texts as bytes with their lengths; -1 for None."""
     encoded = [None if text is None else text.encode(errors="surrogatepass") for text in texts]
     return {
         "utf8": np.frombuffer(b"".join(text for text in encoded if text is not None), np.uint8),
@@ -135,9 +135,7 @@ def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
     joined, lengths = packed["utf8"].tobytes(), packed["length"]
     stops = np.cumsum(np.maximum(lengths, 0))
     if len(stops) and stops[-1] != len(joined):
-        raise ValueError(
-            "The ids in the state of a replay buffer are incomplete: the state is damaged. Load another one."
-        )
+        raise ValueError("The state of a replay buffer is damaged: its episode ids are incomplete. Load another one.")
     return [
         None if length < 0 else joined[stop - length : stop].decode(errors="surrogatepass")
         for length, stop in zip(lengths.tolist(), stops.tolist(), strict=True)

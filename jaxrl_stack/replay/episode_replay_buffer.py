@@ -377,7 +377,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return found, owners
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
-        """Compares stored frames with observations, bool ``[B]``; False for row -1."""
+        """Compares stored observations with new ones, bool ``[B]``; False for row -1."""
         same = rows >= 0
         stored = self._store.take(Columns.OBS, rows)
         for left, right in zip(tree_leaves(stored), tree_leaves(observations), strict=True):
@@ -451,7 +451,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------- which items there are (hooks)
 
     def _bookkeeping(self) -> dict[str, int]:
-        """Bytes per row that this class needs in addition to the data, ``{name: bytes}``, for the memory check."""
+        """Bytes that this class needs per stored step in addition to the data, ``{name: bytes}``, for memory checks."""
         return {"items": 8}
 
     def _add_items(self, rows: np.ndarray) -> None:
@@ -487,15 +487,18 @@ class EpisodeReplayBuffer(Checkpointable):
         return {"_items": own, "_places": places}
 
     def _begins_at(self, row: int) -> None:
-        """Called when the first steps of an episode were evicted: the rest begins at `row`. Subclasses override it."""
+        """Called after the first steps of an episode were evicted: its remaining steps begin at `row`. Subclasses
+        override it.
+        """
 
     def _draw(self, number: int) -> np.ndarray:
-        """Draws rows of random steps, ``[number]``."""
+        """Draws random steps; returns their rows ``[number]`` in the store."""
         return self._draw_starts(number, 1)
 
     def _draw_starts(self, number: int, length: int) -> np.ndarray:
-        """Draws start rows of sequences, ``[number]``. The first step of every episode is `length` times as likely as
-        another step: it also stands for sequences that begin before the episode.
+        """Draws the first steps of sequences; returns their rows ``[number]`` in the store. The first step of an
+        episode is `length` times as likely as another step, because it also represents sequences that begin before the
+        episode.
         """
         more, num_steps = length - 1, self._num_timesteps
         drawn = self.rng.integers(num_steps + more * len(self._records), size=number)
@@ -506,7 +509,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return rows
 
     def _first_rows(self, places: np.ndarray) -> list[int]:
-        """First rows of episodes; `places` counts the stored episodes from the oldest one, 0."""
+        """Rows of the first steps of episodes; `places` counts the stored episodes from the oldest one, 0."""
         # Episodes are numbered in the order in which they are evicted: there are no gaps.
         return [self._records[number].first for number in (self._counts.first_number + places).tolist()]
 
@@ -762,7 +765,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return self.batch_size_B if given is None else _at_least(1, "num_items", given)
 
     def _draw_items(self, number: int, min_steps: int) -> np.ndarray:
-        """Draws rows of random steps whose episode has more than `min_steps` steps from there on."""
+        """Draws random steps that at least `min_steps` further steps of their episode follow; returns their rows."""
         rows = self._draw(number)
         self._num_resamples = 0
         if min_steps:
@@ -781,13 +784,15 @@ class EpisodeReplayBuffer(Checkpointable):
         return rows
 
     def _n_steps(self, n_step: Any, size: int) -> tuple[np.ndarray | None, int]:
-        """``(steps per item, or None if all have the same, the largest)``."""
+        """Draws the number of steps of each n-step window. Returns ``(number of each item, or None if all are equal,
+        largest number)``.
+        """
         low, high = arithmetic.n_step_range(n_step)
         return (self.rng.integers(low, high + 1, size=size) if low < high else None), high
 
     def _indexes(self, rows: np.ndarray) -> np.ndarray:
-        """Identifiers of items, int64 ``[N]``: the row, and its number of evictions, which changes when another step
-        takes the row.
+        """Identifiers of drawn steps, int64 ``[N]``: the row, and how often the row was evicted, so that they expire
+        when another step takes the row.
         """
         return self._store.generation[rows].astype(np.int64) << 32 | rows
 
@@ -849,7 +854,7 @@ class EpisodeReplayBuffer(Checkpointable):
 
     @property
     def _store(self) -> FrameStore:
-        """Store of the frames. The first access after `set_state` allocates the restored arrays."""
+        """Memory of the stored episodes. The first access after `set_state` allocates the restored arrays."""
         if isinstance(self._frames, StoredFrames):
             with deferred_interrupt():
                 self._frames = self._frames.opened()
@@ -889,8 +894,8 @@ class EpisodeReplayBuffer(Checkpointable):
         items = {name: np.asarray(value) for name, value in data["items"].items()}
         if not np.array_equal(np.sort(items["rows"]), steps):
             raise ValueError(
-                "The items in the state of a replay buffer are not the steps in it: the state is damaged. Load "
-                "another one."
+                "The state of a replay buffer is damaged: its sampling index does not match its steps. Load another "
+                "one."
             )
 
         last_sampled = data["last_sampled"]
@@ -948,7 +953,7 @@ def _at_least(least: int, name: str, value: Any) -> int:
 
 
 def _rows(column: Any) -> Any:
-    """Arrays ``[n, ...]`` of a column of an episode."""
+    """Converts a column of an episode to arrays ``[n, ...]``."""
     return batch(column) if isinstance(column, list) else column
 
 
@@ -963,6 +968,6 @@ def _check_not_torn(found: Segments) -> None:
         segment = int(np.flatnonzero(torn)[0])
         env, t = int(found.env[segment]), int(found.stop[segment]) - 1
         raise ValueError(
-            f"Environment {env} of the block was reset in row {t + 1} (loss_mask is False), but its step in row {t} "
-            f"ended no episode. If the episode was cut, set truncateds[{t}, {env}] = True."
+            f"The block resets environment {env} at time step {t + 1} (loss_mask is False), but its episode did not "
+            f"end at time step {t}. If the episode was cut, set truncateds[{t}, {env}] = True."
         )

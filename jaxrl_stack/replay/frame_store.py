@@ -1,4 +1,4 @@
-"""Memory of replay buffers: frames of many episodes in preallocated arrays, linked in time."""
+"""Memory of replay buffers: observations and steps of many episodes in preallocated arrays, linked in time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REMEDY = (
 
 @dataclasses.dataclass(slots=True)
 class NStepWindows:
-    """n-step windows that begin at N steps.
+    """N n-step windows: rewards, and the rows at which they end.
 
     Attributes:
         rewards: float32 ``[N]``, discounted sums.
@@ -128,16 +128,16 @@ class FrameStore:
         return steps, _fitted(Columns.OBS, steps[Columns.OBS], tails), extras
 
     def _whole(self, frames: np.ndarray) -> np.ndarray:
-        """Array with 0 rows and the shape of whole observations, from their frames."""
+        """Returns an empty array with the shape of whole observations ``[0, ...]``, given their single frames."""
         *rest, width = frames.shape[1:]
         return np.empty((0, *rest, width * self.num_frames), frames.dtype)
 
     def _newest(self, obs: Any) -> Any:
-        """Newest frame of stacked observations, which rows store."""
+        """Returns the newest frame of stacked observations, the part that rows store."""
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
-        """Stores the older frames of the observations in the first rows of chains."""
+        """Stores the older frames of the stacked observations in the first rows of chains (stored episodes)."""
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
             mine = map_arrays(lambda leaf, place=place: leaf[place].copy(), older)
@@ -155,7 +155,7 @@ class FrameStore:
         first_t: np.ndarray,
         owners: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Writes K chains, or continuations of chains.
+        """Writes the steps of K chains (episodes), or continues chains.
 
         Args:
             steps: Result of `fit`, S = sum of `lengths`.
@@ -202,14 +202,14 @@ class FrameStore:
         return rows, tail_rows
 
     def begin_at(self, row: int) -> None:
-        """Cuts a chain, so that it begins at `row`. The caller then frees the rows before."""
+        """Removes the beginning of a chain, so that it begins at `row`. The caller then frees the earlier rows."""
         if self.num_frames > 1:
             rows = np.array([row])
             self._keep_earlier(rows, self.take(Columns.OBS, rows))
         self.prev[row] = -1
 
     def free(self, rows: np.ndarray) -> None:
-        """Frees rows for new steps."""
+        """Frees rows, so that new steps can use them."""
         if self._earlier:
             for row in rows.tolist():
                 self._earlier.pop(row, None)
@@ -219,8 +219,8 @@ class FrameStore:
         self._num_free += len(rows)
 
     def walk(self, row: int, num_steps: int | None = None) -> tuple[np.ndarray, int]:
-        """Follows a chain from `row`: returns ``(rows of its steps, the row after them)``, for at most `num_steps`
-        steps.
+        """Follows a chain (episode) from `row` for at most `num_steps` steps: returns ``(rows of its steps, the row
+        after them)``.
         """
         link = self.next.data  # Its items are Python's ints, without a detour.
         rows = []
@@ -241,7 +241,7 @@ class FrameStore:
         return map_arrays(lambda leaf: leaf[rows], self.columns[name])
 
     def _stacks(self, rows: np.ndarray) -> Any:
-        """Whole observations of rows, with stacked frames."""
+        """Rebuilds the stacked frames of the observations in some rows."""
         num_frames, flat = self.num_frames, rows.reshape(-1)
         frames, num_before = self.chain(flat, num_frames - 1, backwards=True)
         (short,) = (num_before < num_frames - 1).nonzero()
@@ -295,7 +295,7 @@ class FrameStore:
         gamma: float,
         clip_rewards: bool | float | None = None,
     ) -> NStepWindows:
-        """Computes the n-step windows of some steps. Windows stop at the end of their chain.
+        """Computes the n-step windows of some steps. Windows stop at the end of their episode.
 
         Args:
             rows: int ``[N]``, steps.
@@ -316,7 +316,7 @@ class FrameStore:
         return NStepWindows(sums, frames[items, lengths - 1], frames[items, lengths], lengths)
 
     def chain(self, rows: np.ndarray, longest: int, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Follows chains forwards or backwards from N rows.
+        """Follows the links of N rows forwards or backwards in time.
 
         Args:
             rows: ``[N]``, the first ones.
@@ -361,7 +361,7 @@ class FrameStore:
         return state
 
     def own(self) -> None:
-        """Called before a write: if a state still uses the arrays, replaces them by copies."""
+        """Called before a write: copies the arrays that an earlier state (`get_state`) still uses."""
         if not self._loans:
             return
         held = [loan for loan in (reference() for reference in self._loans) if loan is not None]
@@ -415,7 +415,7 @@ class FrameStore:
 
 @dataclasses.dataclass
 class StoredFrames:
-    """Checked state of a `FrameStore` whose arrays are not allocated yet.
+    """Checked state of a `FrameStore`, read from a checkpoint, whose arrays are not allocated yet.
 
     They are made when they are needed, part by part, and the parts are let go of: what was read from a checkpoint is
     held by nothing else then, so that there are never two of a large buffer.
@@ -466,8 +466,8 @@ class StoredFrames:
                 _check_columns(name, value, size)
         if sum(sizes) != num_used or any(_form(part) != _form(parts[0]) for part in parts):
             raise ValueError(
-                f"The parts of the state of a replay buffer differ in structure, or do not have {num_used} rows: the "
-                "state is damaged."
+                f"The state of a replay buffer is damaged: its parts differ in structure, or do not have {num_used} "
+                "rows together. Load another one."
             )
         _require_memory(parts[0]["columns"], parts[0]["extras"], bookkeeping, num_rows - num_used)
         return cls(capacity, num_frames, num_rows, earlier, free, parts, links)
@@ -504,7 +504,7 @@ def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
-    """Writes rows of a column; writes zeros if `value` is None."""
+    """Writes values to rows of a column; zeros if `value` is None."""
     if type(stored) is np.ndarray:
         stored[rows] = 0 if value is None else value
     elif value is None:
@@ -521,21 +521,21 @@ def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     num_used = len(links["owner"])
     if any(links[name].shape != (num_used,) or links[name].dtype != dtype for name, dtype in _LINKS.items()):
         raise ValueError(
-            "The state of a replay buffer has links of other shapes or dtypes than it writes: the state is damaged. "
-            "Load another one."
+            "The state of a replay buffer is damaged: the arrays that link its rows have other shapes or dtypes than "
+            "saved ones. Load another one."
         )
     is_taken = links["owner"] > 0
     if num_used > num_rows or not np.array_equal(np.sort(state["free"]), np.flatnonzero(~is_taken)):
         raise ValueError(
-            f"The state of a replay buffer with {num_rows} rows has rows that are in use and free: the state is "
-            "damaged."
+            f"The state of a replay buffer is damaged: the used and free ones of its {num_rows} rows contradict each "
+            "other. Load another one."
         )
     for name in ("next", "prev"):
         linked = links[name][is_taken]
         linked = linked[linked != -1]
         if len(linked) and not (linked.min() >= 0 and linked.max() < num_used and is_taken[linked].all()):
             raise ValueError(
-                f"The state of a replay buffer links rows by {name!r} that hold nothing: the state is damaged. Load "
+                f"The state of a replay buffer is damaged: its links {name!r} lead to rows without data. Load "
                 "another one."
             )
     return links
@@ -581,7 +581,7 @@ def _check_columns(name: str, value: Any, size: int) -> None:
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
-    """Converts a column of `size` rows to the stored column's dtypes, or to arrays if no column is stored."""
+    """Converts a column of `size` rows to the dtypes of the stored column, or only to arrays if no column is stored."""
     if (
         type(value) is type(stored) is np.ndarray
         and value.dtype == stored.dtype

@@ -98,8 +98,8 @@ def host_windows(
 
 
 def unnoticed(buffer: EpisodeReplayBuffer, seed: int) -> EpisodeReplayBuffer:
-    """View of a buffer for additional draws: it has a random generator with `seed`, and the buffer and its metrics do
-    not change.
+    """Copy of a buffer for draws without side effects: it shares the data, but has a separate random generator with
+    `seed` and separate metrics.
     """
     view = copy.copy(buffer)
     view.rng = np.random.default_rng(seed)
@@ -167,7 +167,7 @@ def device_windows(
 def put_on_host(
     buffer: EpisodeReplayBuffer, items: np.ndarray, name: str, values: Mapping[str, Any], where: np.ndarray
 ) -> None:
-    """Writes a stored output of the module at drawn items; evicted items are skipped.
+    """Replaces an output of the module that is stored with drawn items; evicted items are skipped.
 
     Args:
         buffer: Buffer that they were drawn from.
@@ -192,7 +192,7 @@ def put_on_device(
     values: Mapping[str, jax.Array],
     where: jax.Array,
 ) -> ReplayState:
-    """Writes an extra column at drawn items; overwritten items are skipped.
+    """Replaces an extra column of drawn items; overwritten items are skipped.
 
     Args:
         replay: Fixed settings of the buffer.

@@ -40,7 +40,7 @@ MODES = ("independent", "synchronized")
 
 @dataclasses.dataclass(slots=True)
 class AgentSteps:
-    """Stored steps of an agent in an episode of several.
+    """Stored steps of one agent in a multi-agent episode.
 
     Attributes:
         module_id: The module that acted.
@@ -57,7 +57,7 @@ class AgentSteps:
 
 @dataclasses.dataclass(slots=True)
 class EpisodeOfAgents:
-    """Multi-agent episode, or its part that remains in the buffer.
+    """Multi-agent episode in the buffer, or its part that is not evicted.
 
     Attributes:
         first: The oldest env step that is stored.
@@ -82,7 +82,7 @@ class EpisodeOfAgents:
 
 @dataclasses.dataclass(slots=True)
 class EnvStream:
-    """Current episodes of the environments whose blocks are added one after the other.
+    """Running episodes of the environments of one runner, whose blocks are added one after the other.
 
     Attributes:
         episodes: Id of the episode that runs in each; None: none.
@@ -96,7 +96,7 @@ class EnvStream:
 
 
 class _Span(NamedTuple):
-    """Consecutive env steps of a block that belong to one episode.
+    """Consecutive env steps of a sampled block that belong to one episode.
 
     Attributes:
         begins: The first vector step of them.
@@ -112,7 +112,7 @@ class _Span(NamedTuple):
 
 
 class _OfModule:
-    """Mixin for the `EpisodeReplayBuffer` of one module; the multi-agent buffer decides what it evicts."""
+    """Mixin for the `EpisodeReplayBuffer` of one module, in which the multi-agent buffer decides on evictions."""
 
     def __init__(self, *args: Any, module_id: str, logger: MetricsLogger, **kwargs: Any):
         self._module_id, self._logger = module_id, logger
@@ -134,7 +134,7 @@ class _OfModule:
 
 
 class ModuleReplayBuffer(_OfModule, EpisodeReplayBuffer):
-    """Steps of one module in a `MultiAgentEpisodeReplayBuffer`."""
+    """Replay buffer for the steps of one module in a `MultiAgentEpisodeReplayBuffer`."""
 
 
 class MultiAgentEpisodeReplayBuffer(Checkpointable):
@@ -415,7 +415,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         """
         lacking = [module_id for module_id in modules if module_id not in starts]
         if lacking:
-            raise ValueError(f"add_block(starts=...) lacks the modules {lacking}: give bool [R] for each of a block.")
+            raise ValueError(
+                f"add_block(starts=...) lacks the modules {lacking}. Add an array bool [R] for each module."
+            )
         counts = np.asarray(times.counts, bool)
         num_envs, size = counts.shape[1], int(np.count_nonzero(counts))
         if size > self.capacity:
@@ -472,8 +474,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 part._end(own.number[own.last >= 0])
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
-        """Running episodes of the environments of a block. None if the block is the first one or does not continue the
-        previous block; running episodes then end.
+        """Returns the running episodes that a new block continues. None if the block is the first one or does not
+        continue the previous block; running episodes then end.
         """
         running = self._streams.get(stream)
         if running is None:
@@ -487,7 +489,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _continued(
         self, stream: Hashable, running: EnvStream, counts: np.ndarray, ends: np.ndarray
     ) -> list[list[_Span]]:
-        """Assigns a block's env steps to running and new episodes; returns the spans of each environment.
+        """Assigns a block's env steps to running and new episodes; returns the spans (see `_Span`) of each environment.
 
         Args:
             stream: Id of the block's source.
@@ -523,7 +525,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _append(
         self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: list[int], seen: int
     ) -> None:
-        """Note when steps of an agent in an episode begin."""
+        """Stores the env steps at which new steps of an agent begin."""
         # A step that was held over may have begun before the oldest env step that is stored.
         begins[0] = max(begins[0], stored.first)
         steps = stored.agents.get(agent)
@@ -533,7 +535,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         steps.seen = seen
 
     def _prepare(self, part: Any) -> None:
-        """Called before steps of a module are added. Subclasses override it."""
+        """Called before steps of a module are added to its buffer `part`. Subclasses override it."""
 
     def _count_added(self, num_steps: int) -> None:
         self._num_timesteps += num_steps

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PrioritizedModuleReplayBuffer(_OfModule, PrioritizedEpisodeReplayBuffer):
-    """Steps of one module in a `MultiAgentPrioritizedEpisodeReplayBuffer`."""
+    """Prioritised replay buffer for the steps of one module in a `MultiAgentPrioritizedEpisodeReplayBuffer`."""
 
 
 class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):

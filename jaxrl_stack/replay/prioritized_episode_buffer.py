@@ -145,7 +145,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._set(rows, self._scaled(priority))
 
     def _set(self, rows: np.ndarray, scaled: Any) -> None:
-        """Sets scaled priorities of steps."""
+        """Sets the scaled priorities of the steps in some rows."""
         if self._first_multiplicity == 1:
             self._tree.set(rows, scaled)
         else:

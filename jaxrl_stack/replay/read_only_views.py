@@ -1,4 +1,4 @@
-"""Read-only views of arrays that count as lent until the last view is deleted."""
+"""Read-only views of arrays; an array counts as in use until its last view is deleted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 
 
 class LentArray:
-    """Array that a state may read. Only views from `rows` keep this object alive, so a weak reference tells whether the
-    array is in use.
+    """Array that `get_state` lends as read-only views. Only views from `rows` keep this object alive, so a weak
+    reference tells whether the array is in use.
 
     A view of a view refers to the array at its end, and would not keep the one in between. It goes no further than to
     what is no array: that is what this is for.

@@ -93,7 +93,7 @@ class ReplayMetrics:
             self._mean(names.ACTUAL_N_STEP, n_step)
 
     def reduce(self) -> dict[str, Any]:
-        """The metrics since the last time, for `MetricsLogger.aggregate`."""
+        """Returns the metrics since the previous call, for `MetricsLogger.aggregate`."""
         self.log()
         return self._logger.reduce()
 
@@ -124,7 +124,7 @@ class ReplayMetrics:
 
 
 def _keys(name: str, scope: Scope, suffix: str = "") -> list[str | tuple[str, str]]:
-    """Keys of a metric in the scope: for env steps, the agent and the module, as far as the scope has them."""
+    """Names under which a metric is logged: for env steps, an agent and a module, if the scope has them."""
     num = "num_" if name.startswith("num_") else ""
     rest = f"{name.removeprefix('num_').replace('env_', '')}{suffix}"
     keys: list[str | tuple[str, str]] = [f"{name}{suffix}"] if scope.of_env else []

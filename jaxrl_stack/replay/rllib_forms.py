@@ -1,4 +1,4 @@
-"""RLlib's forms of the items that `EpisodeReplayBuffer.sample` returns."""
+"""Results of `EpisodeReplayBuffer.sample` in the forms that RLlib returns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dict[str, Any]:
-    """Draws `number` rows of `length` consecutive frames. If an episode ends within a row, another one follows."""
+    """Draws `number` rows of `length` consecutive observations. If an episode ends within a row, another episode
+    follows.
+    """
     columns, _ = items.host_windows(buffer, number, length)
     # RLlib's rows are taken for pieces of episodes that begin and end with them.
     columns[IS_FIRST][:, 0] = True
@@ -38,7 +40,7 @@ def transitions(
     include_extras: bool,
     to_numpy: bool,
 ) -> list[SingleAgentEpisode]:
-    """Draws `number` episodes of one step, each an n-step window."""
+    """Draws `number` n-step transitions, each as an episode of one step."""
     store, infos = buffer._store, buffer._infos
     rows = buffer._draw_items(number, min_steps)
     window = store.windows(rows, *buffer._n_steps(n_step, number), gamma)
@@ -80,7 +82,7 @@ def sequences(
     min_steps: int,
     include_infos: bool,
 ) -> list[SingleAgentEpisode]:
-    """Sequences with `number` steps in total, and up to `length - 1` more."""
+    """Draws sequences, as episodes of at most `length` steps, until they have at least `number` steps in total."""
     store = buffer._store
     starts, chains, total, resamples = [], [], 0, 0
     while total < number:
@@ -111,8 +113,8 @@ def episode(
     *,
     weight: np.float32 | None = None,
 ) -> SingleAgentEpisode:
-    """Builds a `SingleAgentEpisode` from consecutive frames. With a weight, it also has the columns of samples, such as
-    importance weights.
+    """Builds a `SingleAgentEpisode` from consecutive rows of the store. With a weight, it also has the columns of
+    samples, such as importance weights.
     """
     store = buffer._store
     steps = frames[:-1]
@@ -139,6 +141,6 @@ def episode(
 
 
 def _identity(buffer: EpisodeReplayBuffer, record: Record) -> dict[str, Any]:
-    """Arguments for an episode from a record: ids of episode, agent and module, and the spaces."""
+    """Arguments for the constructor of an episode: ids of episode, agent and module, and the spaces."""
     spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
     return {name: getattr(record, name) for name in IDENTITY} | spaces

@@ -462,7 +462,9 @@ def test_masks_are_refused_where_they_do_not_fit():
     replay = DeviceReplay(capacity=10, num_envs=2, batch_size=4, keep_terminal_obs=True)
     columns = Agents(replay, (0.0, 0.0), 0).rollout(1, rates=1.0)
     unmasked = {name: column for name, column in columns.items() if name != "loss_mask"}
-    with pytest.raises(ValueError, match=r"has the column 'loss_mask', but the columns that init\(\) got had none"):
+    with pytest.raises(
+        ValueError, match=r"has the column 'loss_mask', but the state was created for rollouts without it"
+    ):
         replay.add(replay.init(unmasked), columns)
     with pytest.raises(ValueError, match=r"lacks the columns \['loss_mask'\]"):
         replay.add(replay.init(columns), unmasked)

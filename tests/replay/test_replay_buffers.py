@@ -701,7 +701,7 @@ def test_blocks_that_do_not_fit(cls):
     torn = Blocks(2, longest=50).next(3)
     torn["terminateds"][:] = torn["truncateds"][:] = False
     torn["loss_mask"] = np.array([[True] * 3, [True, False, True], [True] * 3])
-    with pytest.raises(ValueError, match="Environment 1 .* reset in row 1 .* step in row 0 ended no episode"):
+    with pytest.raises(ValueError, match="resets environment 1 at time step 1 .* episode did not end at time step 0"):
         buffer.add_block(torn, stream=1)
     assert len(buffer) == 6
     nothing = source.next(1) | {"loss_mask": np.zeros((1, 3), bool)}
