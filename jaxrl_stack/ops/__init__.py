@@ -1,1 +1,1 @@
-"""Array-in, array-out maths. Nothing in here knows about configs, modules or environments."""
+"""Maths on arrays: functions from arrays to arrays, without configs, modules or environments."""

@@ -1,4 +1,4 @@
-"""Applying a function to many rows in chunks that fit a CPU core's cache."""
+"""Evaluation of a function on the rows of a batch in chunks that fit a CPU core's cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS_PER_CHUNK = 8192
 
 
 def map_rows(function: Callable[[Any], Any], rows: Any, *, size: int = 1) -> Any:
-    """``function(rows)``, on CPU in chunks one after the other; elsewhere all at once.
+    """Computes ``function(rows)`` of a batch: on CPU in chunks, one after the other; elsewhere all rows at once.
 
     A gradient computes a chunk again and keeps nothing of what lies between its rows and its results, which would leave
     the cache.
@@ -42,7 +42,8 @@ def map_rows(function: Callable[[Any], Any], rows: Any, *, size: int = 1) -> Any
 def mean_of_rows(
     function: Callable[[Any, Any], tuple[jax.Array, Any]], params: Any, rows: Any, *, size: int = 1
 ) -> tuple[jax.Array, Any]:
-    """Means of ``function(params, rows)``, on CPU in chunks one after the other; elsewhere all at once.
+    """Computes the means of ``function(params, rows)`` over a batch: on CPU in chunks, one after the other; elsewhere
+    all rows at once.
 
     Where it is differentiated, the gradient of a chunk is computed with its loss, while what lies between is in the
     cache: two thirds of the time of `map_rows`, which has to compute it again.
@@ -63,7 +64,8 @@ def mean_of_rows(
 
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
-    """Number of equal chunks with at most `ROWS_PER_CHUNK` rows of a dense layer; 1 if none are at least half as long.
+    """Number of equal chunks with at most `ROWS_PER_CHUNK` rows of a dense layer each; 1 if equal chunks would be
+    shorter than half of that.
 
     Args:
         num_rows: Rows in all.
@@ -86,7 +88,7 @@ def _means(function: Callable[[Any, Any], tuple[jax.Array, Any]], params: Any, r
 
 
 def _mean_over_chunks(of_chunk: Callable[[Any], Any], rows: Any, chunks: int) -> Any:
-    """Result of a function that returns means over rows; on CPU, the mean of its results for chunks of equal length."""
+    """Applies a function that returns means over rows; on CPU, averages its results for chunks of equal length."""
 
     def in_chunks(rows: Any) -> Any:
         split = _split(rows, chunks)

@@ -1,4 +1,4 @@
-"""Convolutions whose gradients are fast in the loops of an update, too."""
+"""Convolutions whose gradients are also fast inside of loops on the CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Margins = tuple[tuple[int, int], tuple[int, int]]
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def convolve(images: jax.Array, kernel: jax.Array, stride: tuple[int, int], margins: Margins) -> jax.Array:
-    """A convolution, with derivatives in reverse: of any order, ``jax.jacrev(jax.jacrev(...))`` for example.
+    """Convolution with reverse-mode derivatives of any order, for example ``jax.jacrev(jax.jacrev(...))``.
 
     Forward derivatives are refused by JAX with a TypeError: ``jax.jvp``, ``jax.jacfwd``, ``jax.hessian``. They would
     need a derivative that is transposed into fast gradients, and JAX has none that it can batch.
@@ -78,7 +78,9 @@ def _of_images(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: Margins) -> jax.Array:
-    """A convolution of the images with the outputs' shares, summed over images: these are its channels."""
+    """Gradient of a convolution with respect to its kernel: a convolution of the images with the outputs' cotangents,
+    summed over images.
+    """
     sizes = zip(margins, stride, kernel.shape[:2], images.shape[1:3], cotangent.shape[1:3], strict=True)
     around = [(low, k + (out - 1) * step - n - low) for (low, _), step, k, n, out in sizes]
     # What no window reaches is cut off; that is the whole image where windows lie beside it.
@@ -92,7 +94,9 @@ def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _reached(size: int, around: tuple[int, int]) -> tuple[slice, tuple[int, int]]:
-    """Slice of a row's pixels inside of the margins `around`, and the numbers of zeros before and after it."""
+    """Pixels of an image row that the margins `around` leave, as a slice, and the numbers of zeros to pad before and
+    after them.
+    """
     first, end = -around[0], size + around[1]
     zeros = max(0, min(end, 0) - first), max(0, end - max(first, size))
     return slice(max(0, first), max(0, min(end, size))), zeros
@@ -119,7 +123,7 @@ def halve(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def double(images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """A transposed convolution of stride 2, to twice the height and width, as ``jax.lax.conv_transpose`` with padding
+    """Transposed convolution of stride 2, which doubles height and width, as ``jax.lax.conv_transpose`` with padding
     "SAME".
 
     On CPU each cell of 2 x 2 pixels is a product of the four pixels around it: with the gradient, in a loop, a seventh
@@ -159,5 +163,7 @@ def _double_by_product(images: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def _neighbours(x: jax.Array) -> jax.Array:
-    """``[N, H, W, C]``: each 2 x 2 of them side by side, ``[N, H - 1, W - 1, 4 C]``."""
+    """Concatenates the four pixels of every 2 x 2 window along the channels: ``[N, H, W, C]`` to ``[N, H - 1, W - 1, 4
+    C]``.
+    """
     return jnp.concatenate([x[:, :-1, :-1], x[:, :-1, 1:], x[:, 1:, :-1], x[:, 1:, 1:]], axis=-1)

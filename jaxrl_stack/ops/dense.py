@@ -1,4 +1,4 @@
-"""The dense layer with a weight gradient that XLA's CPU backend multiplies at full speed."""
+"""Dense layer with a weight gradient that XLA's CPU backend multiplies at full speed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NARROW = 16
 
 @jax.custom_vjp
 def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
-    """``x @ kernel + bias``, with the same gradients as autodiff's, reached by other matrix products.
+    """Computes ``x @ kernel + bias``; the gradients equal autodiff's, but use matrix products that are faster on CPU.
 
     On CPU, XLA reads the transposed activations of a weight gradient ``x.T @ g`` in place, with strides, which costs
     up to four times what the product of contiguous operands does; and it folds an explicit transpose back into the

@@ -1,4 +1,4 @@
-"""Loss terms per row. Means over rows are taken by the caller, with its mask and over its devices."""
+"""Loss terms per row of a batch. The caller takes means over rows, with its mask and over its devices."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def sampled_kl(logp: jax.Array, old_logp: jax.Array) -> jax.Array:
 def clamped_squared_error(
     prediction: jax.Array, target: jax.Array, clip: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the squared error per row, and the same clamped to at most ``clip``.
+    """Returns the squared error per row of a batch, and the same clamped to at most ``clip``.
 
     The clamp bounds the loss (and so zeroes the gradient of rows beyond it); it is not the clip of the value around
     its old prediction.
@@ -90,7 +90,7 @@ def critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
 
 
 def explained_variance(statistics: RunningStatistics) -> jax.Array:
-    """``1 - Var[target - prediction] / Var[target]``, at least -1.
+    """Explained variance of predictions, ``1 - Var[target - prediction] / Var[target]``, at least -1.
 
     Args:
         statistics: Statistics of rows ``[target, target - prediction]``.

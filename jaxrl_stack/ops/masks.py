@@ -1,4 +1,4 @@
-"""Flags per row: which rows they are of, and against arrays with further axes."""
+"""Boolean masks over the rows of a batch: positions of True values, broadcasting, and selection by rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COUNTED_AT_ONCE = 1 << 15
 
 
 class TrueRows(NamedTuple):
-    """The True values of a mask, numbered from 1 on.
+    """Index of the True values in a mask: finds the row of the k-th True value.
 
     A running count of many rows is slow on every backend. So rows are counted by blocks, about as many as a block has
     rows, and row by row only in the blocks that hold a wanted one.
@@ -30,18 +30,18 @@ class TrueRows(NamedTuple):
 
     @classmethod
     def of(cls, mask: jax.Array) -> TrueRows:
-        """Counts the True rows of a mask, bool ``[N]``."""
+        """Builds the index of a mask, bool ``[N]``."""
         size = 1 if mask.size <= _COUNTED_AT_ONCE else 1 << math.isqrt(mask.size).bit_length()
         blocks = jnp.pad(mask, (0, -mask.size % size)).reshape(-1, size)
         return cls(blocks, jnp.cumsum(jnp.sum(blocks, axis=1, dtype=jnp.int32)), mask.size)
 
     @property
     def total(self) -> jax.Array:
-        """Number of True rows, int32 scalar."""
+        """Number of True values in the mask, int32 scalar."""
         return self.running[-1]
 
     def rows(self, wanted: jax.Array) -> jax.Array:
-        """Rows of the wanted ones.
+        """Finds the rows of the True values with the given numbers; the first True value has number 1.
 
         Args:
             wanted: int32 ``[W]``, their numbers; those below 1 stand for row 0.
@@ -63,7 +63,7 @@ class TrueRows(NamedTuple):
 
 
 def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """For each column of a mask, the rows where it is True in their order.
+    """Finds the rows with True for each column of a mask, in their order.
 
     Args:
         mask: bool ``[T, ...]``.
@@ -89,7 +89,7 @@ def last_rows(mask: jax.Array) -> jax.Array:
 
 
 def expand(mask: Any, like: Any) -> Any:
-    """`mask` ``[B]`` (or ``[T, B]``) with trailing axes added, so that it broadcasts against `like` ``[B, ...]``.
+    """Adds trailing axes to `mask` ``[B]`` (or ``[T, B]``), so that it broadcasts against `like` ``[B, ...]``.
 
     Both are arrays of JAX or of NumPy, and so is what comes back: of the kind of `mask`.
     """
@@ -97,10 +97,10 @@ def expand(mask: Any, like: Any) -> Any:
 
 
 def where_rows(mask: jax.Array, yes: Any, no: Any) -> Any:
-    """Pytrees ``[B, ...]``, row by row one of two, by a `mask` ``[B]``."""
+    """Selects each row of a pytree ``[B, ...]`` from `yes` or `no`, by a `mask` ``[B]``."""
     return jax.tree.map(lambda a, b: jnp.where(expand(mask, a), a, b), yes, no)
 
 
 def zero_where(mask: jax.Array, tree: Any) -> Any:
-    """`tree`, ``[B, ...]``, with zeros in the rows of a `mask` ``[B]``."""
+    """Sets the rows of a pytree ``[B, ...]`` to zero where `mask` ``[B]`` is True."""
     return jax.tree.map(lambda x: jnp.where(expand(mask, x), jnp.zeros_like(x), x), tree)

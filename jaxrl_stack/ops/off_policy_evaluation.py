@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 
 def discounts(mask: jax.Array, gamma: jax.Array | float) -> jax.Array:
-    """``gamma^t``, and 0 after the end of an episode.
+    """Discount factors ``gamma^t``; 0 after the end of an episode.
 
     Args:
         mask: bool ``[E, T]``.
@@ -28,7 +28,7 @@ def discounts(mask: jax.Array, gamma: jax.Array | float) -> jax.Array:
 
 
 def discounted_returns(rewards: jax.Array, mask: jax.Array, gamma: jax.Array | float) -> jax.Array:
-    """``G = sum_t gamma^t r_t`` of every episode.
+    """Discounted return ``G = sum_t gamma^t r_t`` of every episode.
 
     Args:
         rewards: float32 ``[E, T]``.
@@ -43,7 +43,8 @@ def discounted_returns(rewards: jax.Array, mask: jax.Array, gamma: jax.Array | f
 
 
 def cumulative_log_ratios(log_ratios: jax.Array, mask: jax.Array) -> jax.Array:
-    """``log rho_{0:t} = sum_{k <= t} log (pi_k / mu_k)``; after the end of an episode, its last value.
+    """Logarithms of cumulative importance ratios, ``log rho_{0:t} = sum_{k <= t} log (pi_k / mu_k)``; after the end of
+    an episode, the last value.
 
     Args:
         log_ratios: float32 ``[E, T]``.
@@ -103,7 +104,8 @@ def doubly_robust(
     mask: jax.Array,
     gamma: jax.Array | float,
 ) -> jax.Array:
-    """The doubly robust estimator (Jiang and Li, 2016, equation 10), backwards over an episode.
+    """Doubly robust estimator of a policy's value (Jiang and Li, 2016, equation 10), computed backwards over an
+    episode.
 
     ``V_t = V(s_t) + rho_t (r_t + gamma V_{t+1} - Q(s_t, a_t))``, with ``V_T`` as given. It is right on average if
     the ratios are right, whatever Q is, and varies the less the better Q is.
@@ -170,7 +172,7 @@ def effective_sample_size(log_weights: jax.Array) -> jax.Array:
 def bootstrap_ratios(
     key: jax.Array, numerators: jax.Array, denominators: jax.Array, *, num_resamples: int
 ) -> jax.Array:
-    """``sum_i x_i / sum_i y_i`` over episodes drawn with replacement (Efron, 1979).
+    """Bootstrap of a ratio: ``sum_i x_i / sum_i y_i`` over episodes drawn with replacement (Efron, 1979).
 
     Args:
         key: Random key.

@@ -1,4 +1,6 @@
-"""Packing of 32-bit leaves into one uint32 matrix, because one array is gathered or fetched faster than many."""
+"""Packing of arrays with 32-bit elements into one uint32 matrix, because one array is gathered or fetched faster than
+many.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import jax.numpy as jnp
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """Position of one leaf: columns of the matrix, or an index in the loose arrays.
+    """Position of one leaf of a packed pytree: columns of the matrix, or an index in the list of arrays that are not
+    packed.
 
     Attributes:
         start: First column, or that position.
@@ -58,7 +61,9 @@ def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, 
 
 
 def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> list[Slot]:
-    """Slots in which `pack` stores these leaves, by shape and dtype; bool leaves are loose with ``flags=False``."""
+    """Returns the slots in which `pack` stores these leaves, by shape and dtype. With ``flags=False``, bool leaves are
+    not packed into the matrix.
+    """
     slots: dict[int, Slot] = {}
     width = num_loose = 0
     for leaf in leaves:
@@ -75,7 +80,7 @@ def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> lis
 
 
 def bits(leaf: jax.Array, lead: int) -> jax.Array:
-    """Columns of the matrix, uint32 ``[*lead, n]``, of a leaf of 32 bits or of flags, ``[*lead, ...]``."""
+    """Converts a leaf ``[*lead, ...]`` of 32-bit numbers or bools to columns of the matrix, uint32 ``[*lead, n]``."""
     is_flag = leaf.dtype == jnp.bool_
     words = leaf.astype(jnp.uint32) if is_flag else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
     return words.reshape(*leaf.shape[:lead], math.prod(leaf.shape[lead:]))

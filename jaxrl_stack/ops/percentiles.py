@@ -12,7 +12,8 @@ _BITS = 32
 
 
 def percentiles_of(values: jax.Array, percentiles: Sequence[float]) -> jax.Array:
-    """``jnp.percentile(values, percentiles)`` with linear interpolation; on CPU in a seventh of the time.
+    """Percentiles with linear interpolation, as ``jnp.percentile(values, percentiles)``; on CPU in a seventh of the
+    time.
 
     There a sort of 15,360 numbers takes 3.2 ms of one core, and the search below 0.5 ms. Elsewhere they are sorted.
 

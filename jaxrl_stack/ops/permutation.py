@@ -1,4 +1,4 @@
-"""Random permutations that are evaluated at a point, without a sort.
+"""Random permutations whose value at an index is computed directly, without a sort.
 
 ``jax.random.permutation`` sorts random keys; shuffling took a third of a PPO iteration that way. A Feistel network is a
 bijection by construction, so the shuffled index of each row can be computed where it is needed, for the rows of one
@@ -22,19 +22,19 @@ NUM_ROUNDS = 6
 
 
 def _mix(x: jax.Array, key: jax.Array) -> jax.Array:
-    """A 32-bit finaliser (multiply, xor-shift), keyed: the round function. uint32 in, uint32 out."""
+    """Round function of the Feistel network: a keyed 32-bit finaliser (multiply, xor-shift), uint32 to uint32."""
     x = (x ^ key) * jnp.uint32(0x9E3779B1)
     x = (x ^ (x >> 15)) * jnp.uint32(0x85EBCA77)
     return x ^ (x >> 13)
 
 
 def round_keys(key: jax.Array) -> jax.Array:
-    """Round keys of one permutation, uint32 ``[NUM_ROUNDS]``, from a PRNG key."""
+    """Derives the round keys of one permutation, uint32 ``[NUM_ROUNDS]``, from a PRNG key."""
     return jax.random.bits(key, (NUM_ROUNDS,), jnp.uint32)
 
 
 def derive_keys(keys: jax.Array, *numbers: jax.Array) -> jax.Array:
-    """Round keys of other permutations, one for each combination of numbers.
+    """Derives the round keys of further permutations, one for each combination of numbers (such as epoch and device).
 
     A few integer operations, where deriving each from a PRNG key of its own would compile a generator per number.
 
@@ -72,7 +72,7 @@ def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
 
 
 def domain(size: int) -> tuple[int, int, int]:
-    """Argument `domain` of `permute_within` for a range to permute.
+    """Computes the argument `domain` of `permute_within` for a range of known length.
 
     Args:
         size: Length of the range, 1 to 2**31.
@@ -90,7 +90,7 @@ def domain(size: int) -> tuple[int, int, int]:
 
 
 def domain_of(size: jax.Array) -> jax.Array:
-    """`domain` of a length that is only known when the program runs.
+    """Computes the argument `domain` of `permute_within` for a range whose length is a traced value.
 
     Args:
         size: uint32 scalar, 1 to 2**31.
@@ -108,8 +108,8 @@ def domain_of(size: jax.Array) -> jax.Array:
 
 
 def permute_within(index: jax.Array, domain: jax.Array, keys: jax.Array) -> jax.Array:
-    """`permute` for a range whose length is known only at run time: same result, with divisions by values unknown to
-    the compiler.
+    """Applies `permute` for a range whose length is a traced value. The result is the same; divisions are slower,
+    because the compiler does not know the length.
 
     Args:
         index: uint32 array of any shape, each below the size.
@@ -124,7 +124,7 @@ def permute_within(index: jax.Array, domain: jax.Array, keys: jax.Array) -> jax.
 
 
 def _network(x: jax.Array, a: Any, b: Any, keys: jax.Array) -> jax.Array:
-    """The Feistel network: a bijection of ``range(a * b)``."""
+    """Applies the Feistel network, a bijection of ``range(a * b)``."""
     left, right = x // jnp.uint32(b), x % jnp.uint32(b)
     for i in range(0, NUM_ROUNDS, 2):
         left = (left + _mix(right, keys[..., i]) % jnp.uint32(a)) % jnp.uint32(a)

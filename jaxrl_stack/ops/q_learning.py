@@ -37,7 +37,7 @@ class TDRows(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------ actions
 def select(q_values: jax.Array, actions: jax.Array) -> jax.Array:
-    """Q-value of one action per row.
+    """Selects the Q-value of one action per row of the batch.
 
     Args:
         q_values: Float ``[..., A]``.
@@ -52,7 +52,7 @@ def select(q_values: jax.Array, actions: jax.Array) -> jax.Array:
 
 
 def select_atoms(values: jax.Array, actions: jax.Array) -> jax.Array:
-    """Distribution (logits or probabilities) of one action per row.
+    """Selects the value distribution (logits or probabilities) of one action per row of the batch.
 
     Args:
         values: Float ``[..., A, K]``.
@@ -66,7 +66,7 @@ def select_atoms(values: jax.Array, actions: jax.Array) -> jax.Array:
 
 
 def greedy_actions(q_values: jax.Array, action_mask: jax.Array | None = None) -> jax.Array:
-    """Valid action of the highest Q-value, the first of equals.
+    """Valid action with the highest Q-value, per row of the batch; the first of equals.
 
     Args:
         q_values: Float ``[..., A]``.
@@ -159,7 +159,7 @@ def _mean_over_actions(advantages: jax.Array, mask: jax.Array | None, axis: int)
 def next_actions(
     target_q_next: jax.Array, online_q_next: jax.Array | None = None, action_mask: jax.Array | None = None
 ) -> jax.Array:
-    """The action whose target Q-value a transition bootstraps from.
+    """Greedy next action, whose target Q-value is the bootstrap value of a transition.
 
     Args:
         target_q_next: Float ``[N, A]``, Q-values of the next state under the target network.
@@ -181,7 +181,8 @@ def n_step_targets(
     n_step: jax.Array | int,
     gamma: jax.Array | float,
 ) -> jax.Array:
-    """``sum_k gamma^k r_{t+k} + gamma^n (1 - terminated) V(s_{t+n})`` (Sutton and Barto, 2018, equation 7.1).
+    """n-step targets ``sum_k gamma^k r_{t+k} + gamma^n (1 - terminated) V(s_{t+n})`` (Sutton and Barto, 2018, equation
+    7.1).
 
     Args:
         rewards: float32 ``[N]``, the discounted sum over the steps of the transition.
@@ -231,7 +232,7 @@ def q_rows(
     weights: jax.Array | None = None,
     td_error_loss_fn: str = "huber",
 ) -> TDRows:
-    """Loss of expected Q-values (Mnih et al., 2015; weights: Schaul et al., 2016, section 3.4).
+    """Q-learning loss of each transition (Mnih et al., 2015; importance weights: Schaul et al., 2016, section 3.4).
 
     Args:
         q_values: float32 ``[N, A]``, of the states, under the online network.
@@ -253,7 +254,8 @@ def q_rows(
 def conservative_rows(
     *, q: jax.Array, q_repeat: jax.Array, logps: jax.Array, temperature: jax.Array | float
 ) -> jax.Array:
-    """Conservative Q-learning penalty: soft maximum of a critic's values of drawn actions minus the recorded action's.
+    """Penalty of conservative Q-learning: soft maximum of the Q-values of drawn actions, minus the Q-value of the
+    recorded action.
 
     ``temperature * logsumexp_k((Q_k - log density_k) / temperature) - Q(a)`` (Kumar et al., 2020, arXiv:2006.04779,
     equation 4 and appendix F). It is a sum over the drawn actions, not their mean.
@@ -273,7 +275,7 @@ def conservative_rows(
 
 
 def expectile_rows(difference: jax.Array, expectile: jax.Array | float) -> jax.Array:
-    """``|expectile - 1(d < 0)| d^2`` (Kostrikov et al., 2021, arXiv:2110.06169, equation 5).
+    """Expectile loss ``|expectile - 1(d < 0)| d^2`` (Kostrikov et al., 2021, arXiv:2110.06169, equation 5).
 
     Args:
         difference: float32 ``[N]``, target minus prediction.
@@ -287,7 +289,8 @@ def expectile_rows(difference: jax.Array, expectile: jax.Array | float) -> jax.A
 
 # ------------------------------------------------------------------------------- distributions over atoms
 def support(v_min: float, v_max: float, num_atoms: int) -> jax.Array:
-    """The atoms: ``num_atoms`` returns from ``v_min`` to ``v_max`` at equal distances, float32 ``[K]``.
+    """Atoms of value distributions: ``num_atoms`` returns from ``v_min`` to ``v_max`` at equal distances, float32
+    ``[K]``.
 
     Raises:
         ValueError: If they are fewer than two, or not ascending.
@@ -300,7 +303,7 @@ def support(v_min: float, v_max: float, num_atoms: int) -> jax.Array:
 
 
 def expected_q(logits: jax.Array, atoms: jax.Array) -> jax.Array:
-    """Mean of the distribution of each action: ``sum_i z_i p_i``.
+    """Q-values as means of the actions' value distributions: ``sum_i z_i p_i``.
 
     Args:
         logits: Float ``[..., A, K]``.
@@ -313,7 +316,8 @@ def expected_q(logits: jax.Array, atoms: jax.Array) -> jax.Array:
 
 
 def project_onto_support(returns: jax.Array, probs: jax.Array, atoms: jax.Array) -> jax.Array:
-    """Moves probability mass at any returns to the two nearest atoms (Bellemare et al., 2017, equation 7).
+    """Projects a distribution onto the support: moves probability mass at any return to the two nearest atoms
+    (Bellemare et al., 2017, equation 7).
 
     ``m_i = sum_j [1 - |clip(returns_j, v_min, v_max) - z_i| / dz]_0^1 p_j``. Mass beyond an end goes to that end;
     otherwise the mean stays the same.
@@ -399,7 +403,8 @@ def categorical_q_rows(
 
 # ---------------------------------------------------------------------------------------- target networks
 def soft_update(online: Any, target: Any, tau: jax.Array | float) -> Any:
-    """``tau * online + (1 - tau) * target``, leaf by leaf (Lillicrap et al., 2016, algorithm 1).
+    """Soft update of target networks: ``tau * online + (1 - tau) * target``, leaf by leaf (Lillicrap et al., 2016,
+    algorithm 1).
 
     Args:
         online: Pytree of arrays.

@@ -1,4 +1,4 @@
-"""Means that are right over masked rows and over devices.
+"""Means and sums over the valid rows of a batch and over devices.
 
 A mean over devices is not the mean of the devices' means once the devices hold unequal numbers of valid rows, so every
 mean that enters a loss or a statistic goes through this file: sums and counts are added up over the axis first, and
@@ -51,8 +51,7 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flat:
-    """Pytree of float arrays stored as one vector, with the layout to restore the tree, also outside of the program
-    that made it.
+    """Pytree of float arrays stored as one vector, with the layout from which the tree is restored.
 
     Attributes:
         vector: float32 ``[n]``.
@@ -64,7 +63,7 @@ class Flat:
 
     @classmethod
     def of(cls, tree: Any) -> Flat:
-        """Lay the leaves of a pytree end to end; see `ravel`."""
+        """Concatenates the leaves of a pytree to one vector; see `ravel`."""
         leaves, treedef = jax.tree.flatten(tree)
         layout = treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
         if not leaves:
@@ -72,7 +71,9 @@ class Flat:
         return cls(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), layout)
 
     def unravel(self, vector: Any) -> Any:
-        """Converts another vector of this layout to a pytree; for ``[n, ...]``, leaves have the additional axes."""
+        """Converts another vector of this layout to a pytree. A vector ``[n, ...]`` adds its further axes to all
+        leaves.
+        """
         treedef, kinds = self.layout
         out, start = [], 0
         for shape, dtype in kinds:
@@ -82,7 +83,7 @@ class Flat:
         return jax.tree.unflatten(treedef, out)
 
     def tree(self) -> Any:
-        """The original pytree."""
+        """Restores the pytree."""
         return self.unravel(self.vector)
 
 
@@ -106,7 +107,7 @@ def compensated_add(total, error, x):
 
 
 def pmean_flat(tree, axis_name: str | None):
-    """Mean over the device axis, with a single all-reduce for the whole tree up to `LARGEST_VECTOR` numbers.
+    """Mean of a pytree over the device axis, with a single all-reduce for trees of up to `LARGEST_VECTOR` numbers.
 
     Args:
         tree: Pytree of float arrays.
@@ -116,7 +117,8 @@ def pmean_flat(tree, axis_name: str | None):
 
 
 def means_and_sums(means, sums, axis_name: str | None):
-    """Means of some arrays and sums of others over the device axis, with a single all-reduce up to `LARGEST_VECTOR`.
+    """Means of some arrays and sums of others over the device axis, with a single all-reduce for up to `LARGEST_VECTOR`
+    numbers.
 
     Args:
         means: Pytree of float arrays.
@@ -139,7 +141,7 @@ def means_and_sums(means, sums, axis_name: str | None):
 def masked_means(
     values: Mapping[str, jax.Array], mask: jax.Array | None = None, axis_name: str | None = None
 ) -> dict[str, jax.Array]:
-    """Global means of several row vectors, with one all-reduce for all of them.
+    """Means of several arrays ``[N, ...]`` over the valid rows of all devices, with one all-reduce.
 
     Args:
         values: Name -> float array; all of one shape ``[N, ...]``.

@@ -98,8 +98,8 @@ def gae(
 def lambda_returns(
     *, rewards: jax.Array, discounts: jax.Array, next_values: jax.Array, lambda_: jax.Array | float
 ) -> jax.Array:
-    """Mixed n-step returns of imagined rollouts, with a discount of each step (Hafner et al., 2023, arXiv:2301.04104,
-    equation 7).
+    """Lambda-returns: mixed n-step returns of imagined rollouts, with a discount for each step (Hafner et al., 2023,
+    arXiv:2301.04104, equation 7).
 
     ``R_t = r_t + d_t ((1 - lambda) V(s_{t+1}) + lambda R_{t+1})``, and after the last row ``R = V``. Gradients flow
     through everything.
@@ -134,7 +134,7 @@ def value_targets_of_rows(
     gamma: jax.Array | float,
     lambda_: jax.Array | float,
 ) -> jax.Array:
-    """Value targets of recorded episodes one after the other: `gae`'s, without an axis of time.
+    """Computes the value targets of `gae` for recorded episodes that are concatenated along one axis.
 
     Every piece of an episode ends with a final row, which is the state after its last step: no step of its own. A piece
     that did not terminate goes on with the value of that state.

@@ -1,4 +1,4 @@
-"""Mean and variance of a stream of rows, merged exactly over batches, devices and runners.
+"""Running mean and variance of observations or other rows, merged exactly over batches, devices and runners.
 
 Counts are integers, ``uint32[2]`` (high word, low word) of a 64-bit number: a float32 count stands still at
 2^24. What is kept beside them is the variance, not the sum of squared deviations of the textbook: in float32
@@ -20,7 +20,7 @@ from jaxrl_stack.ops import packing, two_words
 
 
 class RunningStatistics(NamedTuple):
-    """Running count, mean and variance of rows with equal shape.
+    """Running count, mean and variance of rows (arrays of equal shape, such as observations).
 
     Attributes:
         count: Rows seen, ``uint32[2]`` (high word, low word).
@@ -34,7 +34,7 @@ class RunningStatistics(NamedTuple):
 
 
 def init(shape: tuple[int, ...]) -> RunningStatistics:
-    """Statistics of zero rows.
+    """Creates empty statistics.
 
     Args:
         shape: Shape of one row.
@@ -43,7 +43,7 @@ def init(shape: tuple[int, ...]) -> RunningStatistics:
 
 
 def of_batch(batch: jax.Array, mask: jax.Array | None = None) -> RunningStatistics:
-    """Statistics of the rows of one batch, in two passes.
+    """Computes the statistics of the rows of one batch, in two passes.
 
     Args:
         batch: Number array ``[N, ...]``.
@@ -136,7 +136,7 @@ def on_finite_rows(
 
 
 def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name: str | None) -> RunningStatistics:
-    """Adds every device's ``delta`` to ``base``, each once.
+    """Merges the new statistics ``delta`` of every device into ``base``.
 
     The deltas are gathered and folded in the order of the devices, so the result is the same on all of them,
     bit for bit, if ``base`` was.
@@ -156,7 +156,7 @@ def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name
 
 
 def merge_all(base: RunningStatistics, deltas: RunningStatistics) -> RunningStatistics:
-    """Adds `deltas` ``[D, ...]`` to ``base``, one after the other."""
+    """Merges several statistics `deltas`, with leading axis ``[D]``, into ``base``, one after the other."""
     return jax.lax.scan(lambda merged, one: (merge(merged, one), None), base, deltas)[0]
 
 
@@ -176,7 +176,7 @@ def normalize(
     clip: float | None = None,
     epsilon: float = 1e-8,
 ) -> jax.Array:
-    """``(x - mean) / (std + epsilon)``, clipped to ``[-clip, clip]``.
+    """Normalizes values: ``(x - mean) / (std + epsilon)``, clipped to ``[-clip, clip]``.
 
     Args:
         statistics: Of rows like those in ``batch``.

@@ -19,7 +19,7 @@ _IS_AHEAD = contextvars.ContextVar("is traced for scan_ahead", default=False)
 
 
 def is_computed_ahead() -> bool:
-    """Whether values that depend only on the `xs` of the running trace are computed before a loop, at low cost."""
+    """Whether the scan that is being traced computes values that depend only on its `xs` before the loop."""
     return _IS_AHEAD.get()
 
 
@@ -67,7 +67,7 @@ def scan_ahead(
 
 
 class _Split(NamedTuple):
-    """Equations of a program in two parts.
+    """Equations of a scan's body in two parts: those computed before the loop, and those computed in each step.
 
     Attributes:
         ahead: Equations that depend on known variables only.
@@ -100,23 +100,23 @@ class _Split(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the values that are handed over to one step."""
+        """Bytes of the values that one step of the loop reads from the part computed before it."""
         avals: list[Any] = [x.aval for x in self.handed_over]
         return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
 
 
 def _part(program: Jaxpr, takes: Sequence[Any], equations: Sequence[Any], gives: Sequence[Any]) -> Jaxpr:
-    """A program of some equations of another one."""
+    """Builds a program of some equations of another program."""
     return program.replace(constvars=[], invars=list(takes), eqns=list(equations), outvars=list(gives))
 
 
 def _without_calls(program: ClosedJaxpr) -> ClosedJaxpr:
-    """Program with the equations of its calls inlined."""
+    """Inlines the nested calls of a program."""
     return jax.make_jaxpr(lambda *args: _inlined(program, *args))(*program.in_avals)
 
 
 def _inlined(program: ClosedJaxpr, *args: Any) -> list[Any]:
-    """Evaluates the program equation by equation, with nested calls inlined."""
+    """Evaluates a program equation by equation, also inside of nested calls."""
     jaxpr = program.jaxpr
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *args], strict=True))
     for equation in jaxpr.eqns:

@@ -1,4 +1,4 @@
-"""Sequences drawn from replay: bootstrap values of n-step windows, and priorities.
+"""Functions for sequences drawn from a replay buffer: bootstrap values of n-step windows, and priorities.
 
 ``N`` counts sequences, ``J`` their steps, burn-in and padding included.
 """
@@ -17,7 +17,7 @@ PRIORITY_ETA = 0.9
 
 
 def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
-    """Values at the last step of windows that begin at every step: ``values[:, t + n - 1]``.
+    """Selects the values at the last step of the n-step windows that begin at every step: ``values[:, t + n - 1]``.
 
     Args:
         values: ``[N, J, ...]``, the values of the observations after every step, for example.
@@ -34,7 +34,7 @@ def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
 def of_rows(
     batch: Mapping[str, Any],
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Weights and functions with which one loss handles both drawn sequences and drawn transitions.
+    """Returns weights and functions with which one loss supports both drawn sequences and drawn transitions.
 
     Args:
         batch: `weights` ``[N]``; of sequences also ``n_step`` and `loss_mask` ``[N, J]``.
@@ -54,7 +54,9 @@ def of_rows(
 
 
 def at_steps(values: Any, steps: jax.Array) -> Any:
-    """``values[n, steps[n, j]]`` of every leaf: ``[N, J, ...]`` at int ``[N, K]`` are ``[N, K, ...]``."""
+    """Selects ``values[n, steps[n, j]]`` in every leaf: values ``[N, J, ...]`` at steps int ``[N, K]`` are ``[N, K,
+    ...]``.
+    """
 
     def of_leaf(leaf: jax.Array) -> jax.Array:
         return jax.vmap(lambda own, index: own.at[index].get(mode="promise_in_bounds"))(leaf, steps)
@@ -63,7 +65,8 @@ def at_steps(values: Any, steps: jax.Array) -> Any:
 
 
 def sequence_priorities(td_errors: jax.Array, mask: jax.Array, eta: float = PRIORITY_ETA) -> jax.Array:
-    """``eta * max_t |d_t| + (1 - eta) * mean_t |d_t|`` (Kapturowski et al., 2019, section 2.3).
+    """Priorities of sequences: ``eta * max_t |d_t| + (1 - eta) * mean_t |d_t|`` (Kapturowski et al., 2019, section
+    2.3).
 
     Args:
         td_errors: float32 ``[N, J]``.

@@ -1,4 +1,5 @@
-"""Losses of soft actor-critic, for continuous and for discrete actions. Rows in, rows out; means are the caller's.
+"""Losses of soft actor-critic, for continuous and for discrete actions, per transition of a batch. The caller takes
+means.
 
 The temperature is given by its logarithm and acts as a constant everywhere but in `temperature_loss`. Twin critics are
 two arrays, the second of which may be None: one critic then.
@@ -39,13 +40,14 @@ class CriticRows(NamedTuple):
 
 
 def minimum(q: jax.Array, q_twin: jax.Array | None) -> jax.Array:
-    """The lower of two critics' values (Fujimoto et al., 2018, equation 10); the only one's without a twin."""
+    """The lower of two critics' Q-values (Fujimoto et al., 2018, equation 10); with one critic, its Q-values."""
     return q if q_twin is None else jnp.minimum(q, q_twin)
 
 
 # ------------------------------------------------------------------------------------------------ critics
 def soft_values(*, q: jax.Array, q_twin: jax.Array | None = None, logp: jax.Array, log_alpha: jax.Array) -> jax.Array:
-    """``min(Q_1, Q_2)(s, a) - alpha * log pi(a | s)`` of a drawn action (Haarnoja et al., 2018, equation 3).
+    """Soft state values for continuous actions, ``min(Q_1, Q_2)(s, a) - alpha * log pi(a | s)`` of a drawn action
+    (Haarnoja et al., 2018, equation 3).
 
     Args:
         q: float32 ``[N]``, of the drawn actions; for targets under the target network, at the next state.
@@ -62,7 +64,8 @@ def soft_values(*, q: jax.Array, q_twin: jax.Array | None = None, logp: jax.Arra
 def soft_values_discrete(
     *, q: jax.Array, q_twin: jax.Array | None = None, log_probs: jax.Array, log_alpha: jax.Array
 ) -> jax.Array:
-    """``sum_a pi(a | s) (min(Q_1, Q_2)(s, a) - alpha * log pi(a | s))`` (Christodoulou, 2019, equation 10).
+    """Soft state values for discrete actions, ``sum_a pi(a | s) (min(Q_1, Q_2)(s, a) - alpha * log pi(a | s))``
+    (Christodoulou, 2019, equation 10).
 
     Args:
         q: float32 ``[N, A]``; for targets under the target network, at the next state.
@@ -85,8 +88,8 @@ def critic_rows(
     weights: jax.Array | None = None,
     td_error_loss_fn: str = "huber",
 ) -> CriticRows:
-    """Critic losses per row (Haarnoja et al., 2018, equation 5), by default with Huber loss in place of the squared
-    error.
+    """Critic losses per transition (Haarnoja et al., 2018, equation 5), by default with Huber loss in place of the
+    squared error.
 
     Args:
         q: float32 ``[N]``, of the taken actions (Discrete: selected from ``[N, A]``).
@@ -108,7 +111,8 @@ def critic_rows(
 
 # -------------------------------------------------------------------------------------------------- actor
 def actor_rows(*, q: jax.Array, q_twin: jax.Array | None = None, logp: jax.Array, log_alpha: jax.Array) -> jax.Array:
-    """``alpha * log pi(a | s) - min(Q_1, Q_2)(s, a)`` (Haarnoja et al., 2018, equation 9); to be minimised.
+    """Actor loss for continuous actions, ``alpha * log pi(a | s) - min(Q_1, Q_2)(s, a)`` (Haarnoja et al., 2018,
+    equation 9); to be minimised.
 
     The gradient reaches the actor through the reparameterised action, that is through ``logp`` and through the
     critics' input: pass the critics' parameters through `jax.lax.stop_gradient`, not their values.
@@ -128,7 +132,8 @@ def actor_rows(*, q: jax.Array, q_twin: jax.Array | None = None, logp: jax.Array
 def actor_rows_discrete(
     *, q: jax.Array, q_twin: jax.Array | None = None, log_probs: jax.Array, log_alpha: jax.Array
 ) -> jax.Array:
-    """``sum_a pi(a | s) (alpha * log pi(a | s) - min(Q_1, Q_2)(s, a))`` (Christodoulou, 2019, equation 12).
+    """Actor loss for discrete actions, ``sum_a pi(a | s) (alpha * log pi(a | s) - min(Q_1, Q_2)(s, a))``
+    (Christodoulou, 2019, equation 12).
 
     Args:
         q: float32 ``[N, A]``, at the current states; no gradient flows into it.
@@ -145,7 +150,8 @@ def actor_rows_discrete(
 
 # -------------------------------------------------------------------------------------------- temperature
 def box_target_entropy(action_shape: tuple[int, ...]) -> float:
-    """Minus the number of an action's components (Haarnoja et al., 2018, appendix D), in nats.
+    """Target entropy for continuous actions, in nats: minus the number of an action's components (Haarnoja et al.,
+    2018, appendix D).
 
     It is meant for log-probabilities of actions in [-1, 1]. In other bounds the entropy is larger by
     ``sum log((high - low) / 2)``.
@@ -168,7 +174,8 @@ def discrete_target_entropy(num_actions: int, ratio: float | None = None) -> flo
 
 
 def temperature_rows(*, log_alpha: jax.Array, logp: jax.Array, target_entropy: jax.Array | float) -> jax.Array:
-    """``-log alpha * (log pi(a | s) + target entropy)`` (Haarnoja et al., 2018, equation 18, in log alpha).
+    """Temperature loss for continuous actions, ``-log alpha * (log pi(a | s) + target entropy)`` (Haarnoja et al.,
+    2018, equation 18, in log alpha).
 
     The equation is multiplied by alpha. Its logarithm has a gradient of the same sign whose size does not shrink with
     alpha.
@@ -187,7 +194,8 @@ def temperature_rows(*, log_alpha: jax.Array, logp: jax.Array, target_entropy: j
 def temperature_rows_discrete(
     *, log_alpha: jax.Array, log_probs: jax.Array, target_entropy: jax.Array | float
 ) -> jax.Array:
-    """``-log alpha * (sum_a pi(a | s) log pi(a | s) + target entropy)`` (Christodoulou, 2019, equation 11).
+    """Temperature loss for discrete actions, ``-log alpha * (sum_a pi(a | s) log pi(a | s) + target entropy)``
+    (Christodoulou, 2019, equation 11).
 
     In log alpha, like `temperature_rows`.
 
@@ -208,7 +216,7 @@ def _alpha(log_alpha: jax.Array) -> jax.Array:
 
 
 def _expectation(log_probs: jax.Array, values: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """``sum_a p_a * values(log p)_a``; actions with probability 0 contribute 0."""
+    """Expectation over discrete actions, ``sum_a p_a * values(log p)_a``; actions with probability 0 contribute 0."""
     probs = jnp.exp(log_probs)
     impossible = probs == 0.0
     # Twice: 0 * inf would be NaN in the sum, and in the gradient even of a branch that where does not take.

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 
 
 def add(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a + b``."""
+    """Adds two 64-bit integers, ``a + b``."""
     low = a[..., 1] + b[..., 1]
     carry = (low < b[..., 1]).astype(jnp.uint32)
     return jnp.stack([a[..., 0] + b[..., 0] + carry, low], axis=-1)
 
 
 def subtract(a: jax.Array, b: jax.Array) -> jax.Array:
-    """``a - b``."""
+    """Subtracts two 64-bit integers, ``a - b``."""
     borrow = (a[..., 1] < b[..., 1]).astype(jnp.uint32)
     return jnp.stack([a[..., 0] - b[..., 0] - borrow, a[..., 1] - b[..., 1]], axis=-1)
 

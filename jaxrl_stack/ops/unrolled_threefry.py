@@ -1,4 +1,4 @@
-"""JAX's default random numbers, at a tenth of their cost where a program draws only a few on a CPU.
+"""JAX's default random numbers with an unrolled generator: a tenth of the cost if a program draws few numbers on a CPU.
 
 On CPUs, JAX compiles the rounds of its Threefry-2x32 generator (Salmon et al., 2011, "Parallel random numbers: as easy
 as 1, 2, 3") as a loop, for fast compilation. A policy that acts for one environment derives and draws a handful of
@@ -20,7 +20,8 @@ _PARITY = 0x1BD11BDA
 
 
 def wrap_key_data(bits: jax.Array) -> jax.Array:
-    """``jax.random.wrap_key_data`` for keys of the default kind, uint32 ``[2]``, with unrolled rounds.
+    """Creates a key as ``jax.random.wrap_key_data`` does for the default kind, uint32 ``[2]``, but with unrolled
+    rounds.
 
     Any function of ``jax.random`` takes the key and returns what it would return for a default one.
     """
@@ -28,7 +29,7 @@ def wrap_key_data(bits: jax.Array) -> jax.Array:
 
 
 def unrolled(key: jax.Array) -> jax.Array:
-    """PRNG key with unrolled rounds in place of a key of the default kind; other keys are returned unchanged."""
+    """Converts a PRNG key of the default kind to a key with unrolled rounds; returns other keys unchanged."""
     return wrap_key_data(jax.random.key_data(key)) if jax.random.key_impl(key) == "threefry2x32" else key
 
 
@@ -49,7 +50,7 @@ def _implementation() -> Any:
 
 
 def _rounds(key: jax.Array, high: jax.Array, low: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Twenty rounds over counters, uint32 ``[...]`` each."""
+    """Applies the twenty rounds of the Threefry hash to 64-bit counters, given as two uint32 ``[...]``."""
     keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
     high, low = high + keys[0], low + keys[1]
     for group in range(5):

@@ -1,4 +1,4 @@
-"""V-trace: value targets and advantages of a policy from steps that another policy has taken.
+"""V-trace: value targets and advantages of a policy from steps that another (older) policy took.
 
 Arrays are time-major blocks; see `jaxrl_stack.ops.returns` for the range of their index.
 """
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 
 class VTrace(NamedTuple):
-    """V-trace targets and advantages of a block; no gradient flows through them.
+    """V-trace targets and advantages of a rollout; no gradient flows through them.
 
     Attributes:
         targets: float32 ``[T, B]``, ``v_s``: regression targets of the values.
@@ -85,7 +85,7 @@ def vtrace(
 
 
 def _backward(carry: Any, row: Any) -> tuple[Any, Any]:
-    """One step of `vtrace`, from the last one on: the carry is ``v_{t+1} - V(x_{t+1})`` and ``V(x_{t+1})``."""
+    """Backward step of `vtrace` at time t; the carry is ``v_{t+1} - V(x_{t+1})`` and ``V(x_{t+1})``."""
     correction, next_value = carry
     rho, c, pg_rho, reward, value, discount, is_truncated, is_end, truncation_value, valid = row
     next_value_here = jnp.where(is_truncated, truncation_value, next_value)

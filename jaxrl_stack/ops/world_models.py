@@ -1,4 +1,4 @@
-"""Pieces of learning in imagination, as in DreamerV3 (Hafner et al., 2023, arXiv:2301.04104; "the paper" below).
+"""Losses and distributions of world models, as in DreamerV3 (Hafner et al., 2023, arXiv:2301.04104; "the paper" below).
 
 Rewards and values are distributions over atoms at equal distances in symlog space: `two_hot` makes a target of a
 number, `jaxrl_stack.ops.q_learning.support` the atoms, and `expected_q` there the mean that `symexp` takes back. Latent
@@ -30,7 +30,7 @@ def symexp(x: jax.Array) -> jax.Array:
 
 
 class TwoHot(NamedTuple):
-    """Distribution over atoms with its mass on two neighbours.
+    """Distribution over atoms that has all its mass on two neighbouring atoms.
 
     Attributes:
         places: int32 ``[..., 2]``, which atoms.
@@ -92,8 +92,9 @@ def unimix(logits: jax.Array, share: float = 0.01) -> jax.Array:
 
 
 def _softmax(logits: jax.Array) -> jax.Array:
-    """``jax.nn.softmax``; of few classes one by one, in a quarter of the time on CPU: reductions of a short last axis
-    are loops over single numbers there."""
+    """Computes ``jax.nn.softmax``. For few classes it reduces one class after the other, in a quarter of the time on
+    CPU, where reductions of a short last axis are loops over single numbers.
+    """
     if logits.shape[-1] > _FEW_CLASSES:
         return jax.nn.softmax(logits)
     largest = functools.reduce(jnp.maximum, _classes(jax.lax.stop_gradient(logits)))
@@ -126,7 +127,7 @@ def straight_through_sample(noise: jax.Array, probs: jax.Array) -> jax.Array:
 
 
 def straight_through(one_hot: jax.Array, probs: jax.Array) -> jax.Array:
-    """One-hot vectors as they are, with the gradient of probabilities.
+    """Returns the one-hot vectors unchanged, with the gradient of the probabilities.
 
     Args:
         one_hot: float32 ``[..., K]``.
@@ -142,7 +143,7 @@ def categorical_kl(probs: jax.Array, other_probs: jax.Array) -> jax.Array:
 
 
 class BalancedKL(NamedTuple):
-    """The two halves of the divergence between a posterior and a prior, equal but for their gradients.
+    """The two KL terms between posterior and prior, which have equal values but different gradients.
 
     Attributes:
         dynamics: float32 ``[...]``; moves the prior towards the posterior.
@@ -154,7 +155,8 @@ class BalancedKL(NamedTuple):
 
 
 def balanced_kl(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) -> BalancedKL:
-    """``L_dyn`` and ``L_rep`` (equation 5 of the paper), each at least `free_nats`, below which it has no gradient.
+    """KL losses ``L_dyn`` and ``L_rep`` (equation 5 of the paper), each at least `free_nats`, below which it has no
+    gradient.
 
     ``L_dyn = max(free, KL(sg(posterior) || prior))``, ``L_rep = max(free, KL(posterior || sg(prior)))``
 
@@ -202,7 +204,7 @@ class ReturnRange(NamedTuple):
 
     @classmethod
     def init(cls) -> ReturnRange:
-        """Range before any return was seen."""
+        """Creates the state before any return was seen."""
         return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.bool_))
 
     @property
