@@ -195,7 +195,7 @@ class Checkpointable:
             self._take_over(state, part, names)
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
-        """State to restore after a failed restore.
+        """Returns the state to which the object is reset if loading a checkpoint fails.
 
         It leaves out parts that are restored last and atomically, which would only copy large data.
         """
@@ -218,7 +218,7 @@ class Checkpointable:
             self.set_state(state)
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
-        """Sentence with the reason why a state does not fit, after a space; empty if unknown."""
+        """Returns the reason why a state does not fit, as a sentence after a space; empty if unknown."""
         del state
         return ""
 
@@ -288,7 +288,7 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Completes the configs of a component and its parts with settings that other parts know."""
+    """Fills settings that the configs of a component and its parts lack with values that the other configs store."""
     _, *inside = component.with_parts()
     _take_settings(component, inside)
     for part in inside:
@@ -296,7 +296,7 @@ def _complete(component: Component) -> None:
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:
-    """Completes settings of a component's config from the first other component that stores them as JSON."""
+    """Fills settings that a component's config lacks from the first other component that stores them as JSON."""
     for where in list(component.left_out):
         argument, _, name = where.partition("/")
         settings = _settings(component, argument)
@@ -309,14 +309,17 @@ def _take_settings(component: Component, others: Sequence[Component]) -> None:
 
 
 def _settings(component: Component, argument: str) -> dict[str, Any]:
-    """JSON of a config by setting; empty if this argument of the component is not a config."""
+    """Returns the settings of a config among a component's arguments, ``{setting: JSON}``; empty if the argument is not
+    a config.
+    """
     node = component.ctor["kwargs"].get(argument)
     return node["value"] if isinstance(node, dict) and node.get(KIND) == "plain" else {}
 
 
 @contextlib.contextmanager
 def fitting(what: str, owner: str, hint: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Context manager that converts errors to a ValueError: the checkpoint does not fit its owner.
+    """Context manager that converts errors in its block to a ValueError: the checkpoint does not fit the object that
+    loads it.
 
     Args:
         what: Description of the checkpoint.
@@ -356,7 +359,7 @@ def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, An
 
 
 def selected(names: Collection[str], components: Parts, not_components: Parts, owner: str) -> list[str]:
-    """Names selected by ``get_state(components, not_components=...)``.
+    """Selects names of components as ``get_state(components, not_components=...)`` does.
 
     Args:
         names: All names.
@@ -375,12 +378,12 @@ def selected(names: Collection[str], components: Parts, not_components: Parts, o
 
 
 def as_names(components: Parts) -> set[str] | None:
-    """`components` as a set of names; None for None."""
+    """Converts the argument `components` to a set of names; None remains None."""
     return {components} if isinstance(components, str) else None if components is None else set(components)
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:
-    """Part at a path in a checkpoint; the checkpoint itself if it contains only that part."""
+    """Finds the part at a path of names in a checkpoint; the checkpoint itself if it contains only that part."""
     if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
         return stored
     for name in names:

@@ -77,7 +77,9 @@ class Component:
             yield from part.with_parts()
 
     def all_left_out(self) -> dict[str, str]:
-        """Constructor arguments that the checkpoint omits, of this component and all parts."""
+        """Constructor arguments that the checkpoint omits because they are code, ``{path: description}``, of this
+        component and all parts.
+        """
         return {where: text for one in self.with_parts() for where, text in one.left_out.items()}
 
 
@@ -86,7 +88,7 @@ class Component:
 
 @dataclasses.dataclass
 class _Folder:
-    """Folder to be written."""
+    """Content of a folder to write: JSON files and arrays."""
 
     path: Path
     files: dict[str, str]
@@ -367,7 +369,7 @@ class Stored:
         return content
 
     def component(self) -> Component:
-        """Description of this component, without its parts."""
+        """Reads the description of this component, without its parts."""
         content = self._json(CLASS_AND_CTOR_ARGS_FILE)
         ctor, left_out = content.get("ctor_args_and_kwargs"), content.get("left_out")
         is_ctor = isinstance(ctor, dict) and isinstance(ctor.get("args"), list) and isinstance(ctor.get("kwargs"), dict)
@@ -428,7 +430,7 @@ class Stored:
         what = f"The checkpoint at {self.path}"
         state = Decoder(loader, arrays=arrays.__getitem__, what=what).decode(plain)
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-            raise ValueError(f"{what} is damaged: its state is not a dict of names.")
+            raise ValueError(f"{what} is damaged: its state is not a dict with text keys.")
         both = sorted({*state} & {*self.parts})
         if both:
             raise ValueError(f"{what} is damaged: its state contains {both}, which are components.")
@@ -447,7 +449,8 @@ class Stored:
 
 
 class _Reading:
-    """Reading of one checkpoint, shared by all its parts.
+    """Access to one checkpoint while it is read, shared by all its parts: detects replacements, and limits the total
+    size.
 
     Args:
         path: Folder of the checkpoint.

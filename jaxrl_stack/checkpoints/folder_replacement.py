@@ -44,8 +44,8 @@ def replaced(target: Path) -> Iterator[Path]:
 
 
 def remove(target: Path) -> None:
-    """Removes a folder: at no moment, a part of it has its name. The next call for a folder next to it also removes
-    what a killed process has left.
+    """Removes a folder. It is renamed first, so that at no moment a part of it has its name. Also removes remains that
+    killed processes left next to it.
     """
     with _writing:
         gone = target.with_name(f".{target.name}.gone.{os.getpid()}.{secrets.token_hex(4)}")
@@ -71,7 +71,7 @@ def _beside(target: Path, kinds: str, *, of_any_name: bool = False) -> list[Path
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Context manager that locks a folder for this process, as long as the process lives.
+    """Context manager that locks a folder for this process, until the block or the process ends.
 
     Yields False if another process works on it.
     """
@@ -94,7 +94,7 @@ def _is_free(descriptor: int, folder: Path) -> bool:
 
 
 def _put_in_place(aside: Path, target: Path, old: Path) -> None:
-    """Moves `aside` to `target`; a former `target` is at `aside` afterwards.
+    """Moves the folder `aside` to the path `target`; a former `target` is at `aside` afterwards.
 
     Other processes and threads may add or remove folders between any two of these calls.
     """

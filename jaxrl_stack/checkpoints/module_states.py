@@ -1,4 +1,4 @@
-"""States of modules with more or fewer attributes than a stored module."""
+"""Adaptation of stored module states to modules with more or fewer attributes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def share_attributes(
 
 
 def _attribute_of(ref: str) -> str:
-    """Name of the module's attribute that contains an array."""
+    """Name of the module's attribute to which the array `ref` belongs."""
     return ref.partition("/")[0]
 
 

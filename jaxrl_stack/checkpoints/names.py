@@ -27,7 +27,7 @@ def is_part_name(name: Any) -> bool:
 
 
 def leads_out(path: Path, name: str) -> ValueError:
-    """Error for a checkpoint that refers to a path outside of its folder."""
+    """Creates the error for a checkpoint that refers to a path outside of its folder."""
     return ValueError(
         f"The checkpoint at {path} refers to {short(name)}, which leads out of its folder. It is damaged, or was "
         f"changed since; do not use it."
@@ -35,6 +35,6 @@ def leads_out(path: Path, name: str) -> ValueError:
 
 
 def short(value: Any) -> str:
-    """A short text of a damaged file's value, for messages."""
+    """Shortens a value of a damaged file to a text for messages."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -20,7 +20,7 @@ _NAMED = {"class": "value", "function": "value", "plain": "class", "object": "cl
 
 
 def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields ``(path, bases as text)`` of the code to which a JSON node refers.
+    """Yields ``(path, base classes as text)`` of the classes and functions to which a JSON node refers.
 
     Args:
         node: Result of `Encoder.encode`.
@@ -45,7 +45,8 @@ def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 class NeededCode:
-    """Code that a checkpoint needs and the caller has not allowed.
+    """Collects the classes, functions and arguments that loading a checkpoint needs and the caller has not allowed or
+    passed.
 
     Args:
         loader: Class loader with the allowed code.
@@ -73,12 +74,12 @@ class NeededCode:
             pass
 
     def add(self, node: Any, name: str = "") -> None:
-        """Adds all code that a JSON node names; see `code_in`."""
+        """Adds all classes and functions that a JSON node names; see `code_in`."""
         for path, bases in code_in(node, name):
             self.add_class(path, *bases)
 
     def add_component(self, component: Component, cls: type, *, without: Collection[str] = ()) -> None:
-        """Adds all code that building an object needs.
+        """Adds all classes and functions that are needed to build an object.
 
         Args:
             component: Description of the object.
@@ -110,7 +111,7 @@ class NeededCode:
         self._arguments |= known
 
     def check(self, path: str | os.PathLike[str], call: str, *more: str) -> None:
-        """Raises one error for all code that was added.
+        """Raises one error that names everything that was added.
 
         Args:
             path: The checkpoint.

@@ -1,4 +1,4 @@
-"""The checkpoints in a run's directory."""
+"""Search for the checkpoints in a run's directory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def checkpoints_in(
 
 
 def newest_checkpoint(path: str) -> str:
-    """The newest complete checkpoint of an algorithm in the directory of a run.
+    """Finds the newest complete checkpoint of an algorithm in the directory of a run.
 
     Args:
         path: Folder of a run of ``jaxrl train``, of a trial of Tune, or any other path.
@@ -71,7 +71,7 @@ def run_and_iteration(path: str) -> tuple[Path, int] | None:
 
 
 def stored_iteration(path: str | os.PathLike[str]) -> Path:
-    """Path of the checkpoint for ``RUN@35`` in the folder of a run; other paths unchanged.
+    """Converts ``RUN@35`` to the path of that checkpoint in the folder of the run; returns other paths unchanged.
 
     Raises:
         FileNotFoundError: If the iteration is not stored.

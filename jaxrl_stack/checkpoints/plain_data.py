@@ -1,4 +1,4 @@
-"""Values as JSON and arrays, and back, for checkpoints: data only, no code."""
+"""Conversion of values to JSON and arrays, and back, for checkpoints. They contain data only, no code."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ loads a checkpoint."""
 
 
 class NotDataError(TypeError):
-    """Raised for a value that a checkpoint cannot describe, such as code."""
+    """Error for a value that a checkpoint cannot store, such as code."""
 
 
 class Plain:
-    """Base class of objects that describe themselves as data."""
+    """Base class of objects that convert themselves to plain data and back."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Data for `from_plain`: names and values, of all types that `Encoder` supports."""
+        """Returns the data for `from_plain`: names and values, of all types that `Encoder` supports."""
         raise NotImplementedError
 
     @classmethod
@@ -82,7 +82,7 @@ class Constructible:
 
 
 class Encoder:
-    """Turns values into JSON, with arrays separately.
+    """Converts values to JSON; arrays are collected separately.
 
     Args:
         leave_out: Record values that are not data in `left_out`, instead of raising.
@@ -221,7 +221,8 @@ class Encoder:
 
 
 def code_named_by(*values: Any) -> list[Any]:
-    """Classes and functions contained in values, such as a config: the caller who passes the values trusts them.
+    """Finds the classes and functions in values, such as a config. They are trusted, because the caller passes the
+    values.
 
     Args:
         *values: Values that `Encoder` supports; lambdas and other objects that are not data are skipped.
@@ -279,7 +280,7 @@ class Decoder:
             raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error}") from error
 
     def decode_items(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """The values of JSON nodes by their names."""
+        """Decodes JSON nodes, ``{name: node}`` to ``{name: value}``."""
         return {name: self.decode(node, name) for name, node in nodes.items()}
 
     def _array(self, node: dict[str, Any], name: str) -> np.ndarray:
@@ -294,11 +295,11 @@ class Decoder:
         if shape == () and "value" in node:
             value = node["value"]
             if type(value) is not _JSON_TYPES.get(dtype.kind):
-                raise ValueError(f"{self._what} holds {value!r} as a {dtype}: it is damaged.")
+                raise ValueError(f"{self._what} stores {value!r} as {dtype}, which is another type: it is damaged.")
             with np.errstate(over="ignore"):
                 array = np.asarray(value, dtype)
             if array.item() != value:
-                raise ValueError(f"{self._what} has {value!r} as a {dtype}, which is impossible: it is damaged.")
+                raise ValueError(f"{self._what} stores {value!r} as {dtype}, which cannot hold it: it is damaged.")
             return array
         if 0 not in shape:
             raise ValueError(f"{self._what} has an array of shape {list(shape)} without content: it is damaged.")
@@ -321,19 +322,23 @@ class Decoder:
     def _class(self, node: dict[str, Any], name: str) -> type:
         found = self.loader.load(node["value"], what=self._what, expected=EXPECTED_BASES.get(name, ()))
         if not isinstance(found, type):
-            raise ValueError(f"{self._what} names {node['value']!r}, which is not a class: it is damaged.")
+            raise ValueError(f"{self._what} refers to {node['value']!r}, which is not a class: it is damaged.")
         return found
 
     def _plain(self, node: dict[str, Any], name: str) -> Any:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Plain),))
         if not isinstance(cls, type) or not issubclass(cls, Plain):
-            raise ValueError(f"{self._what} names {node['class']!r}, which cannot be made from data: it is damaged.")
+            raise ValueError(
+                f"{self._what} refers to {node['class']!r}, which cannot be built from data: it is damaged."
+            )
         return cls.from_plain(self.decode_items(node["value"]), self.loader)
 
     def _object(self, node: dict[str, Any], name: str) -> Any:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Constructible),))
         if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or issubclass(cls, Constructible)):
-            raise ValueError(f"{self._what} names {node['class']!r}, which cannot be made from data: it is damaged.")
+            raise ValueError(
+                f"{self._what} refers to {node['class']!r}, which cannot be built from data: it is damaged."
+            )
         args = [self.decode(item) for item in node["args"]]
         kwargs = self.decode_items(node["kwargs"])
         if dataclasses.is_dataclass(cls) and not issubclass(cls, Constructible):
@@ -374,7 +379,7 @@ class Decoder:
 
 @dataclasses.dataclass(frozen=True)
 class StoredArray:
-    """JSON description of an array.
+    """Description of a stored array: shape, dtype and checksum.
 
     Attributes:
         shape, dtype: Shape and dtype of the array.
@@ -387,7 +392,7 @@ class StoredArray:
 
     @classmethod
     def of(cls, node: Mapping[str, Any], what: str) -> StoredArray:
-        """Description of the array to which a node refers.
+        """Reads the description of the array to which a JSON node refers.
 
         Raises:
             ValueError: If it is invalid.
@@ -410,7 +415,7 @@ def checksum(array: np.ndarray) -> int:
 
 
 def array_nodes(node: Any, what: str) -> dict[str, StoredArray]:
-    """All arrays to which a JSON node refers, by name.
+    """Finds all arrays to which a JSON node refers, ``{name: description}``.
 
     Raises:
         ValueError: If one is invalid, or two with the same name differ.
@@ -425,6 +430,9 @@ def array_nodes(node: Any, what: str) -> dict[str, StoredArray]:
             if item.get(KIND) == "array" and "name" in item:
                 name, array = item["name"], StoredArray.of(item, what)
                 if not isinstance(name, str) or found.setdefault(name, array) != array:
-                    raise ValueError(f"{what} is damaged: it describes the array {name!r} in several ways.")
+                    raise ValueError(
+                        f"{what} is damaged: its description of the array {name!r} is invalid or contradicts "
+                        f"another one."
+                    )
             waiting += item.values()
     return found

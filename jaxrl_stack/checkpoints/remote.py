@@ -110,7 +110,8 @@ class Remote:
                 file.write(content)
         if missing:
             raise ValueError(
-                f"{short(info.path)} changed its size of {info.size} bytes during the copy. Load it again."
+                f"The file {short(info.path)} changed its size of {info.size} bytes during the copy. Load the "
+                "checkpoint again."
             )
 
     def _put_in_place(self) -> None:
@@ -158,7 +159,7 @@ def _name_below(base: str, path: str) -> str:
 
 
 def located(path: Any, filesystem: Any) -> tuple[str, Any]:
-    """``(path, filesystem)`` of a folder, or of an object with a path.
+    """Returns ``(path, filesystem)`` of a folder, or of an object that has a path.
 
     Args:
         path: The folder; an object with a `path` and perhaps a `filesystem`, such as Ray's ``Checkpoint``; or an object
@@ -175,7 +176,7 @@ def located(path: Any, filesystem: Any) -> tuple[str, Any]:
 
 
 def place_of(path: str | os.PathLike[str], filesystem: Any) -> Remote | Path:
-    """`Remote` path on another file system, or a local path, which gives stronger guarantees."""
+    """Converts a path to a `Remote`, or to a local path if the file system is local and so gives more guarantees."""
     text = os.fspath(path)
     if filesystem is None:
         if "://" not in text:

@@ -13,7 +13,7 @@ _MAX_WAITING = 4
 
 
 class Finished(NamedTuple):
-    """A save that has ended, with or without an error.
+    """Result of a save that has ended, with or without an error.
 
     Attributes:
         seconds: Duration.
@@ -65,7 +65,9 @@ class Saves:
         self._collect(lambda key, future: path is None or f"{path}{os.sep}".startswith(f"{key}{os.sep}"))
 
     def finished(self, path: str) -> Finished | None:
-        """The last save to a path in the other thread; None while it waits or runs, and without one."""
+        """Returns the last save to a path that the background thread has ended; None while it waits or runs, and
+        without one.
+        """
         return self._finished.get(path)
 
     def raise_failed(self) -> None:
