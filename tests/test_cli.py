@@ -434,7 +434,7 @@ def test_an_environment_in_the_working_directory_is_trained_evaluated_and_gone_o
     assert command[-2:] == ["--env", "tiny_maze:TinyMaze"]
     assert cli.main(["evaluate", "run"]) == 2
     error = capsys.readouterr().err
-    assert "name your own environment again, --env module:Class" in error and error.count("\n") == 1
+    assert "If the environment is your own, add --env module:Class" in error and error.count("\n") == 1
     assert cli.main(command[1:]) == 0 and "4 episodes" in capsys.readouterr().out
     assert train("--restore", "run", "--env", "tiny_maze:TinyMaze", *options[:-1], "--results-dir", "on") == 0
 

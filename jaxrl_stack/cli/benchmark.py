@@ -56,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _algorithms(text: str) -> dict[str, AlgorithmConfig | None]:
-    """``PPO,mine=my_experiment.py`` as label -> config; None for tuned settings."""
+    """Parses the argument ALGOS, such as ``PPO,mine=my_experiment.py``, to ``{label: config}``; None for tuned
+    settings.
+    """
     found: dict[str, AlgorithmConfig | None] = {}
     for part in filter(None, text.split(",")):
         label, sign, file = part.partition("=")

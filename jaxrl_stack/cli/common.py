@@ -1,4 +1,4 @@
-"""Common parts of the commands: the error class, and JSON from the command line."""
+"""Shared functions of the commands: the error class, and JSON from the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CliError(Exception):
 
 
 def one_line(text: str) -> str:
-    """Replaces line breaks, and other runs of whitespace, by single spaces."""
+    """Replaces line breaks and repeated whitespace by single spaces."""
     return " ".join(text.split())
 
 
@@ -27,7 +27,7 @@ def with_notes(error: BaseException, message: str) -> str:
 
 @contextlib.contextmanager
 def wrong_input(option: str = "") -> Iterator[None]:
-    """Turns errors of configs and environments about a value into a `CliError`.
+    """Context manager that converts errors about wrong values, of configs and environments, to a `CliError`.
 
     Args:
         option: Option of the value, put before the message.
@@ -73,7 +73,7 @@ def json_object(
 
 
 def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """``{setting of offline_data: value}`` of the options about reading recorded steps.
+    """Returns the settings of `offline_data` that the options for reading recorded steps name, ``{setting: value}``.
 
     Raises:
         CliError: If a column has no name.

@@ -86,7 +86,7 @@ def _print(data: Dataset, found: Summary) -> None:
 
 
 def _by_component(found: Summary) -> list[Any]:
-    """Moments of each action histogram; None for discrete actions."""
+    """Returns the moments for each action histogram; None for discrete actions."""
     moments = iter(found.action_moments)
     return [None if own.edges is None else next(moments) for own in found.actions]
 

@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Refuses options for environments with recorded episodes, and the reverse.
+    """Raises CliError for options of environments together with recorded episodes (--data), and for options of recorded
+    episodes without them.
 
     Raises:
         CliError: Names the option.
@@ -122,8 +123,8 @@ def restored_for_evaluation(
         algo.stop()
     if has_state:
         raise CliError(
-            f"--env {env}: connectors of this checkpoint have state of its own environment, such as running "
-            f"statistics. Leave --env out to evaluate in that environment."
+            f"--env {env}: the checkpoint's connectors have state, such as running statistics, of the environment of "
+            f"its training. Leave --env out to evaluate in that environment."
         )
     return _moved(weights, config, env)
 
@@ -136,8 +137,8 @@ def _set_in_evaluation(config: AlgorithmConfig, **settings: Any) -> None:
 
 
 def _moved(weights: dict[str, Any], config: AlgorithmConfig, env: str) -> Algorithm:
-    """Creates an algorithm with these weights in another environment. If the algorithm trains on recorded data, the
-    environment is used for evaluation only.
+    """Creates an algorithm that acts with these weights in another environment. If the algorithm trains on recorded
+    data, the environment is used for evaluation only.
     """
     evaluated = config.get_evaluation_config_object()
     config = config.copy(copy_frozen=False)

@@ -205,7 +205,7 @@ def _config_of_options(
 
 
 def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any] | None, source: Any) -> str:
-    """Applies options to a config from a file or checkpoint; returns the source of the settings."""
+    """Applies options to a config from a file or checkpoint; returns a sentence about where the settings come from."""
     if env is not None:
         config.environment(env)
     if settings:
@@ -235,11 +235,11 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
             config, missing = stored_config(stored, ClassLoader(() if env is None else env), {})
     except (OSError, ValueError) as error:
         raise CliError(
-            f"{option}: {error} Pass the path that `jaxrl train` printed, name your own environment again, --env "
-            f"module:Class, and if settings are your own code, {by_file}."
+            f"{option}: {error} Pass the path that `jaxrl train` printed. If the environment is your own, add --env "
+            f"module:Class. If settings contain your own code, {by_file}."
         ) from error
     if missing:
-        raise CliError(f"{option}: does not contain the settings {', '.join(missing)}, which are code; {by_file}.")
+        raise CliError(f"{option}: the checkpoint lacks the settings {', '.join(missing)}, which are code; {by_file}.")
     return config
 
 

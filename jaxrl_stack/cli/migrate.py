@@ -15,7 +15,7 @@ from jaxrl_stack.migration import Migration, migrate
 
 
 class _Script(NamedTuple):
-    """Script file: path, encoding and migration."""
+    """Script to migrate: path, encoding and result of the migration."""
 
     path: pathlib.Path
     encoding: str

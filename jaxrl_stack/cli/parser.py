@@ -269,7 +269,8 @@ _positive.__name__, _share.__name__, _steps.__name__ = "integer", "number", "num
 
 
 def what_is_unknown(argv: Sequence[str], arguments: argparse.Namespace, unknown: Sequence[str]) -> str:
-    """Error text about unknown words. For the name of a setting, it tells how to set it.
+    """Returns the error text for unknown words of the command line. If a word names a setting, the text tells how to
+    set it.
 
     Args:
         argv: All words of the command.
@@ -781,7 +782,7 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
 
 
 def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> None:
-    """Adds shell completion by the words that `names` returns."""
+    """Enables shell completion for options, with the words that `names` returns."""
     for action in actions:
         action.completer = names  # type: ignore[attr-defined] - where argcomplete looks for it
 

@@ -37,7 +37,9 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
     policy, config = policy_of_checkpoint(arguments.checkpoint, arguments)
     where = f"CHECKPOINT {arguments.checkpoint}"
     if config is None and arguments.env is None:
-        raise CliError(f"{where}: does not name its game, as it is of a policy. Add it: --env pgx_multi/connect_four.")
+        raise CliError(
+            f"{where}: the checkpoint of a policy does not name its game. Add it: --env pgx_multi/connect_four."
+        )
     name, env_config = (arguments.env, None) if config is None else (arguments.env or config.env, config.env_config)
     if not isinstance(policy.action_space, Discrete):
         raise CliError(f"{where}: its actions are {policy.action_space}, and a person can only choose Discrete ones.")
@@ -56,7 +58,7 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
 
 
 def _play_game(policy: Any, env: Any, arguments: argparse.Namespace, ask: Callable[[str], str]) -> int:
-    """A game of two: the person on one seat, the policy on the other one."""
+    """Plays a game of two agents: the person has one seat, the policy the other one."""
     import jax
 
     from jaxrl_stack.utils.streams import Stream, named, stream_key
@@ -98,7 +100,7 @@ def _play_game(policy: Any, env: Any, arguments: argparse.Namespace, ask: Callab
 
 
 def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Namespace, ask: Any) -> int:
-    """An episode of one agent: the person acts, and may take the policy's action."""
+    """Plays an episode of one agent: the person acts, and may take the policy's action."""
     import gymnasium as gym
 
     from jaxrl_stack.env.host_packages import render_modes
@@ -135,7 +137,7 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
 
 
 def _with_action(state: Any, difference: int) -> Any:
-    """State of a policy after another action than its own.
+    """Returns a policy's state in which the previous action is the action that was taken instead of the policy's.
 
     Args:
         state: State after the policy's action, a dataclass.
@@ -147,7 +149,7 @@ def _with_action(state: Any, difference: int) -> Any:
 
 
 def _asked(ask: Callable[[str], str], legal: Sequence[int], advice: int | None) -> int:
-    """The person's action; asks again until it is legal.
+    """Asks the person for an action until it is legal.
 
     Raises:
         EOFError: If the person leaves.
@@ -165,12 +167,12 @@ def _asked(ask: Callable[[str], str], legal: Sequence[int], advice: int | None) 
 
 
 def _seen(obs: Any) -> np.ndarray:
-    """The observation without its action mask."""
+    """Returns the observation without its action mask."""
     return np.asarray(obs["observations"] if isinstance(obs, dict) and "observations" in obs else obs)
 
 
 def _legal(obs: Any, policy: Any) -> list[int]:
-    """Legal actions, all of them without an action mask."""
+    """Returns the legal actions; all actions without an action mask."""
     space = policy.action_space
     if isinstance(obs, dict) and "action_mask" in obs:
         return (np.flatnonzero(np.asarray(obs["action_mask"]) > 0) + int(space.start)).tolist()
@@ -178,7 +180,7 @@ def _legal(obs: Any, policy: Any) -> list[int]:
 
 
 def board_text(obs: np.ndarray, legal: Sequence[int]) -> str:
-    """An observation as text.
+    """Formats an observation as text.
 
     Args:
         obs: A board ``[H, W, C]`` of zeros and ones has a character for each channel; cells of legal actions show the

@@ -60,7 +60,7 @@ def _comparison(rows: list[Any], x: str, format: str) -> str:
 
 
 def _is_benchmark(paths: list[str]) -> bool:
-    """Whether the path is the folder of a benchmark.
+    """Whether the paths are a single folder of a benchmark.
 
     Raises:
         CliError: If one of several paths is a benchmark.
@@ -105,7 +105,7 @@ def _compare_benchmark(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_options_of_benchmarks(arguments: argparse.Namespace) -> None:
-    """Refuses options for benchmarks if the path is not a benchmark.
+    """Raises CliError for options of benchmarks if the path is not a benchmark.
 
     Raises:
         CliError: Names the option.

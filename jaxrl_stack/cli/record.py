@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(config: AlgorithmConfig, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Settings of the evaluation that is recorded."""
+    """Returns the settings of the evaluation whose steps are recorded."""
     settings = {
         "explore": arguments.explore or arguments.epsilon > 0.0,
         "num_envs_per_env_runner": arguments.num_envs or min(_NUM_ENVS, arguments.episodes),
@@ -58,7 +58,9 @@ def _settings(config: AlgorithmConfig, arguments: argparse.Namespace) -> dict[st
 
 
 def _with_random_actions(config: AlgorithmConfig, epsilon: float) -> Callable[[Any, Any], list[Any]]:
-    """The config's module-to-env connectors, followed by one that samples random actions."""
+    """Returns a function that creates the config's module-to-env connectors, followed by one that samples random
+    actions.
+    """
     from jaxrl_stack.connectors.module_to_env import RandomActions
 
     given = config.get_evaluation_config_object() or config

@@ -41,7 +41,7 @@ def _read(path: str) -> Run:
 
 
 def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Code of the user for the run: ``config`` and ``allow`` of `Run.at`."""
+    """Returns the user's code for a run, from the options: ``config`` and ``allow`` of `Run.at`."""
     file, env = getattr(arguments, "config_file", None), getattr(arguments, "env", None)
     config = None
     # A JSON file has no code.

@@ -34,7 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
         if env is None and config is not None:
             env, env_config = config.env, config.env_config
     if env is None:
-        raise CliError("No checkpoint names the game: they are of policies. Add it: --env pgx_multi/connect_four.")
+        raise CliError(
+            "The game is unknown, because checkpoints of policies do not name it. Add it: --env pgx_multi/connect_four."
+        )
     with wrong_input():
         results = run_tournament(
             players, env, env_config=env_config, games=arguments.games, seed=arguments.seed, explore=arguments.explore
@@ -51,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def policy_of_checkpoint(path: str, arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """Policy in a checkpoint, and the config of its algorithm; None for the checkpoint of a policy.
+    """Loads the policy of a checkpoint, and the config of its algorithm; None instead of the config for a policy's
+    checkpoint.
 
     Args:
         path: The checkpoint, of an Algorithm or of a Policy.

@@ -1,4 +1,4 @@
-"""Repetition of recorded iterations, with the commands between them."""
+"""Base class that repeats recorded iterations of a run or population, with the commands (calls) between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TimelineT = TypeVar("TimelineT", "Timeline", "PopulationTimeline")
 
 
 class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
-    """Repeats iterations of a run or a population.
+    """Repeats recorded iterations of a run or a population.
 
     Args:
         timeline: Timeline of its folder.
@@ -42,7 +42,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @property
     def trained(self) -> TrainedT:
-        """The algorithm or the population, after `start`."""
+        """Algorithm or population that repeats the iterations; available after `start`."""
         assert self._trained is not None, "start() builds it"
         return self._trained
 
@@ -59,10 +59,10 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def _apply(self, command: Command) -> None:
-        """Repeats a command."""
+        """Repeats a command, which is a recorded method call."""
 
     def run_to(self, iteration: int) -> Self:
-        """Starts, and repeats the iterations up to the given one. Stops `trained` if that fails.
+        """Calls `start`, then repeats the iterations up to the given one. Stops `trained` if an error occurs.
 
         Args:
             iteration: See `start`.
@@ -100,7 +100,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
             if command.reason is not None:
                 raise NotRecomputableError(
                     f"{command.path}: {command.call}() at iteration {command.iteration} cannot be repeated, because "
-                    f"{command.reason}. Later iterations need a checkpoint stored after it."
+                    f"{command.reason}. Later iterations can only be recomputed from a checkpoint stored after it."
                 )
             self._apply(command)
             self._set_num_commands(command.number)
@@ -110,7 +110,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Self]:
-        """Context that stops `trained` at its end."""
+        """Context that stops the algorithm or population `trained` at its end."""
         try:
             yield self
         finally:
@@ -118,13 +118,13 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @contextlib.contextmanager
     def stopped_on_failure(self) -> Iterator[None]:
-        """Context that stops `trained` if it ends with an error."""
+        """Context that stops the algorithm or population `trained` if it ends with an error."""
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self.stop)
             yield
             on_failure.pop_all()
 
     def stop(self) -> None:
-        """Stops `trained`, if it is built."""
+        """Stops the algorithm or population `trained`, if it is built."""
         if self._trained is not None:
             self._trained.stop()

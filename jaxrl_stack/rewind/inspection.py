@@ -1,4 +1,5 @@
-"""Inspection of one iteration: losses and gradients of its minibatches, its episodes, and rows with large losses.
+"""Inspection of one iteration: losses and gradients of its minibatches, its episodes, and the rows of batches with the
+largest losses.
 
 ::
 
@@ -107,7 +108,7 @@ class Table(Sequence[Mapping[str, Any]]):
         return pandas.DataFrame(self._rows, columns=self.columns)
 
     def with_columns(self, names: Sequence[str]) -> Table:
-        """Returns the table with some of its columns."""
+        """Returns the table with only the columns `names`."""
         return Table([{name: row[name] for name in names if name in row} for row in self._rows], self._empty)
 
     def formatted(self, format: str = "text", max_lines: int | None = _MAX_LINES) -> str:
@@ -130,7 +131,7 @@ class Table(Sequence[Mapping[str, Any]]):
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class MinibatchNumbers:
-    """Numbers of one minibatch.
+    """Metrics and gradient norms of one minibatch, and its rows with the largest losses.
 
     Attributes:
         minibatch: Index of the minibatch in the iteration.
@@ -171,7 +172,7 @@ class MinibatchNumbers:
 
 
 class Inspection:
-    """Numbers of one iteration; ``print(inspection)`` shows them as text.
+    """Recorded minibatches and episodes of one iteration; ``print(inspection)`` shows them as text.
 
     Args:
         iteration: Number of the iteration, from 1.
@@ -254,7 +255,8 @@ class Inspection:
         n = self._num_rows if n is None else n
         if n > self._num_rows:
             raise ValueError(
-                f"rows(n={n}): minibatches recorded {self._num_rows} rows. Use inspect(..., num_rows={n}).rows(n={n})."
+                f"rows(n={n}): each minibatch has recorded only {self._num_rows} rows. "
+                f"Use inspect(..., num_rows={n}).rows(n={n})."
             )
         largest: dict[Any, Mapping[str, Any]] = {}
         for own in self._numbers:
@@ -334,7 +336,7 @@ class Inspection:
         return f'<div class="grid">{"".join(shown)}</div>' if shown else ""
 
     def _main_columns(self) -> Table:
-        """Table of the minibatches with the most important columns."""
+        """Table of the minibatches with only the most important columns."""
         table = self.minibatches
         names = [*_NUMBERS, "gradient_norm", "applied_gradient_norm"]
         metrics = [name for name in table.columns if name.rpartition("/")[2] in _METRICS]
@@ -446,8 +448,8 @@ def inspect_run(
     """Inspects an iteration of a run; see `Run.inspect`."""
     if (num_members := run.origin.get("num_members") or 1) > 1:
         raise ValueError(
-            f"{run.folder or run.name}: is one of {num_members} members of a population, and a member by itself has "
-            f"other bits. Train it as a run of its own, config.debugging(seed=...), and inspect that."
+            f"{run.folder or run.name}: is one of {num_members} members of a population, whose numbers are not "
+            f"bit-identical to a separate run's. Train it separately, config.debugging(seed=...), and inspect that run."
         )
     algorithm, num_training_steps = before_iteration(run, iteration, config=config, allow=allow)
     try:
@@ -464,7 +466,7 @@ def inspect_run(
 
 
 def _differs(history: History, iteration: int, present: Mapping[str, int]) -> bool:
-    """Whether the history has another fingerprint for an iteration."""
+    """Whether the recorded fingerprint of an iteration differs from the fingerprint `present`."""
     columns = {part: f"{FINGERPRINT}/{part}" for part in present}
     if not all(column in history for column in columns.values()):
         return False
@@ -474,11 +476,11 @@ def _differs(history: History, iteration: int, present: Mapping[str, int]) -> bo
 
 
 def _check(algorithm: Algorithm) -> None:
-    """Refuses algorithms whose updates cannot be recorded."""
+    """Raises an error if the updates of an algorithm cannot be recorded."""
     if not isinstance(algorithm, Algorithm):
         raise TypeError(
-            f"inspect() takes an Algorithm, not a {type(algorithm).__name__}. A member by itself has other bits: train "
-            f"it as a run of its own, config.debugging(seed=...).build_algo(), and inspect that."
+            f"inspect() takes an Algorithm, not a {type(algorithm).__name__}. To inspect a "
+            f"member of a population, train it separately: config.debugging(seed=...).build_algo()."
         )
     config = algorithm.config
     actors = {"num_learners": config.num_learners, "num_env_runners": config.num_sampling_actors}
@@ -495,7 +497,8 @@ def _check(algorithm: Algorithm) -> None:
     learner = algorithm.learner_group.local_learner
     if learner is not None and learner.num_devices > len(learner.devices):
         raise ValueError(
-            "inspect() in joined processes: a process sees only its own rows. Run it without distributed.initialize()."
+            "inspect() does not support joined processes, which have only a part of the batch each. Run it without "
+            "distributed.initialize()."
         )
 
 
@@ -560,7 +563,9 @@ def _has_nan_loss(numbers: MinibatchNumbers) -> bool:
 
 
 def _unexplained(recorded: IterationRecord) -> float:
-    """Largest part of a minibatch's loss that the losses of its rows do not contain, relative to the loss."""
+    """Largest relative difference between a minibatch's loss and the mean loss of its rows: the part that rows do not
+    explain.
+    """
     most = 0.0
     for record in recorded.updates:
         for path, means in record.items():
@@ -572,7 +577,7 @@ def _unexplained(recorded: IterationRecord) -> float:
 
 
 def _numbers(algorithm: Algorithm, recorded: IterationRecord, num_rows: int) -> Iterator[MinibatchNumbers]:
-    """Numbers of the minibatches of an iteration."""
+    """Computes the numbers of each minibatch of an iteration."""
     num_epochs = int(getattr(algorithm.config, "num_epochs", None) or 1)
     number = 0
     for update, record in enumerate(recorded.updates):
@@ -609,7 +614,9 @@ def _first(name: str, of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _layers(norms: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Rows of the table of layers; a layer has the parameters with the same path except its last part."""
+    """Builds the rows of the table of layers. A layer consists of the parameters whose paths differ only in the last
+    part.
+    """
     by_layer: dict[str, list[str]] = {}
     for ref in norms[GRADIENT]:
         by_layer.setdefault(ref.rpartition("/")[0] or ref, []).append(ref)
@@ -623,14 +630,16 @@ def _layers(norms: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
 
 
 def _total(norms: Any) -> float:
-    """Euclidean norm of parts with these norms."""
+    """Euclidean norm of a vector whose parts have these norms."""
     return math.sqrt(sum(norm * norm for norm in norms))
 
 
 def _rows(
     record: Mapping[tuple[str, ...], np.ndarray], recorded: IterationRecord, num_rows: int
 ) -> list[list[dict[str, Any]]]:
-    """Rows of each minibatch of an update, at most `num_rows`, largest loss first."""
+    """Selects the rows with the largest losses from each minibatch of an update, at most `num_rows`, largest loss
+    first.
+    """
     num_minibatches = next(iter(record.values())).shape[1]
     found: list[list[dict[str, Any]]] = [[] for _ in range(num_minibatches)]
     for mid in dict.fromkeys(path[1] for path in record if path[0] == ROW):
@@ -652,7 +661,7 @@ def _rows(
 def _place(
     module_id: str, row: Mapping[tuple[str, ...], Any], device: int, num_devices: int, recorded: IterationRecord
 ) -> dict[str, int]:
-    """Place of a row: its environment and step, or its index in the batch."""
+    """Returns the origin of a row of the batch: its environment and step, or its index in the batch."""
     order = recorded.columns
     if ("time",) not in row or order is None:
         part = {"device": device} if num_devices > 1 else {}
@@ -666,7 +675,7 @@ def _place(
 
 
 def _short(rows: Table) -> Table:
-    """Table of rows with the columns that readers look at first."""
+    """Reduces a table of rows to the columns that readers look at first."""
     shown = [
         name
         for name in rows.columns
@@ -683,7 +692,7 @@ def _order(loss: float) -> float:
 
 
 def _cell(value: Any) -> str:
-    """Text of a value in a table."""
+    """Formats a value for a cell of a table."""
     if value is None:
         return ""
     if isinstance(value, np.ndarray) and value.ndim:

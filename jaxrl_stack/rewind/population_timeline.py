@@ -24,7 +24,7 @@ _COLUMNS = (_ITERATION, CALLS, _LOW, _HIGH)
 
 
 class RecordedMembers(NamedTuple):
-    """An iteration of a population.
+    """Recorded iteration of a population: number of training steps, and fingerprints of the members.
 
     Attributes:
         num_training_steps: Training steps of it.
@@ -82,7 +82,7 @@ class PopulationTimeline:
         for own in found.values():
             if own.num_commands is None or int(own.metadata["num_members"]) <= 0:
                 raise NotRecomputableError(
-                    f"{own.path}: is of a version that did not record commands of populations. Train again."
+                    f"{own.path}: was saved by a version that did not record method calls on populations. Train again."
                 )
         return found
 
@@ -99,7 +99,7 @@ class PopulationTimeline:
         return max(self.iterations, default=self.first)
 
     def recorded(self, iteration: int) -> RecordedMembers:
-        """Numbers of an iteration.
+        """Returns the recorded iteration with this number.
 
         Raises:
             NotRecomputableError: If the population has no such iteration.
@@ -129,7 +129,7 @@ class PopulationTimeline:
 
 
 def is_population(directory: Path) -> bool:
-    """Whether a folder is that of a population, with the checkpoints of all members together."""
+    """Whether a folder is the folder of a population, whose checkpoints contain all members together."""
     return read_origin(directory).keys() >= {"members", "num_members"}
 
 
@@ -142,7 +142,7 @@ class _Row(NamedTuple):
 
 
 def _rows_of_table(table: Path) -> Iterator[_Row]:
-    """Rows of ``members.csv``, in the order of each member's iterations.
+    """Yields the rows of ``members.csv``, in the order of each member's iterations.
 
     Raises:
         ValueError: If it is damaged.
@@ -156,7 +156,7 @@ def _rows_of_table(table: Path) -> Iterator[_Row]:
 
 
 def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
-    """Rows of the history in a checkpoint."""
+    """Yields the rows of the history in a checkpoint."""
     with opened(checkpoint.path) as stored:
         state: dict[str, Any] = read_state(stored, is_weights=False)["history"]
     num_members = len(np.asarray(state["num_iterations"]))
@@ -171,7 +171,9 @@ def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
 
 
 def _iterations(rows: Iterable[_Row]) -> dict[int, RecordedMembers]:
-    """Iterations by number. If a member's iteration does not follow the last one, the later ones were given up."""
+    """Groups rows of members by iteration. If a member goes back to an earlier iteration, its rows from there on are
+    replaced.
+    """
     of_members: dict[int, dict[int, _Row]] = {}
     for row in rows:
         if not (math.isnan(row.iteration) or math.isnan(row.calls)):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class PopulationReplay(BaseReplay[Population, PopulationTimeline]):
-    """Repeats iterations of a population.
+    """Repeats recorded iterations of a population.
 
     Args:
         timeline: Timeline of the population.
@@ -103,7 +103,7 @@ def population_at(
     config: AlgorithmConfig | None = None,
     allow: Iterable[Any] = (),
 ) -> Population:
-    """Recomputes a population after an iteration, bit for bit.
+    """Recomputes the state of a population after an iteration, bit for bit.
 
     Args:
         directory: Folder of the population, ``results_dir/population``.
@@ -130,7 +130,8 @@ def rewind_population(
     config: AlgorithmConfig | None = None,
     allow: Iterable[Any] = (),
 ) -> tuple[Path, int]:
-    """Writes the checkpoint of an iteration into the folder of a population, unless it is there.
+    """Stores the checkpoint of an iteration in the folder of a population; recomputes the iteration if it is not
+    stored.
 
     Args:
         directory, iteration, config, allow: See `population_at`.
@@ -207,7 +208,7 @@ def verify_population(
 
 
 def _fingerprint_difference(replay: PopulationReplay, iteration: int) -> FingerprintDifference | None:
-    """First member whose fingerprint differs from the recorded one; None if all are equal."""
+    """Finds the first member whose fingerprint differs from the recorded one; None if all are equal."""
     present = replay.trained.driver.fingerprints()
     for member, (low, high) in sorted(replay.timeline.recorded(iteration).fingerprints.items()):
         if not np.array_equal([low, high], [present["low"][member], present["high"][member]]):

@@ -55,7 +55,7 @@ _SEES_EVALUATIONS = (
 
 
 class Replay(BaseReplay[Algorithm, Timeline]):
-    """Repeats iterations of a run.
+    """Repeats recorded iterations of a run.
 
     Args:
         run: The run, which has a folder.
@@ -111,7 +111,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         self.started_at = self.trained.iteration
 
     def _checked_config(self) -> AlgorithmConfig:
-        """The config that the run began with; refuses runs that cannot be repeated."""
+        """Returns the config with which the run began, after checking that the run can be repeated."""
         timeline = self.timeline
         if self._config is not None:
             config = self._config.copy(copy_frozen=False)
@@ -120,7 +120,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             config = self._stored_config(timeline.checkpoints[min(timeline.checkpoints)])
         else:
             raise NotRecomputableError(
-                f"{timeline.directory}: has no checkpoint_NUMBER to begin with. Train with "
+                f"{timeline.directory}: has no stored checkpoint to begin with. Train with "
                 "reporting(checkpoint_frequency=10), or name the file with the run's config: --config-file PATH."
             )
         why_not = self._run.origin.get("why_not_recomputable") or why_not_recomputable(config)
@@ -129,7 +129,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         return config
 
     def _stored_config(self, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-        """The config in a checkpoint, with the values that changed settings had at the beginning."""
+        """Reads the config in a checkpoint, with the values that changed settings had at the beginning."""
 
         with opened(checkpoint.path) as stored:
             loader = ClassLoader(self._allow, own=Algorithm, written_here=stored.code_written_here())
@@ -164,7 +164,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         self._use(original, num_commands)
 
     def _build(self, config: AlgorithmConfig) -> None:
-        """Builds the algorithm as the run began."""
+        """Builds the algorithm with the state in which the run began."""
 
         before = self.timeline.checkpoints
         if self._config is None:
@@ -172,8 +172,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             changed = [c for c in self.timeline.commands[:until] if c.call in (ADD_MODULE, REMOVE_MODULE)]
             if changed:
                 raise NotRecomputableError(
-                    f"{self.timeline.directory}: no stored config is from before {changed[0].call}() at iteration "
-                    f"{changed[0].iteration}. Name the file with the run's config: --config-file PATH."
+                    f"{self.timeline.directory}: no stored checkpoint is from before {changed[0].call}() at "
+                    f"iteration {changed[0].iteration}. Name the file with the run's config: --config-file PATH."
                 )
         replaced, original = self._replaced(config)
         origin = self.timeline.origin
@@ -193,7 +193,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 self._catch_up(origin.number)
 
     def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Settings for a config that writes nothing, and the values that they replace."""
+        """Returns settings that make a config write no files, and the values that they replace."""
         settings = {name: value for name, value in WRITES_NOTHING.items() if name in config}
         if not (self._evaluations or self._must_evaluate(config)):
             settings |= NO_EVALUATIONS
@@ -230,7 +230,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         getattr(self.trained, command.call)(**command.arguments(loader))
 
     def _restored_arguments(self, command: Command) -> dict[str, Any]:
-        """Arguments of a restoring command, whose checkpoint is unchanged."""
+        """Returns the arguments of a recorded restore, after checking that its checkpoint has not changed."""
         arguments = command.arguments(ClassLoader())
         path = Path(arguments["path"])
         what = f"{command.path}: {command.call}({str(path)!r}) cannot be repeated, because the checkpoint"
@@ -242,7 +242,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
 
 
 def as_built(config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
-    """Gives changed settings of a checkpoint's config the values that they had when the run was built.
+    """Resets the settings that changed during a run, in a checkpoint's config, to the values with which the run was
+    built.
 
     Args:
         config: Config in the checkpoint; changed in place.
@@ -253,7 +254,7 @@ def as_built(config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> Algorithm
 
 
 def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
-    """Raises for a setting that differs from the run's in ``params.json``. Only plain values are compared."""
+    """Raises an error if a setting differs from the run's in ``params.json``. Only plain values are compared."""
     for name, value in config.to_dict().items():
         if name in _NOT_COMPARED or name not in run.settings or not _is_plain(value):
             continue
@@ -282,14 +283,14 @@ def recomputed(
     allow: Iterable[Any] = (),
     evaluations: bool = False,
 ) -> Replay:
-    """The replay of a run after an iteration; see `Run.at`."""
+    """Repeats a run up to an iteration, and returns the `Replay`; see `Run.at`."""
     return Replay(run, config=config, allow=allow, evaluations=evaluations).run_to(iteration)
 
 
 def before_iteration(
     run: Run, iteration: int, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
 ) -> tuple[Algorithm, int]:
-    """Recomputes the algorithm directly before an iteration, with the commands between it and the one before.
+    """Recomputes the algorithm directly before an iteration, after the commands that precede the iteration.
 
     Args:
         run: The run.
@@ -311,7 +312,7 @@ def before_iteration(
 def rewind(
     run: Run, iteration: int, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
 ) -> tuple[Path, int]:
-    """Writes the checkpoint of an iteration into the folder of a run, unless it is there.
+    """Stores the checkpoint of an iteration in the folder of a run; recomputes the iteration if it is not stored.
 
     Args:
         run: The run.

@@ -46,7 +46,7 @@ _OF_MODULES = {"policies", "policies_to_train", "_rl_module_spec", "algorithm_co
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """Result of `verify`.
+    """Result of `verify`: the first difference between recomputed and recorded iterations.
 
     Attributes:
         name: Name of the run.
@@ -102,7 +102,7 @@ class Verification:
 
 
 class FingerprintDifference(NamedTuple):
-    """A fingerprint that differs from the recorded one.
+    """Difference between a recomputed and a recorded fingerprint of parameters.
 
     Attributes:
         member: First member of a population that differs; None for single runs.
@@ -178,7 +178,7 @@ def _fingerprint_difference(replay: Replay, history: History, iteration: int) ->
 
 
 def check_range(timeline: Timeline | PopulationTimeline, first: int, last: int) -> None:
-    """Raises NotRecomputableError for iterations that are not recorded or not in their order."""
+    """Raises NotRecomputableError for iterations that are not recorded, or if `last` is before `first`."""
     for iteration in (first, last):
         timeline.recorded(iteration)
     if first > last:
@@ -186,7 +186,7 @@ def check_range(timeline: Timeline | PopulationTimeline, first: int, last: int) 
 
 
 def _check_is_comparable(timeline: Timeline, history: History, first: int, last: int) -> None:
-    """Refuses a range whose last iteration has nothing to compare with."""
+    """Raises an error if the last iteration has neither a fingerprint nor a checkpoint to compare with."""
     if last in timeline.checkpoints or recorded_fingerprint(history, timeline.recorded(last).row) is not None:
         return
     stored = [number for number in timeline.checkpoints if first <= number <= last]
@@ -247,13 +247,13 @@ def compared(
 
 
 def stored_state(checkpoint: StoredCheckpoint) -> dict[str, Any]:
-    """State in a checkpoint, with checked arrays."""
+    """Reads the state in a checkpoint, and checks its arrays."""
     with opened(checkpoint.path) as stored:
         return read_state(stored, is_weights=False)
 
 
 def recorded_fingerprint(history: History, row: int) -> tuple[int, int] | None:
-    """Recorded fingerprint of an iteration; None if it has none.
+    """Recorded fingerprint of the parameters after an iteration; None without one.
 
     Args:
         history: Table of the run.
@@ -277,7 +277,7 @@ def present_fingerprint(algorithm: Algorithm) -> tuple[int, int] | None:
 
 
 def changed_commands(commands: Iterable[Command]) -> Iterable[str]:
-    """Changes of the arrays of commands, one sentence each."""
+    """Yields a sentence for each command whose stored arrays have changed."""
     for command in commands:
         try:
             command.check_arrays()
@@ -288,7 +288,7 @@ def changed_commands(commands: Iterable[Command]) -> Iterable[str]:
 def changed_checkpoints(
     timeline: Timeline | PopulationTimeline, last: int, *, metadata_file: str = ALGORITHM_METADATA_FILE
 ) -> Iterable[str]:
-    """Changes of the stored checkpoints of iterations up to `last`, one sentence each."""
+    """Yields a sentence for each change of the stored checkpoints of iterations up to `last`."""
     for iteration, checkpoint in timeline.checkpoints.items():
         if iteration > last:
             continue
@@ -308,7 +308,7 @@ def changed_checkpoints(
 
 
 def _changed_settings(timeline: Timeline, run: Run, allow: Iterable[Any]) -> Iterable[str]:
-    """Settings that differ between ``params.json`` and the first stored checkpoint."""
+    """Yields a sentence for each setting that differs between ``params.json`` and the first stored checkpoint."""
     if not timeline.checkpoints or not run.settings:
         return
     checkpoint = timeline.checkpoints[min(timeline.checkpoints)]
@@ -325,7 +325,7 @@ def _changed_settings(timeline: Timeline, run: Run, allow: Iterable[Any]) -> Ite
 
 
 def _plain_settings(checkpoint: StoredCheckpoint, allow: Iterable[Any]) -> Mapping[str, Any]:
-    """Settings at the beginning of the run that a checkpoint contains, as ``params.json`` has them."""
+    """Reads the settings at the beginning of the run from a checkpoint, in the form of ``params.json``."""
 
     with opened(checkpoint.path) as stored:
         loader = ClassLoader(allow, own=Algorithm, written_here=stored.code_written_here())
@@ -339,7 +339,7 @@ def _plain_settings(checkpoint: StoredCheckpoint, allow: Iterable[Any]) -> Mappi
 
 @dataclasses.dataclass(frozen=True)
 class RunDifference:
-    """Result of `diff`.
+    """Result of `diff`: the first iteration and leaf in which two runs differ.
 
     Attributes:
         names: Names of the runs.
@@ -411,7 +411,7 @@ def diff(run: Run, other: Run, *, config: AlgorithmConfig | None = None, allow: 
 
 
 def _rows(history: History) -> dict[int, int]:
-    """Iteration -> its last row."""
+    """Maps each iteration to its last row in the table."""
     return {int(number): row for row, number in enumerate(history["training_iteration"])} if len(history) else {}
 
 

@@ -1,4 +1,4 @@
-"""Frames to a file: mp4 and webm with PyAV, gif with Pillow."""
+"""Encoding of frames to a video file: mp4 and webm with PyAV, gif with Pillow."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class RecordedEpisode:
 
 
 class PackedFrames:
-    """Frames, compressed: frames of ten thousand steps would take 7 GB. A frame as in `checked_frame`.
+    """Compressed frames of an episode; without compression, the frames of ten thousand steps would take 7 GB.
 
     Args:
         frames: The first ones.
@@ -67,8 +67,8 @@ class PackedFrames:
 
 
 def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.ndarray]:
-    """The frames of all episodes in a row, with number, step and return below, the action that led to each frame if
-    episodes have actions, and the returns of several agents.
+    """Yields the frames of all episodes, one after the other, with text below: number, step and return, the action that
+    led to the frame if episodes have actions, and the returns of several agents.
 
     Args:
         episodes: At least one; frames of others than the first are fitted to its size.
@@ -120,13 +120,13 @@ def _cut(text: str, width: int) -> str:
 
 
 def _so_far(rewards: np.ndarray) -> np.ndarray:
-    """Return before each step and at the end, float64 ``[T + 1]``."""
+    """Sum of the rewards before each step and at the end, float64 ``[T + 1]``."""
     return np.concatenate([[0.0], np.cumsum(rewards, dtype=np.float64)])
 
 
 def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
-    """Lines of text with the returns of the agents, at most `width` pixels wide. Their number is the same for all
-    returns of these agents. [] for too many agents.
+    """Formats the returns of the agents as lines of at most `width` pixels. The number of lines does not depend on the
+    returns; [] for too many agents.
     """
     if len(returns) > _MOST_AGENTS:
         return []

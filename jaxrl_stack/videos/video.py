@@ -1,4 +1,4 @@
-"""Written video as a value: its path, contents and notebook player."""
+"""Video file as an object: its path, content and notebook player."""
 
 from __future__ import annotations
 

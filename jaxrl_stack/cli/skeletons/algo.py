@@ -1,4 +1,4 @@
-"""An algorithm of one's own: PPO with a term more in its loss, and a setting for it.
+"""Own algorithm: PPO with an additional loss term, and a setting for its weight.
 
 jaxrl train file skeleton.py
 """
@@ -13,14 +13,14 @@ from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 
 
 class SkeletonPPOConfig(PPOConfig):
-    """PPO's settings, and `logit_coeff`."""
+    """Config of PPO with the additional setting `logit_coeff`."""
 
     def __init__(self, algo_class=None):
         super().__init__(algo_class or SkeletonPPO)
         self.logit_coeff = 1e-3
 
     def training(self, *, logit_coeff=None, **kwargs):
-        """Takes what PPO's takes, and `logit_coeff`, the weight of the penalty on large logits."""
+        """Sets PPO's training settings, and `logit_coeff`, the weight of the penalty on large logits."""
         super().training(**kwargs)
         if logit_coeff is not None:
             self.logit_coeff = logit_coeff
@@ -31,7 +31,7 @@ class SkeletonPPOConfig(PPOConfig):
 
 
 class SkeletonPPOLearner(PPOLearner):
-    """Adds the mean square of the policy's outputs."""
+    """Learner of PPO that adds the mean square of the policy's outputs to the loss."""
 
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
         loss = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
@@ -42,7 +42,7 @@ class SkeletonPPOLearner(PPOLearner):
 
 
 class SkeletonPPO(PPO):
-    """PPO with this loss. Override `training_step` to change the work of an iteration."""
+    """PPO with the additional loss term. Override `training_step` to change the work of an iteration."""
 
     @classmethod
     def get_default_config(cls):

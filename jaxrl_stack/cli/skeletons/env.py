@@ -1,4 +1,4 @@
-"""An environment in JAX, and PPO in it: a corridor, at the right end of which an episode ends.
+"""JAX environment, and PPO in it: a corridor in which an episode ends at the right end.
 
 jaxrl train file skeleton.py
 """
@@ -14,7 +14,7 @@ from jaxrl_stack import AutoResetJaxEnv, PPOConfig
 
 
 class SkeletonEnv(AutoResetJaxEnv):
-    """Steps to the left and to the right. All functions are traced: jnp.where in place of if."""
+    """Corridor with steps to the left and to the right. All functions are traced: use jnp.where instead of if."""
 
     def __init__(self, config: dict):
         self.length = config.get("length", 8)
@@ -28,12 +28,12 @@ class SkeletonEnv(AutoResetJaxEnv):
         return gym.spaces.Discrete(2)
 
     def reset_env(self, key, params):
-        """The first observation and state of an episode; what is random in them comes from the key."""
+        """Returns the first observation and state of an episode; random values come from the key."""
         state = {"position": jax.random.randint(key, (), 0, self.length // 2), "time": 0}
         return self._observe(state), state
 
     def step_env(self, key, state, action, params):
-        """One step; the next episode starts by itself."""
+        """Makes one step. At the end of an episode, the next one starts automatically."""
         position = jnp.clip(state["position"] + jnp.where(action == 1, 1, -1), 0, self.length)
         state = {"position": position, "time": state["time"] + 1}
         reward = -1.0
@@ -42,7 +42,7 @@ class SkeletonEnv(AutoResetJaxEnv):
         return self._observe(state), state, reward, terminated, truncated, {}
 
     def render(self, state):
-        """A frame for videos: uint8 [height, width, 3]. Leave it out if there is nothing to see."""
+        """Returns a frame for videos: uint8 [height, width, 3]. Remove the method if there is nothing to show."""
         cells = np.full((1, self.length + 1, 3), 230, np.uint8)
         cells[0, -1] = (90, 170, 90)
         cells[0, state["position"]] = (40, 80, 160)

@@ -1,4 +1,4 @@
-"""A network of one's own, for PPO in Pendulum.
+"""Own network, for PPO in Pendulum.
 
 jaxrl train file skeleton.py
 """
@@ -30,7 +30,7 @@ class SkeletonModule(RLModule, ValueFunctionAPI):
         return {Columns.ACTION_DIST_INPUTS: self.policy(features), Columns.EMBEDDINGS: features}
 
     def compute_values(self, batch, embeddings=None):
-        """Values [...] of states; `embeddings` are those of the forward pass, where there was one."""
+        """Returns the values [...] of states; `embeddings` are from the forward pass, if there was one."""
         if embeddings is None:
             embeddings = self._forward(batch)[Columns.EMBEDDINGS]
         return self.value(embeddings)[..., 0]
