@@ -1,4 +1,4 @@
-"""Arrays in one file in safetensors format: a header that describes them, followed by their bytes. Contains no code.
+"""Array files in safetensors format: a header that describes the arrays, followed by their bytes. They contain no code.
 
 A reader knows the expected content, and accepts a header only if it is the expected one, byte for byte: the file is
 never parsed.

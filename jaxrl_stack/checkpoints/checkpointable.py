@@ -30,7 +30,7 @@ _WEIGHTS = (MODULES, "optimizer")
 
 
 class Checkpointable:
-    """Base class of objects that can be saved and loaded, separately or as parts of others.
+    """Base class of objects that can be saved and loaded, separately or as components of other objects.
 
     Subclasses override `get_state`, `set_state` and `get_ctor_args_and_kwargs`, and, if they have Checkpointable parts,
     `get_checkpointable_components`. The state of an owner contains the state of a part under the part's name, and a
@@ -335,7 +335,7 @@ def fitting(what: str, owner: str, hint: Callable[[], str] = lambda: "") -> Iter
 
 
 def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, Any]:
-    """Facts about a checkpoint, without loading it.
+    """Reads facts about a checkpoint (type, version, ids of modules, metadata) without loading it.
 
     Args:
         checkpoint: Folder of the checkpoint, or Ray's ``Checkpoint``.

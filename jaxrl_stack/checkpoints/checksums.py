@@ -32,7 +32,7 @@ def _checksum_of(metadata: Mapping[str, Any]) -> int:
 
 
 def changed_files(folder: Path, metadata_file: str) -> list[str]:
-    """JSON files of a checkpoint that have changed since it was written, were removed or were added.
+    """Lists the JSON files of a checkpoint that were changed, removed or added since the checkpoint was written.
 
     Args:
         folder: Folder of the checkpoint.

@@ -167,7 +167,7 @@ def _digest(text: str) -> bytes:
 
 
 def _imported(path: str) -> Any:
-    """Class or function at a path, if its module is already imported. Runs no code."""
+    """Finds the class or function at a path, if its module is already imported. Runs no code."""
     module_name, _, qualname = path.partition(":")
     found: Any = sys.modules.get(module_name)
     for part in qualname.split("."):

@@ -1,4 +1,6 @@
-"""Interface between an Algorithm and its training backend, with one implementation per source of training."""
+"""Interface between an Algorithm and its training backend, with implementations for JAX environments, host environments
+and recorded data.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +152,7 @@ class Driver(abc.ABC):
         self._has_reserved = True
 
     def on_env_runners_recreated(self, group: EnvRunnerGroup, indices: list[int]) -> None:
-        """Calls the callback about restarted actors.
+        """Calls the callback `on_env_runners_recreated` after actors were restarted.
 
         Args:
             group: Group of the actors.
@@ -322,7 +324,8 @@ class Driver(abc.ABC):
     def act(
         self, observation: Any, *, module_id: str, explore: bool, key: jax.Array, recurrent: Any = None
     ) -> dict[str, Any]:
-        """Applies both pipelines and a module to one observation; returns columns as NumPy arrays without batch axis.
+        """Computes an action for one observation, with both connector pipelines and a module; returns columns as NumPy
+        arrays without batch axis.
 
         `recurrent` is the module's state; None for the state at the start of an episode.
         """
@@ -387,7 +390,8 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned; parts that it leaves out, and replay, do not change.
+        """Restores a state that `get_state` returned. Components that are missing in the state, and the replay buffer,
+        do not change.
 
         Raises:
             ValueError: If it does not fit. A part of it may have been restored then.
@@ -400,7 +404,7 @@ class Driver(abc.ABC):
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from a driver's whole state, after all other parts.
+        """Restores the replay buffer from the complete state of a driver, after all other components.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

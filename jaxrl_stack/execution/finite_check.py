@@ -30,7 +30,7 @@ _IN_WORDS = {
 
 
 class NotFiniteError(ValueError):
-    """A reward or an observation is not finite."""
+    """Error for a reward or an observation that is NaN or infinite."""
 
 
 class FiniteCheck:

@@ -103,7 +103,7 @@ class HeldOutEvaluation:
         return {"offline_eval_runners": results}
 
     def _evaluate_in_learners(self, rows: Experience, *, seed: int, timesteps: int) -> dict[str, Any]:
-        """Losses of rows, averaged over all learners; see `Learner.evaluate_rows`."""
+        """Computes the losses of held-out rows in all learners, and averages them; see `Learner.evaluate_rows`."""
         group, learner = self._driver.learner_group, self._driver.learner
         if learner is None or learner.num_devices <= len(learner.devices):
             return mean_results(group.evaluate_rows(rows, seed=seed, timesteps=timesteps))

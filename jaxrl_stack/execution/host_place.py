@@ -77,7 +77,7 @@ class SamplingLog:
         return EndedEpisodes.of(list(self._window), self._agents)
 
     def get_state(self) -> dict[str, Any]:
-        """Named values of everything except `num_env_steps`."""
+        """Returns all values except `num_env_steps`, by name."""
         return {
             "episodes": vars(self.last_episodes()),
             "num_episodes_lifetime": self.num_episodes,
@@ -97,7 +97,7 @@ class SamplingLog:
 
 
 class Timers(dict[str, float]):
-    """Seconds by name, summed since `clear`."""
+    """Named timers: seconds summed since `clear`."""
 
     def since(self, name: str, started: float) -> float:
         """Adds the seconds since `started` (a value of `time.perf_counter`) to the timer `name`; returns the present

@@ -21,7 +21,7 @@ _MOST_BYTES = 1 << 28
 
 
 class EpisodeRecord(NamedTuple):
-    """An episode that ended in the iteration.
+    """Record of an episode that ended in the iteration.
 
     Attributes:
         time: Step of the iteration with which it ended; None if unknown.
@@ -56,7 +56,7 @@ class ColumnOrder(NamedTuple):
     is_by_agent: dict[str, bool]
 
     def place(self, module_id: str, column: int) -> tuple[int, int, int]:
-        """Returns ``(share, agent slot, environment)`` of a column."""
+        """Finds the share (round of T steps), the agent slot and the environment to which a sampled column belongs."""
         num_slots = self.num_slots.get(module_id, 1)
         others, env = divmod(column, self.num_envs)
         if self.is_by_agent.get(module_id, False):
@@ -116,7 +116,7 @@ def _with_key(leaf: Any, implementation: Any) -> Any:
 
 @dataclasses.dataclass
 class IterationRecord:
-    """Records of the updates and episodes of an iteration.
+    """Records of the updates and episodes of an iteration, for inspections.
 
     Attributes:
         columns: Order of the columns of sampled blocks; None if unknown.

@@ -237,7 +237,7 @@ class League:
         return self.games().plot(path, title)
 
     def results(self) -> dict[str, Any]:
-        """Returns the part ``"league"`` of results.
+        """Returns the entries of ``result["league"]``.
 
         ``num_wins``, ``num_draws``, ``num_losses`` and ``win_rate``, in which a draw is half a win, cover the last
         games since the last snapshot, about `Snapshots.min_games`. ``num_snapshots`` counts all snapshots so far,
@@ -359,6 +359,6 @@ class League:
 
 
 def _rate(wins: int, draws: int, losses: int) -> float:
-    """Points per game; NaN without games."""
+    """Points per game: 1 for a win, 0.5 for a draw; NaN without games."""
     games = wins + draws + losses
     return (wins + 0.5 * draws) / games if games else float("nan")

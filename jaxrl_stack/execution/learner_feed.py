@@ -31,7 +31,7 @@ MAX_WAIT_S = 1.0
 
 @dataclasses.dataclass
 class Learned:
-    """Results of updates since the last query.
+    """Updates made since the last query: their number, timings and policy lags.
 
     Attributes:
         num_updates: Number of updates.
@@ -91,7 +91,7 @@ class LearnerFeed(abc.ABC):
 
     @abc.abstractmethod
     def take_learned(self) -> Learned:
-        """Results of updates since the last call.
+        """Returns the updates made since the last call, with timings and policy lags.
 
         Raises:
             Exception: The error of an update; lost batches are only counted.
@@ -127,7 +127,7 @@ class LearnerFeed(abc.ABC):
             self._ledger.settle(dropped, "dropped")
 
     def _note(self, batch: Batch, num_updates_before: int) -> None:
-        """Records an update from a batch."""
+        """Counts an update and the steps of its batch."""
         self._ledger.settle(batch, "trained")
         self._learned.num_updates += 1
         versions = batch.experience.versions

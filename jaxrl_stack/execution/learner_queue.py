@@ -66,7 +66,7 @@ class LearnerQueue(abc.ABC):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """Number of possible calls of `take`."""
+        """Number of batches that `take` can still return, repetitions included."""
 
     @abc.abstractmethod
     def waiting(self) -> Iterable[Batch]:

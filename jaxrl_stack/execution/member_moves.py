@@ -30,11 +30,11 @@ class Layout(NamedTuple):
 
     @property
     def block_size(self) -> int:
-        """Slots of a block, V * D."""
+        """Number of slots of a block: V members on each of D devices."""
         return self.at_once * len(self.devices)
 
     def place(self, slot: int) -> tuple[int, int, int]:
-        """``(block, device, row)`` of a slot."""
+        """Returns the block, device and row of a slot."""
         block, rest = divmod(slot, self.block_size)
         return (block, *divmod(rest, self.at_once))
 
@@ -130,7 +130,7 @@ class MemberMoves:
         return exchange
 
     def __call__(self, blocks: list[Any], moves: Sequence[tuple[int, int]], *, with_streams: bool) -> None:
-        """Copies members, all at the same time.
+        """Copies members from slots to other slots, all at the same time.
 
         Args:
             blocks: All blocks; changed in place.

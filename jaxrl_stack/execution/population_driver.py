@@ -328,11 +328,11 @@ class PopulationDriver:
 
     @property
     def num_episodes(self) -> np.ndarray:
-        """int64 ``[M]``, finished episodes."""
+        """Number of finished episodes of each member, int64 ``[M]``."""
         return np.zeros(self.num_members, np.int64) if self.window is None else num_episodes_of_members(self.window)
 
     def training_step(self) -> None:
-        """Calls the program for every block; the attributes then have the results."""
+        """Runs the program once for every block of members, and stores the results in attributes."""
         started, template = time.perf_counter(), self.template
         num_warm_up = template.num_warm_up_steps(self.num_env_steps)
         num_calls = template.num_training_steps_per_call
@@ -440,7 +440,7 @@ class PopulationDriver:
         return int(slot)
 
     def _joined(self, *parts: Any) -> Any:
-        """Joins one leaf of all blocks on the host, ``[R, ...]``."""
+        """Joins an array of all blocks on the host, ``[R, ...]``."""
         return _concatenated([x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)])[: self.num_running]
 
     def set_states(self, states: MemberStates) -> None:

@@ -79,8 +79,8 @@ class PopulationEvaluation:
         )
 
     def _rollout(self, member: MemberStates) -> Any:
-        """Returns a member's rollout. If the evaluation environment is the training environment, it has the member's
-        parameters.
+        """Returns the rollout of a member. If evaluation uses the training environment, the environment has the
+        member's parameters.
         """
         rollout = self._runner.rollout
         trained = self._driver.template.rollout

@@ -32,7 +32,7 @@ def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> Sampl
 
 
 def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
-    """Wraps the episodes that a runner sampled, of one or several agents, in a `Part`."""
+    """Wraps the episodes that a runner sampled, of one or several agents, in a `Part` (samples with their counts)."""
     num_steps = sum(len(episode) for episode in episodes)
     version = runner.weights_seq_no
     return Part(

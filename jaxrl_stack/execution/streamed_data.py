@@ -224,7 +224,7 @@ class StreamedInput:
         return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
 
     def get_state(self) -> dict[str, Any]:
-        """Position in the data."""
+        """Returns the position in the data."""
         window = self.window
         if window is None:
             return {"passes": self._next.passes, "first": self._next.first, "offset": 0}
@@ -293,7 +293,7 @@ class StreamedData:
         self.seed = config.root_seed
 
     def draw(self, kept: None, state: TrainState, place: Any) -> tuple[None, TrainState, Drawn]:
-        """The next minibatch; see `Source.draw`."""
+        """Draws the next minibatch; see `Source.draw`."""
         number = self._batch_size
         counts = [number]
         if len(self.inputs) > 1:

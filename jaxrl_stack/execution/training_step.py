@@ -121,7 +121,7 @@ class Place(Protocol):
     """
 
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """Steps the environments with the current weights, for all shares of the plan.
+        """Steps the environments with the current weights, for all shares (rounds of T steps) of the plan.
 
         Args:
             state: State before sampling.
@@ -152,7 +152,7 @@ class Place(Protocol):
         ...
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
-        """Adds env steps of a step that draws recorded rows and steps no environment."""
+        """Counts env steps for a training step that reads recorded data instead of stepping environments."""
         ...
 
     def update(self, state: TrainState, experience: Experience, plan: SampledUpdate[Any]) -> tuple[TrainState, Any]:
@@ -160,7 +160,7 @@ class Place(Protocol):
         ...
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """Makes one gradient step on rows ``[N, ...]``.
+        """Makes one gradient step on the rows ``[N, ...]`` of a batch.
 
         Returns:
             ``(state, metrics, {(module_id, name): [N, ...]})``, with the values that the loss logged per row.
@@ -290,7 +290,8 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, facts: Facts) -> Plan | None:
-        """Computes the sizes, after spaces, learners and pipelines are known and before large allocations.
+        """Computes the sizes of sampling and updates. Called when spaces, learners and pipelines are known, before
+        large allocations.
 
         Args:
             facts: Facts of its driver. `Facts.plan_samples` and `Facts.plan_update` plan samples and updates from them,
@@ -376,7 +377,7 @@ class TrainingStep(abc.ABC):
         return None
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:  # noqa: B027 - most keep nothing
-        """Restores the replay buffer from a driver's whole state, after all other parts.
+        """Restores the replay buffer from the complete state of a driver, after all other components.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

@@ -26,7 +26,7 @@ def clipped_surrogate(
 
 
 def is_clipped(logp: jax.Array, old_logp: jax.Array, clip_param: jax.Array | float) -> jax.Array:
-    """Flags rows whose probability ratio is outside of ``[1 - eps, 1 + eps]``: float32 ``[N]``, 1 or 0.
+    """Marks rows of the batch whose probability ratio is outside of ``[1 - eps, 1 + eps]``: float32 ``[N]``, 1 or 0.
 
     Args:
         logp, old_logp, clip_param: As for `clipped_surrogate`.
@@ -70,7 +70,7 @@ def clamped_squared_error(
 
 
 def critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """Metrics of a value function from its targets and errors.
+    """Metrics of a value function: explained variance, mean and standard deviation of its targets and errors.
 
     Args:
         statistics: Statistics of rows ``[target, target - prediction]``.

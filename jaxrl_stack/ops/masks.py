@@ -83,7 +83,7 @@ def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def last_rows(mask: jax.Array) -> jax.Array:
-    """Last True row of each column of a mask ``[T, B]``, int32 ``[B]``; 0 if the column has none."""
+    """Index of the last True row in each column of a mask ``[T, B]``, int32 ``[B]``; 0 if the column has none."""
     rows = jnp.arange(mask.shape[0], dtype=jnp.int32)[:, None]
     return jnp.max(jnp.where(mask, rows, 0), axis=0)
 

@@ -201,7 +201,7 @@ def n_step_targets(
 
 
 def td_loss(prediction: jax.Array, target: jax.Array, td_error_loss_fn: str = "huber") -> jax.Array:
-    """Distance between predictions and targets, per row.
+    """Distance between predictions and targets (Huber loss or squared error), per row of the batch.
 
     ``"huber"``: ``d^2 / 2`` up to ``|d| = 1``, ``|d| - 1/2`` beyond. ``"mse"``: ``d^2``, so its gradient is twice as
     large near the target.

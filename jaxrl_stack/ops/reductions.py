@@ -28,7 +28,7 @@ def num_elements(tree) -> int:
 
 
 def psum(tree, axis_name: str | None):
-    """Sum over the device axis; the identity without one."""
+    """Sum over the device axis; without a device axis, the unchanged value."""
     return tree if axis_name is None else jax.lax.psum(tree, axis_name)
 
 

@@ -1,4 +1,4 @@
-"""Returns and advantages over time-major blocks.
+"""Returns and advantages over rollouts, whose arrays are time-major.
 
 Index range of all functions: ``t = 0 .. T-1``. ``values[t]`` is the value of the state in which ``actions[t]`` was
 taken; ``rewards[t]``, ``terminateds[t]`` and ``truncateds[t]`` are what that action led to.

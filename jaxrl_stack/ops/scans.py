@@ -1,4 +1,4 @@
-"""Scans with random numbers that are drawn before the loop."""
+"""Scan that computes random numbers, and other values that depend only on its inputs, before the loop."""
 
 from __future__ import annotations
 

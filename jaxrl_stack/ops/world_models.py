@@ -20,7 +20,7 @@ _FEW_CLASSES = 8
 
 
 def symlog(x: jax.Array) -> jax.Array:
-    """``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper): linear near 0, logarithmic far from it."""
+    """Symmetric logarithm ``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper)."""
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
@@ -63,7 +63,8 @@ def two_hot(values: jax.Array, atoms: jax.Array) -> TwoHot:
 
 
 def two_hot_rows(logits: jax.Array, values: jax.Array, atoms: jax.Array) -> jax.Array:
-    """Cross-entropy between the `two_hot` distributions of numbers and predicted ones, per row.
+    """Cross-entropy between the `two_hot` distributions of target numbers and the predicted distributions, per row of
+    the batch.
 
     ``logsumexp(logits) - sum_i target_i logits_i``, where only two of the targets are not 0: with hundreds of atoms
     half of the time of forming all of them.
@@ -138,7 +139,9 @@ def straight_through(one_hot: jax.Array, probs: jax.Array) -> jax.Array:
 
 
 def categorical_kl(probs: jax.Array, other_probs: jax.Array) -> jax.Array:
-    """``KL(p || q)`` of independent categorical variables, summed over them: ``[..., Z, K]`` to ``[...]``."""
+    """KL divergence ``KL(p || q)`` of independent categorical variables, summed over them: ``[..., Z, K]`` to
+    ``[...]``.
+    """
     return jnp.sum(probs * (jnp.log(probs) - jnp.log(other_probs)), axis=(-2, -1))
 
 

@@ -25,7 +25,8 @@ float32 numbers."""
 
 @struct.dataclass
 class PriorityLevels:
-    """Priorities of items, with their sums and minima over groups of `FAN` items; higher levels are computed on demand.
+    """Tree of the priorities of items: the priorities, and their sums and minima over groups of `FAN` items. Higher
+    levels are computed on demand.
 
     What a group comes to is worked out from its items alone, never by adding differences: nothing drifts, and equal
     items make equal groups.
@@ -46,9 +47,7 @@ class PriorityLevels:
 
 
 def init(num_items: int, has_starts: bool = False) -> PriorityLevels:
-    """Creates levels with room for `num_items` items, all empty. With `has_starts`, items have individual
-    multiplicities.
-    """
+    """Creates an empty tree with room for `num_items` items. With `has_starts`, each item has a multiplicity."""
     num_groups = math.ceil(num_items / FAN)
     return PriorityLevels(
         items=jnp.zeros((num_groups, FAN), jnp.float32),

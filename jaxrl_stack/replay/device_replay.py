@@ -964,7 +964,7 @@ class DeviceReplay:
 
 @struct.dataclass
 class RandomNumbers:
-    """Random bits for one `DeviceReplay.sample` call.
+    """Random bits that one `DeviceReplay.sample` call uses.
 
     Attributes:
         items: uint32 ``[levels, N]``, what picks items.

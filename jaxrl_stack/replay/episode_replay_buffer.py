@@ -295,7 +295,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def _add_block(
         self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
     ) -> tuple[Segments, np.ndarray]:
-        """`add_block` without logging metrics.
+        """Adds a block as `add_block` does, without logging metrics.
 
         Returns:
             The segments of the block, and the numbers of their episodes in the buffer, int ``[K]``.
@@ -475,7 +475,7 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[movers] = holes
 
     def _get_items(self) -> dict[str, Any]:
-        """State of the sampling index: the rows of all steps, and a subclass's values per step."""
+        """State of the sampling index: the rows of all steps in the store, and values per step of a subclass."""
         return {"rows": self._items[: self._num_timesteps].copy()}
 
     def _restored_items(self, items: Mapping[str, Any], store: StoredFrames) -> dict[str, Any]:
@@ -514,7 +514,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return [self._records[number].first for number in (self._counts.first_number + places).tolist()]
 
     def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:
-        """Importance sampling weights of drawn rows, float32 ``[N]``, at most 1."""
+        """Importance sampling weights of the drawn steps in `rows`, float32 ``[N]``, at most 1."""
         return np.ones(len(rows), np.float32)
 
     # -------------------------------------------------------------------------------------------------------- sampling

@@ -235,7 +235,7 @@ class FrameStore:
     # -------------------------------------------------------------------------------------------------------- reading
 
     def take(self, name: str, rows: np.ndarray) -> Any:
-        """Copies a column at some rows, ``[*rows.shape, ...]``."""
+        """Copies the values of a column in some rows, ``[*rows.shape, ...]``."""
         if name == Columns.OBS and self.num_frames > 1:
             return self._stacks(rows)
         return map_arrays(lambda leaf: leaf[rows], self.columns[name])
@@ -274,7 +274,7 @@ class FrameStore:
         return self.extras[name]
 
     def steps(self) -> np.ndarray:
-        """Rows of all steps, in ascending order."""
+        """Returns the rows that contain steps, in ascending order."""
         return np.flatnonzero((self.next >= 0) & (self.owner > 0))
 
     def has_steps(self, rows: np.ndarray, number: int) -> np.ndarray:
@@ -473,7 +473,7 @@ class StoredFrames:
         return cls(capacity, num_frames, num_rows, earlier, free, parts, links)
 
     def steps(self) -> np.ndarray:
-        """Rows of all steps, in ascending order."""
+        """Returns the rows that contain steps, in ascending order."""
         return np.flatnonzero((self.links["next"] >= 0) & (self.links["owner"] > 0))
 
     def opened(self) -> FrameStore:
@@ -499,7 +499,7 @@ class StoredFrames:
 
 
 def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """`tree_map` that is faster if the tree is one array."""
+    """Applies a function to all arrays of a tree, like `tree_map`; faster if the tree is one array."""
     return fn(tree, *rest) if type(tree) is np.ndarray else tree_map(fn, tree, *rest)
 
 

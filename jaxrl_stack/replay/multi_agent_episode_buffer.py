@@ -333,7 +333,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return built
 
     def _record(self, steps: AgentSteps) -> Record:
-        """Record of an agent's episode, stored in the buffer of its module."""
+        """Returns the record of an agent's episode, which is in the buffer of the agent's module."""
         return self._parts[steps.module_id]._records[steps.number]
 
     # ---------------------------------------------------------------------------------------------------------- adding

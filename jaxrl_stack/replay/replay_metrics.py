@@ -28,7 +28,7 @@ _NO_LIFETIME = {names.NUM_EPISODES_PER_SAMPLE, names.NUM_RESAMPLES}
 
 
 class Scope(NamedTuple):
-    """Owner of the counted steps (environment, agent or module), which determines the names of metrics.
+    """Environment, agent or module whose steps are counted; determines the names of metrics.
 
     Attributes:
         of_env: Whether there are metrics of env steps.

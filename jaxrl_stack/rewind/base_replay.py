@@ -77,7 +77,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return self
 
     def step(self) -> None:
-        """Repeats the next iteration, with the commands before it.
+        """Repeats the next iteration, after the commands (recorded calls) that precede it.
 
         Raises:
             NotRecomputableError: If a command cannot be repeated.

@@ -73,7 +73,7 @@ _PLACE = ("device", "shard", "row", "sequence_step", "env", "step", "agent_slot"
 
 
 class Table(Sequence[Mapping[str, Any]]):
-    """Table of an inspection: a sequence of rows, ``{column: value}``. ``print(table)`` shows its first rows.
+    """Table of an inspection: a sequence of dicts ``{column: value}``. ``print(table)`` shows its first rows.
 
     Args:
         rows: The rows. A row may lack columns.
@@ -353,7 +353,7 @@ class Inspection:
 
     @property
     def title(self) -> str:
-        """Title of the pages."""
+        """Title of the HTML page."""
         return f"{self._title}, iteration {self.iteration}"
 
     def __repr__(self) -> str:
@@ -366,7 +366,7 @@ class Inspection:
         return f"<h3>{html.escape(self.title)}</h3>{notes}{parts}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns everything as plain JSON types; NaN and infinities become None."""
+        """Returns the whole inspection as plain JSON types; NaN and infinities become None."""
         tables = {"layers": self.layers(), "episodes": self.episodes, "rows": self.rows()}
         return {
             "title": self._title,
@@ -377,11 +377,11 @@ class Inspection:
         }
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Returns everything as JSON; writes it to `path`, if that is given."""
+        """Returns the whole inspection as JSON, and writes it to `path`, if given."""
         return _written(json.dumps(self.as_dict(), indent=1), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Returns a page that needs no server and no network; writes it to `path`, if that is given.
+        """Returns an HTML page that needs no server and no network, and writes it to `path`, if given.
 
         Figures need matplotlib, ``pip install 'jaxrl-stack[plots]'``; the page leaves them out without it.
         """

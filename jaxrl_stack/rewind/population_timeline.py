@@ -1,4 +1,6 @@
-"""Timeline of a population's folder: its iterations, commands and stored checkpoints."""
+"""Timeline of a population, read from its folder: iterations, commands (method calls between them) and stored
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ class RecordedMembers(NamedTuple):
 
 
 class PopulationTimeline:
-    """Iterations, commands and checkpoints of a population, read from its folder.
+    """Iterations, commands (method calls between them) and stored checkpoints of a population, read from its folder.
 
     The numbers of the iterations are in ``members.csv``, which `Population.learn` writes, and in each checkpoint. The
     newest is used.
@@ -118,7 +120,7 @@ class PopulationTimeline:
         return self.checkpoints[max(known)] if known else None
 
     def num_commands_before(self, iteration: int) -> int:
-        """Number of commands before an iteration began."""
+        """Number of commands (recorded method calls) before an iteration began."""
         later = self.commands[self.num_restored :]
         return self.num_restored + sum(command.iteration < iteration for command in later)
 

@@ -204,7 +204,7 @@ def compared(
     difference: Callable[[int], FingerprintDifference | None],
     state: Callable[[], Mapping[str, Any]],
 ) -> Verification:
-    """Repeats the iterations, and compares each with the recorded one.
+    """Repeats iterations, and compares each with its record.
 
     If only a fingerprint differs, the first differing leaf is that of the next stored checkpoint.
 

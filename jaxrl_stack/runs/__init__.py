@@ -1,4 +1,4 @@
-"""The records of a run, and views of it: its table of results, curves, figures, reports."""
+"""Records of a run, and ways to show them: table of results, curves, figures, reports."""
 
 from __future__ import annotations
 

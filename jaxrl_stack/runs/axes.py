@@ -58,7 +58,7 @@ def _check_limits(limits: Any) -> None:
 
 
 class Limits(NamedTuple):
-    """Range of an axis that shows the curves, and the values outside of it.
+    """Range of an axis that shows the curves without outliers, and the outliers.
 
     Attributes:
         low, high: Ends of the part.
@@ -71,7 +71,7 @@ class Limits(NamedTuple):
 
 
 def robust_limits(curves: Iterable[np.ndarray]) -> Limits | None:
-    """Range of curves without outliers, which would make the curves look flat.
+    """Computes the range of curves without outliers, which would make the curves look flat.
 
     Args:
         curves: ``float[points]`` each, in the order of x.

@@ -1,4 +1,4 @@
-"""Algorithms on tasks: scores of their runs, tables with intervals, and figures."""
+"""Benchmark of algorithms on tasks: scores of their runs, tables with intervals, and figures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NUM_THRESHOLDS = 101
 
 
 class Estimate(NamedTuple):
-    """Estimate with its 95 % confidence interval."""
+    """Estimated score with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -62,7 +62,7 @@ class Estimate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Runs of an algorithm on a task.
+    """Runs of an algorithm on a task: a cell of the benchmark's table.
 
     Attributes:
         algorithm: Label of the algorithm.
@@ -236,7 +236,7 @@ class Benchmark:
         baseline: str | None = None,
         references: Mapping[str, tuple[float, float, str]] | None = None,
     ) -> str:
-        """Table with one row per task, then statistics over tasks, with the definition of the score below.
+        """Formats a table with one row per task, then statistics over tasks, with the definition of the score below.
 
         Args:
             format: "text", "md", "html", "latex" or "json".
@@ -302,9 +302,7 @@ class Benchmark:
         return {} if estimate is None else estimate._asdict()
 
     def _note_of_tasks(self) -> str:
-        """Note about the statistic in the rows of tasks (mean or interquartile mean over runs), for the text below the
-        table.
-        """
+        """Sentence below the table with the statistic in the rows of tasks: mean or interquartile mean over runs."""
         numbers = [number for cell in self.cells if (number := len(_known_scores(cell)))] or [len(self.seeds)]
         has_iqm = max(numbers) >= MIN_SEEDS_OF_IQM
         statistic = "interquartile mean" if has_iqm else "mean"

@@ -1,4 +1,4 @@
-"""Commands of a run: calls between iterations that change its training state, in ``commands.jsonl``.
+"""Commands of a run: recorded method calls between iterations that change its training state, in ``commands.jsonl``.
 
 A line is a JSON object: ``iteration`` (finished iterations at the call), ``call``, ``arguments``, ``iteration_after``,
 ``reason`` (why the call cannot be repeated, or null) and ``crc32``, which covers the line and all lines before it.
@@ -36,7 +36,7 @@ COPY, KEEP, CONTINUE_FROM = "copy", "keep", "continue_from"
 
 
 class CommandLog:
-    """Records the commands of an algorithm.
+    """Records the commands of an algorithm: method calls between iterations that change its training state.
 
     Args:
         is_kept: Whether the run has a folder. Otherwise nothing is recorded.
@@ -133,7 +133,7 @@ class CommandLog:
             self.write_to(self._directory)
 
     def write_to(self, directory: Path | None) -> None:
-        """Writes the commands so far, and all later ones as they come.
+        """Writes all recorded commands, and all later ones when they are recorded.
 
         Args:
             directory: Folder of the run; None if it does not exist yet.
@@ -165,7 +165,7 @@ def _arrays_path(directory: Path, number: int) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A recorded call.
+    """Recorded method call.
 
     Attributes:
         number: Line in ``commands.jsonl``, from 1.
@@ -223,7 +223,7 @@ class Command:
 
 
 def read_commands(directory: Path) -> list[Command]:
-    """Commands of a run, in the order of the calls; empty without ``commands.jsonl``.
+    """Reads the commands (recorded method calls) of a run, in the order of the calls; empty without ``commands.jsonl``.
 
     A last line without its end is left out: the run was killed while it wrote it.
 

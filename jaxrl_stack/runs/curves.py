@@ -75,7 +75,7 @@ class Curve:
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray) -> Curve:
-        """Curve of the points where both numbers are known, in the order of x."""
+        """Creates the curve of the points where both numbers are known, in the order of x."""
         is_known = np.isfinite(x) & np.isfinite(y)
         x, y = x[is_known], y[is_known]
         order = np.argsort(x, kind="stable")
@@ -84,7 +84,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Aggregate of runs that differ only in their seed.
+    """Aggregate curve of runs that differ only in their seed, with an interval around it.
 
     Attributes:
         label: Name of the group.
@@ -155,7 +155,7 @@ def bootstrap_interval(
 
 
 def aggregated(curves: Sequence[Curve], label: str, *, aggregate: str = "iqm", confidence: float = 0.95) -> Band:
-    """Aggregate of runs on their common part of the x axis: from the latest start to the earliest end.
+    """Aggregates runs on their common part of the x axis: from the latest start to the earliest end.
 
     Args:
         curves: Curve of each run; those without points are left out.

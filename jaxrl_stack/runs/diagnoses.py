@@ -1,4 +1,4 @@
-"""Diagnoses of a run with advice: a table of rules, each a function of the run's numbers."""
+"""Diagnoses of a run with advice: each diagnosis is a function of the run's metrics."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ class Numbers:
         return float(np.median(values[: _share(len(values))])) if len(values) else math.nan
 
     def has_settled_at_its_best(self) -> bool:
-        """Whether the return has risen, and its last fifth stays within a twentieth of that increase below the best."""
+        """Whether the return has risen, and in its last fifth stays close to its best: within a twentieth of the
+        increase.
+        """
         returns = self.known(RETURN)
         if not len(returns):
             return False

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def recomputed_iteration(path: Any, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()) -> Any:
-    """Path of a checkpoint for ``"RUN@35"``, which is recomputed and stored if it is not there; other paths, and those
-    without a run, are unchanged.
+    """Converts ``"RUN@35"`` to the path of that checkpoint, which is recomputed and stored if it is missing. Other
+    paths, and paths without a run, are returned unchanged.
 
     Args:
         path: Argument of `Algorithm.from_checkpoint`.

@@ -34,7 +34,7 @@ TABLES = (TABLE_FILE, RESULT_FILE)
 
 
 class History:
-    """All iterations of a run as a table of numbers; the type of ``algo.history``.
+    """Table of a run's metrics with a row for each iteration; the type of ``algo.history``.
 
     Columns have the names of results, with ``"/"`` between the parts, in the order in which they were first reported.
     All values are float64, and NaN for iterations that did not report the number. A number that was never reported has
@@ -129,7 +129,7 @@ class History:
         return np.array(self._cells[name])
 
     def cell(self, name: str, row: int) -> float:
-        """Number in one iteration; NaN if it was not reported.
+        """Returns a metric in one iteration; NaN if the iteration did not report it.
 
         Args:
             name: Name of the column.
@@ -189,7 +189,7 @@ class History:
     # -------------------------------------------------------------------------------------------------------- looking
 
     def curve(self, key: str = RETURN, x: str = STEPS) -> Curve:
-        """A column over another one, at the iterations with both numbers.
+        """Creates the curve of one column over another one, at the iterations that have both numbers.
 
         Args:
             key: The column.
@@ -251,7 +251,7 @@ class History:
         return draw(bands, x_label=axis_label(x), y_label=y_label, title=title, path=path, ax=ax, **options)
 
     def sparkline(self, key: str = RETURN, width: int = 40) -> str:
-        """A column as one line of small bars: ``▁▂▃▅▇█``, with blanks for unknown numbers.
+        """Draws a column as one line of small bars: ``▁▂▃▅▇█``, with blanks for unknown numbers.
 
         Args:
             key: The column.
@@ -373,7 +373,9 @@ class History:
 
 
 def _note_changes(settings: dict[str, list[tuple[int, float]]], config: Any, row: int) -> None:
-    """Compares a row's config with the previous row's; adds the settings that differ to the list of changes."""
+    """Compares the config of a row (an iteration) with the previous row's; adds settings that differ to the list of
+    changes.
+    """
     found: dict[str, float] = {}
     if isinstance(config, Mapping):
         _collect(config.items(), SETTINGS, found)

@@ -31,7 +31,7 @@ CTRL_C = "Ctrl-C"
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """End of a run: last result, statistics and reason.
+    """End of a run: its last result, statistics, and the reason why it ended.
 
     Attributes:
         result: The last result.
@@ -147,7 +147,7 @@ def _reason_to_stop(reached: str | None, result: Result, interruption: Interrupt
 
 
 class Interruption:
-    """Ctrl-C as a request to stop: the first one is recorded, the second raises KeyboardInterrupt.
+    """Treats Ctrl-C as a request to stop: the first one is recorded, the second one raises KeyboardInterrupt.
 
     Attributes:
         is_asked_for: Whether Ctrl-C was pressed.
@@ -158,7 +158,9 @@ class Interruption:
 
     @contextlib.contextmanager
     def caught(self, notify: Callable[[], None]) -> Iterator[None]:
-        """Records Ctrl-C in the block. Only the main thread receives signals; in others it has no effect."""
+        """Context in which Ctrl-C is recorded instead of raised. It works in the main thread only, because others
+        receive no signals.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return

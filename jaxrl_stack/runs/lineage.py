@@ -1,4 +1,4 @@
-"""Lineage of population-based training: copies of members, and their settings."""
+"""Lineage of population-based training: which members were copied over which, and their settings."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class Lineage:
 
     @property
     def present(self) -> list[dict[str, Any]]:
-        """Settings of each member after the last copy."""
+        """Returns the settings of each member after the last copy."""
         settings = [dict(own) for own in self.first]
         for one in self.copies:
             settings[one.target] = dict(one.new)
         return settings
 
     def ancestors(self, member: int) -> list[tuple[int, int]]:
-        """The members whose training led to the present state of a member.
+        """Returns the members whose training led to the present state of a member.
 
         Args:
             member: Index of the member.
@@ -102,7 +102,7 @@ class Lineage:
         return [(start, self._value(place, name, start)) for start, place in self.ancestors(member)]
 
     def _value(self, member: int, name: str, iteration: int) -> Any:
-        """Value of a member's setting in an iteration."""
+        """Returns the value of a member's setting in an iteration."""
         own = [one.new[name] for one in self.copies if one.target == member and one.iteration < iteration]
         return own[-1] if own else self.first[member][name]
 
@@ -182,7 +182,7 @@ class Lineage:
 
 
 def _scores(line: Mapping[str, Any]) -> dict[str, float]:
-    """Scores in a line of JSON, which writes NaN as null."""
+    """Reads the scores of a copy from a line of JSON, in which null means NaN."""
     names = ("source_score", "target_score")
     return {name: math.nan if line[name] is None else line[name] for name in names}
 

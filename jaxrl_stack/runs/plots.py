@@ -238,7 +238,7 @@ def comparison_text(rows: Sequence[Comparison], x: str = STEPS, format: str = "t
 
 
 def mean_of_end(curve: Curve, share: float = 0.1) -> float:
-    """Mean of the last part of a curve, weighted by x.
+    """Mean of a curve over the last part of its x axis.
 
     Args:
         curve: A curve with at least one point.

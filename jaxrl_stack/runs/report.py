@@ -139,7 +139,7 @@ def _summary(runs: Sequence[Run], x: str, aggregate: str) -> str:
 
 
 def _form(runs: Sequence[Run]) -> str:
-    """Sentence that says whether the runs were members of populations or trained separately; empty for a single
+    """Sentence that says whether the runs were members of populations or were trained separately; empty for a single
     separate run.
     """
     together = [run for run in runs if run.origin.get("num_members")]

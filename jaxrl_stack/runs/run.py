@@ -32,7 +32,7 @@ DIVERGED = "diverged"
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Facts and numbers of a run.
+    """Results, settings and facts of a run, read from its folder.
 
     Attributes:
         name: Name of the run, such as its folder.
@@ -68,7 +68,7 @@ class Run:
 
     @classmethod
     def of(cls, algorithm: Algorithm, name: str | None = None, folder: Path | None = None) -> Run:
-        """The run so far of an algorithm in this process.
+        """Creates the `Run` with the results so far of an algorithm in this process.
 
         Args:
             algorithm: The algorithm; its history is the run's, also if it continues to train.
@@ -180,7 +180,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def find_runs(paths: Sequence[str | os.PathLike[str]]) -> list[Run]:
-    """Finds the runs at some paths and below them.
+    """Finds the runs at the given paths and in folders below them.
 
     Args:
         paths: Folders of runs, tables (``progress.csv``, ``result.json``), and folders that contain runs at any depth,
@@ -290,7 +290,7 @@ def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
 
 
 def _entries(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with separate entries of dicts: ``model_config.fcnet_hiddens``."""
+    """Replaces settings that are dicts by their entries, with names such as ``model_config.fcnet_hiddens``."""
     entries: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping) and value and name not in _NOT_COMPARED:
@@ -331,7 +331,7 @@ def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Names with different folders: names with equal folders get their index as suffix.
+    """Makes names with equal folders distinct: adds the index to them.
 
     Names truncate long values, so different settings may have the same name.
     """

@@ -44,7 +44,7 @@ def default_metric(config: AlgorithmConfig) -> str:
 
 
 class Trained(NamedTuple):
-    """Result of `train_scheduled`.
+    """Runs that a scheduler trained, and the copies of members (`train_scheduled`).
 
     Attributes:
         series: The runs, in the order of the trials.

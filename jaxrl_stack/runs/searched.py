@@ -88,12 +88,12 @@ class Trained(NamedTuple):
     members: list[tuple[int, int]]
 
     def runs_of(self, place: int) -> list[Run]:
-        """Runs of one combination of settings."""
+        """Returns the runs of one combination of settings."""
         return [run for run, (own, _) in zip(self.series.runs, self.members, strict=True) if own == place]
 
 
 class Searched(NamedTuple):
-    """Result of `train_searched`.
+    """Runs of a search, and runs that confirm its best settings (`train_searched`).
 
     Attributes:
         search: Runs of the search.
@@ -245,7 +245,7 @@ def _num_iterations(trained: Trained, place: int) -> int:
 
 
 class Trainer:
-    """Trains runs as members of one population, which restarts for each wave, or one after the other.
+    """Trains the runs of a sweep as members of one population, which restarts for each wave, or one after the other.
 
     Args:
         search: Arguments of the sweep.
@@ -439,7 +439,8 @@ class Trainer:
 
 
 class Record:
-    """Suggestions, results and costs of a sweep's waves. If stored in a folder, a killed sweep continues from them.
+    """Suggestions, results and costs of a sweep's waves (combinations that are trained together). If stored in a
+    folder, a killed sweep continues from them.
 
     The searcher is saved after the suggestions of each wave, before it trains. A call that continues restores the last
     of these states, trains the rest of that wave, and reports its results.
@@ -495,7 +496,7 @@ class Record:
         return cls(search, Path(str(directory)) if is_kept else None)
 
     def next_wave(self, number: int, size: int, expected_steps: Callable[[], float]) -> list[Mapping[str, Any]] | None:
-        """Combinations of a wave, recorded or new; None if the search has ended.
+        """Returns the combinations of the next wave, recorded or newly suggested; None if the search has ended.
 
         Args:
             number: Index of the wave.
@@ -568,7 +569,7 @@ class Record:
         self._write()
 
     def _room_in_samples(self) -> int:
-        """Combinations until ``num_samples``."""
+        """Number of combinations that are left until ``num_samples``."""
         if self._search.num_samples is None:
             return WAVE_WITH_HALVING
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Several runs, trained to the same goal.
+    """Several runs that were trained to the same goal.
 
     Attributes:
         runs: Runs in the requested order; after Ctrl-C the finished ones.
@@ -129,7 +129,7 @@ class Trial:
 
     @property
     def member(self) -> dict[str, Any]:
-        """Seed and settings, for ``build_population(members=)`` and `Population.restart`."""
+        """Seed and settings of the run, for ``build_population(members=)`` and `Population.restart`."""
         return {"seed": self.seed, "settings": self.settings}
 
     def without_folder(self) -> Trial:
@@ -138,7 +138,7 @@ class Trial:
 
 
 def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
-    """The seeds of an argument: 0, 1, 2, ... for a number, or the list itself.
+    """Converts the argument `seeds` to a list: 0, 1, 2, ... for a number, or the given seeds.
 
     Raises:
         ValueError: If there are none, one occurs twice, or one is not an integer.
@@ -274,7 +274,7 @@ def train_all(
 def _together(
     trials: Sequence[Trial], groups: Sequence[Sequence[int]], until: Until, folder: SeriesFolder, *, progress: bool
 ) -> Series:
-    """Trains groups of trials, each as one population."""
+    """Trains groups of planned runs, each as one population."""
     runs = folder.finished()
     defaults: Mapping[str, Any] = known_defaults(trials[0])
     for group in groups:
@@ -294,7 +294,7 @@ def _as_population(
     *,
     progress: bool,
 ) -> tuple[bool, Mapping[str, Any]]:
-    """Trains a group of trials as one population; if memory is short, in several waves with the same program.
+    """Trains a group of planned runs as one population; if memory is short, in several waves with the same program.
 
     If the folder has a checkpoint of some trials, only these are trained.
 
@@ -347,7 +347,7 @@ def _as_population(
 def train_one_by_one(
     trials: Sequence[Trial], places: Sequence[int], until: Until, folder: SeriesFolder, *, progress: bool
 ) -> Series:
-    """Trains one trial after the other, in an order that compiles few programs.
+    """Trains planned runs one after the other, in an order that compiles few programs.
 
     Configs that differ only in seed and traced settings are trained by one algorithm, which is reset for each run and
     keeps its compiled program.
@@ -417,7 +417,7 @@ def _interrupted(
 def series_of(
     trials: Sequence[Trial], runs: Mapping[int, Run], defaults: Mapping[str, Any], *, is_one_program: bool
 ) -> Series:
-    """Builds a `Series` from finished runs, named as their trials.
+    """Builds a `Series` from finished runs, with the names of the planned runs.
 
     Args:
         trials: All trials.

@@ -34,7 +34,7 @@ Measure = Callable[[Any], Sequence[float]]
 
 
 class SeriesFolder:
-    """Finished runs of a series, and checkpoints of the unfinished ones.
+    """Folder with the finished runs of a series, and checkpoints of the unfinished ones.
 
     ``series.json`` has settings, seeds and goal. ``state`` has a file for each wave of runs that are trained together,
     and a checkpoint of the wave until it is finished. Files are replaced atomically, so a kill leaves them complete.
@@ -128,7 +128,7 @@ class SeriesFolder:
         return next((wave["places"] for wave in self._saved_waves() if set(wave["places"]) <= set(places)), [])
 
     def _saved_waves(self) -> list[dict[str, Any]]:
-        """Records of the unfinished waves with a checkpoint."""
+        """Reads the unfinished waves (runs trained together) that have a checkpoint."""
         if self.path is None:
             return []
         unfinished = [wave for wave in _waves(self.path) if not wave["is_finished"]]
@@ -188,7 +188,7 @@ class Wave:
         self.is_restored = self.is_trained = False
 
     def begin(self) -> None:
-        """Writes the wave to the folder; if it has a checkpoint, restores it."""
+        """Writes the wave's description to the folder; restores the wave's checkpoint, if there is one."""
         if self._folder.path is None:
             return
         self._folder.write_content()

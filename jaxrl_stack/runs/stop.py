@@ -190,7 +190,8 @@ class StopCriteria:
             self._check(known, {path: math.inf for path in self._paths_of_plateau() if not path.startswith(later)})
 
     def reached(self, result: Mapping[str, Any]) -> StopReason | None:
-        """Returns a sentence about the reached criterion, or None. Call it with every result, in order.
+        """Checks a result; returns a sentence about the criterion that it reaches, or None. Call it with every result,
+        in order.
 
         Raises:
             StopError: If the result has no value at a path. Results have all keys from the start, so the first one
@@ -273,8 +274,8 @@ class StopCriteria:
         return (min(remaining) if remaining else None), len(remaining) < num_criteria
 
     def fraction(self, result: Mapping[str, Any], before: Mapping[str, float] | None = None) -> float | None:
-        """Finished fraction of the run since `before`, by the most advanced criterion that grows steadily; None without
-        one.
+        """Fraction of the run since `before` that is finished, by the most advanced criterion that grows steadily; None
+        without one.
         """
         done = []
         for path, value in self._foreseeable(result).items():

@@ -37,7 +37,7 @@ LARGEST_SHARE = 0.02
 
 
 class _Kept(NamedTuple):
-    """A complete checkpoint.
+    """Complete checkpoint in the folder of a run.
 
     Attributes:
         path: Folder of the checkpoint.
@@ -53,7 +53,7 @@ class _Kept(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """A checkpoint that a thread writes.
+    """Checkpoint that a thread is writing.
 
     Attributes:
         path: Folder of the checkpoint.
@@ -150,7 +150,7 @@ class StoredCheckpoints:
         return Path(of_first_process(lambda: str(_place(folder, iteration))))
 
     def close(self) -> None:
-        """Waits for a checkpoint that is being written.
+        """Waits until the checkpoint that is being written is complete.
 
         Raises:
             OSError: If it cannot be written.
@@ -181,7 +181,7 @@ class StoredCheckpoints:
     # ----------------------------------------------------------------------------------------------------- saving
 
     def _may_save_again(self) -> bool:
-        """Whether the share of time for saving permits another checkpoint now."""
+        """Whether another checkpoint may be saved now, given the limit on the share of time for saving."""
         if self._pending is not None and saves.finished(os.path.realpath(self._pending.path)) is not None:
             self._complete()
         return self._pending is None and time.perf_counter() >= self._next_at

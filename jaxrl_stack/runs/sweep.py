@@ -39,7 +39,7 @@ Mode = Literal["max", "min"]
 
 @dataclasses.dataclass(frozen=True)
 class SweepRow(Ending):
-    """Final performance of one combination: interquartile mean over its seeds, and a 95 % interval.
+    """Final performance of one combination of settings: interquartile mean over its seeds, and a 95 % interval.
 
     Attributes:
         settings: The combination: name -> value.
@@ -87,7 +87,7 @@ class Sweep(Series):
         return list(self.combinations[0])
 
     def _ranking(self, key: str | None, mode: Mode | None) -> tuple[str, Mode]:
-        """Metric to compare, and whether its maximum or minimum is best."""
+        """Returns the metric by which runs are compared, and "max" or "min"."""
         number = self.metric if key is None else key
         which = (self.mode if number == self.metric else "max") if mode is None else mode
         if which not in ("max", "min"):
@@ -136,7 +136,7 @@ class Sweep(Series):
         return [*(dataclasses.replace(row, is_confirmed=True) for row in confirmed), *ordered]
 
     def best(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> SweepRow:
-        """First of `rows`: the best combination.
+        """Returns the first of `rows`, the best combination of settings.
 
         Raises:
             ValueError: If no run has the number, for example because no episode has ended.
@@ -147,7 +147,7 @@ class Sweep(Series):
         return best
 
     def best_member(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> int:
-        """Index of the combination of `best`: with population-based training, of the member in `lineage`."""
+        """Index in `combinations` of the best combination; with population-based training, index of the best member."""
         settings = self.best(key, x, mode=mode).settings
         # Members of one population may have equal settings.
         same = (lambda own: own is settings) if self.lineage is not None else (lambda own: own == settings)
@@ -158,8 +158,8 @@ class Sweep(Series):
         return self.config.with_settings(self.best(key, x, mode=mode).settings)
 
     def table(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> str:
-        """`rows` as a table for terminals. Lines below it name settings whose best value is near a bound of the search
-        space, and the metric if it is not the mean return.
+        """Formats `rows` as a table for terminals. Lines below it name settings whose best value is near a bound of the
+        search space, and the metric if it is not the mean return.
         """
         rows = self.rows(key, x, mode=mode)
         length = ["iterations"] if self.has_rungs else []

@@ -1,4 +1,4 @@
-"""Timeline of a run's folder: its iterations, commands and stored checkpoints."""
+"""Timeline of a run, read from its folder: iterations, commands (method calls between them) and stored checkpoints."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CALLS = "num_training_step_calls_per_iteration"
 
 
 class NotRecomputableError(ValueError):
-    """An iteration cannot be recomputed from the files of its run; the message says why, and what to do."""
+    """Error for an iteration that cannot be recomputed from its run's files. The message gives reason and remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredCheckpoint:
-    """A checkpoint in the folder of a run.
+    """Checkpoint in the folder of a run.
 
     Attributes:
         iteration: Iterations done.
@@ -85,7 +85,7 @@ class RecordedIteration:
 
 
 class Timeline:
-    """Iterations, commands and checkpoints of a run, read from its folder.
+    """Iterations, commands (method calls between them) and stored checkpoints of a run, read from its folder.
 
     Args:
         directory: Folder of the run.
@@ -159,7 +159,7 @@ class Timeline:
 
     @property
     def _commands_before(self) -> list[Command]:
-        """Commands before the first iteration."""
+        """Commands (recorded method calls) before the first iteration."""
         return self.commands[: self.iterations[0].num_commands] if self.iterations else []
 
     @property
@@ -210,7 +210,7 @@ class Timeline:
         return self.checkpoints[max(known)] if known else None
 
     def num_commands_before(self, iteration: int) -> int:
-        """Number of commands before an iteration began."""
+        """Number of commands (recorded method calls) before an iteration began."""
         return self.recorded(iteration).num_commands
 
     def commands_at(self, checkpoint: StoredCheckpoint) -> int:

@@ -28,7 +28,7 @@ class Tracker(NamedTuple):
 
 
 class RunInfo(NamedTuple):
-    """Facts about a run for trackers.
+    """Name, settings and folder of a run, for experiment trackers.
 
     Attributes:
         name: Name of algorithm, environment and time.

@@ -163,7 +163,7 @@ class _EventFile:
 
 
 def curves_of(values: Mapping[str, float]) -> dict[str, float]:
-    """Numbers of an iteration that trackers draw: the finite ones without fingerprints, whose size means nothing."""
+    """Selects the metrics that trackers draw: finite numbers, except fingerprints, whose size means nothing."""
     prefix = f"{FINGERPRINT}/"
     return {name: value for name, value in values.items() if math.isfinite(value) and not name.startswith(prefix)}
 
