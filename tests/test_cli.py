@@ -546,10 +546,13 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         (["train", "file", "nowhere.json"], "--config-file nowhere.json: cannot be read"),
         (
             ["sweep", *TRAIN[1:], "--num-iterations", "1"],
-            "--set with several values is missing. List those to try: --set lr",
+            "--set with several values is missing. List the values to try: --set lr",
         ),
         (["sweep", *TRAIN[1:], "--set", "lr=1,2"], "--stop is missing. Say when each run ends"),
-        (["sweep", *TRAIN[1:], "--set", "lr=uniform(2,1)"], "--set lr=uniform(2,1): must have two ends, the lower one"),
+        (
+            ["sweep", *TRAIN[1:], "--set", "lr=uniform(2,1)"],
+            "--set lr=uniform(2,1): must have two bounds, the lower one",
+        ),
         (
             ["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "9", "--grace-period", "3"],
             "--grace-period belongs to --scheduler asha.",
@@ -565,7 +568,7 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         (["sweep", *TRAIN[1:], "--set", "lrr=1,2", "--num-iterations", "1"], "PPOConfig has no setting 'lrr'. Did you"),
         (
             ["sweep", *TRAIN[1:], "--set", "model_config.a=1,2", "--num-iterations", "1"],
-            "List whole values: model_config={...}",
+            "List whole dicts: model_config={...}",
         ),
         (["sweep", *TRAIN[1:], "--set", "lr=1,2", "--num-iterations", "1", "--out", "x.doc"], "--out: x.doc"),
         (["evaluate", "nowhere"], "CHECKPOINT nowhere: "),

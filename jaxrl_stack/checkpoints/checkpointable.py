@@ -420,7 +420,7 @@ def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: b
                 raise ValueError(f"its state lacks {'/'.join((*names, str(name)))}.")
     elif is_weights and getattr(state, "dtype", None) != getattr(present, "dtype", None):
         kinds = [str(getattr(value, "dtype", type(value).__name__)) for value in (state, present)]
-        raise ValueError(f"{where} is {kinds[0]}, but must be {kinds[1]}.")
+        raise ValueError(f"{where} has the type {kinds[0]}, but must have {kinds[1]}.")
 
 
 def _check_not_nan(tree: Any, path: str, is_weights: bool, names: tuple[str, ...] = ()) -> None:

@@ -323,7 +323,7 @@ class Stored:
                 )
         parts = self.metadata.get("components")
         if not isinstance(parts, list) or not all(map(is_part_name, parts)):
-            raise ValueError(f"The checkpoint at {self.path} is damaged: its components are {short(parts)}.")
+            raise ValueError(f"The checkpoint at {self.path} is damaged: its list of components is {short(parts)}.")
         self.parts: tuple[str, ...] = tuple(parts)
 
     def __repr__(self) -> str:
@@ -410,7 +410,7 @@ class Stored:
             raise ValueError(f"The checkpoint at {self.path} is damaged: its components are nested too deeply.")
         state_file = self.metadata.get("state_file")
         if not isinstance(state_file, str):
-            raise ValueError(f"The checkpoint at {self.path} is damaged: its state_file is {short(state_file)}.")
+            raise ValueError(f"The checkpoint at {self.path} is damaged: its entry state_file is {short(state_file)}.")
         yield names, self, self._json(f"{state_file}.json")
         for name in self.parts:
             yield from self.part(name)._walk((*names, name))

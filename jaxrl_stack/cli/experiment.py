@@ -136,7 +136,8 @@ def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
         elif "." in name:
             setting = name.partition(".")[0]
             raise CliError(
-                f"--set {assignment}: cannot list values of an entry. List whole values: {setting}={{...}},{{...}}."
+                f"--set {assignment}: cannot list values for an entry of a dict. List whole dicts: "
+                f"{setting}={{...}},{{...}}."
             )
         else:
             space[name] = values
@@ -154,7 +155,7 @@ def _search_space(assignment: str, kind: str, text: str) -> Any:
     ends = _parsed(f"[{text}]")
     numbers = ends if isinstance(ends, list) else []
     if len(numbers) != 2 or not all(isinstance(end, int | float) for end in numbers) or numbers[0] >= numbers[1]:
-        raise CliError(f"--set {assignment}: must have two ends, the lower one first: {kind}(1e-5,1e-2).")
+        raise CliError(f"--set {assignment}: must have two bounds, the lower one first: {kind}(1e-5,1e-2).")
     with wrong_input(f"--set {assignment}"):
         return getattr(tune, kind)(*numbers)
 

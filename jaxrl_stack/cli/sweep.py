@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     space, arguments.assignments = swept(arguments.assignments or [])
     if not space:
-        raise CliError("--set with several values is missing. List those to try: --set lr=1e-4,3e-4,1e-3.")
+        raise CliError("--set with several values is missing. List the values to try: --set lr=1e-4,3e-4,1e-3.")
     config, criteria, origin = experiment(
         arguments, lambda config: config.reporting(results_dir=str(results_directory(arguments, config, "sweep_")))
     )

@@ -186,7 +186,7 @@ class DeviceDriver(LocalDriver):
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
                 f"multi_agent(opponents=Snapshots(of={settings.of!r})): {settings.of!r} reads the observations of all "
-                f"agents, and snapshots play some of these. Use a module whose rows are independent."
+                f"agents, and snapshots play some of these. Use a module that reads one agent's observations."
             )
         num_devices = self.learner.num_devices
         num_self_play, _ = settings.sizes(self._num_envs, num_devices)

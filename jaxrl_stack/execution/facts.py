@@ -160,8 +160,8 @@ class Facts(abc.ABC):
                 continue
             if missing := [name for name in names if name not in step.columns]:
                 raise ValueError(
-                    f"columns_from_acting declares the columns {missing}, and a sampled step of module {mid!r} has "
-                    f"{sorted(step.columns)}. Return them from {type(self.acting_modules[mid]).__name__}."
+                    f"columns_from_acting declares the columns {missing}, but a sampled step of module {mid!r} has "
+                    f"only {sorted(step.columns)}. Return them from {type(self.acting_modules[mid]).__name__}."
                     f"forward_exploration(), add an env-to-module connector that makes them, or return them in `info` "
                     f"of a JAX environment of one agent."
                 )

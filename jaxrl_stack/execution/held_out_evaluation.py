@@ -45,7 +45,7 @@ class HeldOutRows:
         method = f"{type(driver.step).__name__}.held_out_rows()"
         if not isinstance(rows, Experience) or not rows.is_rows:
             raise TypeError(
-                f"{method} returned {type(rows).__name__}, but rows before. Always return "
+                f"{method} returned {type(rows).__name__}, but rows in an earlier call. Always return "
                 f"Experience.of_rows({{module_id: {{column: [N, ...]}}}}), or always None."
             )
         num_rows = {mid: num_rows_of(columns) for mid, columns in rows.modules.items()}

@@ -74,9 +74,9 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
     recorded = round(total * share / num_shares) * num_shares
     if not 0 < recorded < total:
         raise ValueError(
-            f"training(recorded_share={share}) gives {recorded} recorded rows of {total} "
-            f"(train_batch_size_per_learner={config.train_batch_size_per_learner}), equally many on {num_shares} "
-            "devices. Raise the batch size, or leave recorded_share out."
+            f"training(recorded_share={share}) gives {recorded} recorded rows of {total} in a train batch "
+            f"(train_batch_size_per_learner={config.train_batch_size_per_learner}, {num_shares} devices), which needs "
+            "recorded and sampled rows. Raise the batch size, or leave recorded_share out."
         )
     return total - recorded, recorded
 

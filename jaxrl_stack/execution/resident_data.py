@@ -123,8 +123,8 @@ class ResidentData:
         self._static_sizes = None if is_divided else sizes
         if is_divided and min(steps.num_pieces for steps in inputs) < num_devices:
             raise ValueError(
-                f"The data has {min(steps.num_pieces for steps in inputs)} episodes, or pieces of them, for "
-                f"{num_devices} devices, and a full copy does not fit on each. Use fewer devices, or set "
+                f"The data has {min(steps.num_pieces for steps in inputs)} episodes or parts of episodes, too few "
+                f"for {num_devices} devices, and a full copy does not fit on each device. Use fewer devices, or set "
                 f"offline_data(keep_resident=False)."
             )
         parts = self._parts(inputs, range(num_devices))

@@ -253,8 +253,8 @@ class StreamedInput:
         self.restart(Cursor())
         raise ValueError(
             f"The saved position in the data, item {offset} after piece {cursor.first}, does not exist in "
-            "offline_data(input_=...). Use the data of that run, or restore only the learners: restore_from_path(path, "
-            "component='learner_group')."
+            "offline_data(input_=...). Use the data of the saved run, or restore only the learners: "
+            "restore_from_path(path, component='learner_group')."
         )
 
 

@@ -330,7 +330,7 @@ class DeviceReplay:
         if Columns.LOSS_MASK in columns and not is_masked:
             raise ValueError(
                 f"The rollout has the column {Columns.LOSS_MASK!r}, but the state was created for rollouts without it. "
-                "Pass the columns of such a rollout to init()."
+                "Create the state with init() from the columns of this rollout."
             )
         self._step_of(columns, is_masked)
         num_steps = columns[Columns.REWARDS].shape[0]

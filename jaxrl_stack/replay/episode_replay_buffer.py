@@ -773,7 +773,7 @@ class EpisodeReplayBuffer(Checkpointable):
             if not is_long.all() and not self._store.has_steps(self._store.steps(), min_steps).any():
                 raise ValueError(
                     f"min_batch_length_T={min_steps}: no episode in the replay buffer has more than {min_steps} "
-                    f"steps. Sample longer fragments, learn later, or lower it (burn_in_len)."
+                    f"steps. Sample longer fragments, learn later, or lower min_batch_length_T (burn_in_len)."
                 )
             while not is_long.all():
                 short = np.flatnonzero(~is_long)

@@ -130,7 +130,7 @@ def device_windows(
     _require_windows(replay, length)
     if state.is_masked:
         raise ValueError(
-            "Windows of items need rollouts without loss_mask (every environment steps in every row). Draw with "
+            "Windows of items need rollouts without loss_mask (every environment makes each time step). Draw with "
             "DeviceReplay.sample or sample_sequences."
         )
     random = key if isinstance(key, RandomNumbers) else replay.random_numbers(key)

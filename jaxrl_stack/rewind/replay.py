@@ -353,5 +353,5 @@ def folder_of(run: Run) -> Path:
         NotRecomputableError: If it has none.
     """
     if run.folder is None:
-        raise NotRecomputableError(f"Run {run.name!r} has no folder. Read one: Run.read(path).")
+        raise NotRecomputableError(f"Run {run.name!r} has no folder. Read a run from its folder: Run.read(path).")
     return run.folder

@@ -118,7 +118,7 @@ def prepared(
     metric, mode = metric or default, mode or "max"
     if not isinstance(metric, str) or mode not in ("max", "min"):
         raise ValueError(
-            f"{where}: metric={metric!r}, mode={mode!r} of search_alg: must be one path and 'max' or 'min'."
+            f"{where}: search_alg has metric={metric!r} and mode={mode!r}, which must be one path and 'max' or 'min'."
         )
     for name, values in space.items():
         if not is_sampled(values):

@@ -245,8 +245,8 @@ class Sweep(Series):
         lengths = [len(run.history) for run in self.runs]
         if self.has_rungs and min(lengths) < max(lengths):
             raise ValueError(
-                f"heat_map(): successive halving has ended runs after {min(lengths)} of {max(lengths)} iterations, and "
-                "their numbers do not compare. Use table(), or run_sweep without scheduler."
+                f"heat_map(): successive halving has ended runs after {min(lengths)} of {max(lengths)} iterations, so "
+                "that their metrics cannot be compared. Use table(), or run_sweep without scheduler."
             )
         if len(self.names) != 2:
             raise ValueError(
@@ -257,8 +257,8 @@ class Sweep(Series):
         rows, columns = (list(dict.fromkeys(value_text(one[name]) for one in self.combinations)) for name in self.names)
         if len(rows) * len(columns) != len(self.combinations):
             raise ValueError(
-                f"heat_map() needs a full grid, and {len(rows)} values of {down} and {len(columns)} of {across} are in "
-                f"{len(self.combinations)} combinations. Use plot() or table()."
+                f"heat_map() needs a full grid of {len(rows)} values of {down} and {len(columns)} of {across}, but the "
+                f"sweep has {len(self.combinations)} combinations. Use plot() or table()."
             )
         found = {(value_text(r.settings[down]), value_text(r.settings[across])): r.last for r in self.rows(key, x)}
         values = np.array([[found.get((row, column), np.nan) for column in columns] for row in rows])

@@ -156,7 +156,8 @@ def test_values_are_sampled_anew_for_each_sample_and_are_the_same_next_time(tmp_
     folders = {path.name for path in (tmp_path / "sweep").iterdir()}
     assert folders == {run.name.replace(" ", "_") for run in first.runs}
     with pytest.raises(
-        ValueError, match="heat_map.. needs a full grid, and 8 values of lr and 2 of gamma are in 8 combinations"
+        ValueError,
+        match="heat_map.. needs a full grid of 8 values of lr and 2 of gamma, but the sweep has 8 combinations",
     ):
         first.heat_map()
 
