@@ -407,7 +407,7 @@ def read_state(stored: Stored, *, is_weights: bool) -> dict[str, Any]:
 
 
 def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: bool) -> None:
-    """Raises a ValueError if a state lacks weights of an object, or has another dtype.
+    """Raises a ValueError if a state lacks weights of an object, or has weights of another dtype.
 
     Whole modules may be missing. `set_state` checks additional weights and shapes.
     """

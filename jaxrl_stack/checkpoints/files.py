@@ -475,7 +475,7 @@ class _Reading:
             raise ValueError(f"The checkpoint at {self._path} was replaced while it was read. Load it again.")
 
     def text(self, file: Path) -> str:
-        """Content of a file, within the size limit of all files together."""
+        """Reads a file, within the limit on the total size of all files."""
         self._bytes_left -= os.stat(file).st_size
         if self._bytes_left < 0:
             raise ValueError(f"with it, the JSON files have more than {format_bytes(MAX_JSON_BYTES)}")

@@ -56,7 +56,7 @@ def newest_checkpoint(path: str) -> str:
 
 
 def run_and_iteration(path: str) -> tuple[Path, int] | None:
-    """Run and iteration of a path such as ``results/RUN@35``.
+    """Splits a path such as ``results/RUN@35`` into run and iteration.
 
     Args:
         path: Any path.

@@ -1,4 +1,4 @@
-"""``jaxrl benchmark``: algorithms on tasks, each with the same seeds."""
+"""``jaxrl benchmark``: trains algorithms on tasks, each with the same seeds."""
 
 from __future__ import annotations
 

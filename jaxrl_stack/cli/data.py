@@ -1,4 +1,4 @@
-"""``jaxrl data``: summary of recorded steps."""
+"""``jaxrl data``: prints a summary of recorded steps."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates according to the options, and prints a table or JSON.
+    """Evaluates a checkpoint according to the options, and prints a table or JSON.
 
     Raises:
         CliError: If there is no checkpoint, or an option does not fit it.

@@ -1,4 +1,4 @@
-"""``jaxrl list``: algorithms and environments."""
+"""``jaxrl list``: lists algorithms and environments."""
 
 from __future__ import annotations
 

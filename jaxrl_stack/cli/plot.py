@@ -1,4 +1,4 @@
-"""``jaxrl plot`` and ``jaxrl compare``: curves of runs, and their final performance."""
+"""``jaxrl plot`` and ``jaxrl compare``: draw curves of runs, and compare their final performance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``jaxrl record``: records episodes of a checkpoint's policy."""
+"""``jaxrl record``: records episodes of a checkpoint's policy as files of steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUM_ENVS = 16
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates according to the options with every step recorded, and prints the mean return.
+    """Evaluates a checkpoint according to the options with every step recorded, and prints the mean return.
 
     Raises:
         CliError: If there is no checkpoint, or an option does not fit it.

@@ -1,4 +1,4 @@
-"""``jaxrl tournament``: games between the policies of checkpoints."""
+"""``jaxrl tournament``: plays games between the policies of checkpoints."""
 
 from __future__ import annotations
 

@@ -171,7 +171,9 @@ class DeviceDriver(LocalDriver):
             )
 
     def _make_pipelines(self, env: JaxEnv | None) -> ModulePipelines:
-        """The pipelines and the spaces; without an environment, spaces of the config and no pipelines."""
+        """Creates the connector pipelines and the spaces. Without an environment, returns the spaces of the config and
+        no pipelines.
+        """
         if env is not None:
             pipelines = pure_pipelines(self.config, env, self.module_map)
             single = (env.observation_space, env.action_space)
@@ -449,7 +451,7 @@ class DeviceDriver(LocalDriver):
             self._recording_call = None
 
     def _num_watched(self) -> int:
-        """Number of environments of each device whose states recordings contain, for frames of episodes."""
+        """Number of environments per device whose states are recorded, to render frames of their episodes."""
         rollout = self.program.rollout
         if rollout is None or type(rollout.env).render is JaxEnv.render:
             return 0
@@ -552,7 +554,8 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def _recovering(self) -> Iterator[None]:
-        """Context of a program call: if the program fails, training continues from the last snapshot.
+        """Context around a call of the program: if the program fails, restores the last snapshot, so that training can
+        continue.
 
         Raises:
             RuntimeError: Instead of the program's error, if the training state was lost.

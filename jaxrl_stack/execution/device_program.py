@@ -128,7 +128,7 @@ class UpdateRecorder:
         return self.shapes
 
     def end_first_trace(self) -> None:
-        """Sets the shapes of records to those that the first trace has found."""
+        """Fixes the shapes of update records to those that the first trace has found."""
         self.shapes = self._found
 
 

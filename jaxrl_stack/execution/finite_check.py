@@ -34,7 +34,7 @@ class NotFiniteError(ValueError):
 
 
 class FiniteCheck:
-    """Checks the outputs of a program call of a `DeviceDriver`, and searches for the cause of NaN.
+    """Checks whether the outputs of a `DeviceDriver`'s program are finite, and searches for the cause of NaN.
 
     Losses, norms of gradients, returns of episodes and the last observations show that a number is not finite. The
     cause is found in the training step's kept data, or in a second run of the call that records its samples.

@@ -362,7 +362,7 @@ class HostDriver(LocalDriver):
         return {**self._log.get_state(), "remote_env_runners": self._remote_states()}
 
     def _remote_states(self) -> dict[str, dict[str, Any]]:
-        """``{id: state}`` of the actors, for state that differs between runners."""
+        """Returns the parts of the actors' states that differ between runners, ``{actor id: state}``."""
         # Between iterations all have the same statistics, unless these are not to be merged.
         parts = ["random", "metrics_logger", core.COMPONENT_MODULE_TO_ENV_CONNECTOR]
         if self._runners_keep_their_own:

@@ -131,7 +131,7 @@ class League:
         return rate is not None and enough and wins + 0.5 * draws >= rate * num_games
 
     def _recent_games(self) -> tuple[int, int, int]:
-        """Wins, draws and losses of the last games since the last snapshot, about `min_games`."""
+        """Counts wins, draws and losses of the latest games (about `min_games`) since the last snapshot was added."""
         wins, draws, losses = np.sum([np.zeros(3, np.int64), *self._recent], axis=0).tolist()
         return wins, draws, losses
 
@@ -327,7 +327,7 @@ class League:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state of `get_state`, after the state of the environments.
+        """Restores a state that `get_state` returned. Call it after the state of the environments was restored.
 
         Args:
             state: The state; {} keeps the snapshots of the environments and starts all counts at 0. If the environments

@@ -139,7 +139,7 @@ class OfflineEvaluation:
         return found
 
     def _estimates(self) -> dict[str, dict[str, float]]:
-        """Estimates of the present policy's return, on all episodes of the data."""
+        """Estimates the present policy's return from all episodes of the data."""
         module_id = self._driver.module_map.module_id
         config = self.config.get_evaluation_config_object() or self.config
         if self._steps is None:

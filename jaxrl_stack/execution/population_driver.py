@@ -197,7 +197,9 @@ class PopulationDriver:
 
     @property
     def _members_of_slots(self) -> np.ndarray:
-        """Index of the member in each slot, int64. Slots without a member contain copies of the last running member."""
+        """Index of the member in each slot (row of the stacked states), int64. Slots without a member contain copies of
+        the last running member.
+        """
         num_slots = self._num_blocks * self.layout.block_size
         return self.running[np.minimum(np.arange(num_slots), self.num_running - 1)]
 

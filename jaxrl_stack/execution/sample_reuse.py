@@ -26,7 +26,7 @@ class SampleReuseStep(OnPolicyStep):
 
     @classmethod
     def for_config(cls, config: Any) -> type[TrainingStep]:
-        """This class, or `AsynchronousStep` with EnvRunner actors."""
+        """Returns the class of the training step: this class, or `AsynchronousStep` if EnvRunners are actors."""
         return AsynchronousStep if config.num_sampling_actors else cls
 
     def plan(self, facts: Facts) -> Plan:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AtWork:
-    """Names of the operations that run now, in the driver's thread and in a concurrent evaluation."""
+    """Register of the operations that run now, in the driver's thread and in a concurrent evaluation."""
 
     def __init__(self) -> None:
         self._running: list[str] = []

@@ -192,8 +192,8 @@ class Place(Protocol):
         return state, None
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether `num_steps` steps were sampled since the start of training, in the unit of ``count_steps_by``; on the
-        device `num_steps` is `learning_starts`.
+        """Whether sampling has reached `num_steps` steps since the start of training, in the unit of
+        ``count_steps_by``. On the device, `num_steps` is always `learning_starts`.
         """
         ...
 
@@ -358,8 +358,8 @@ class TrainingStep(abc.ABC):
         self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
-        """Replaces stored data that a failed call has destroyed by an empty buffer. Returns a sentence about the loss,
-        for the error message.
+        """Creates an empty buffer in place of stored data that a failed call has destroyed. Returns a sentence about
+        the loss, for the error message.
         """
         return ""
 

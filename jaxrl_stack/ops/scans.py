@@ -26,7 +26,7 @@ def is_computed_ahead() -> bool:
 def scan_ahead(
     body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, *, max_bytes: int = 1 << 26
 ) -> tuple[Any, Any]:
-    """`jax.lax.scan` that computes values depending only on `xs` for all steps at once, before the loop.
+    """Performs `jax.lax.scan`, but computes values that depend only on `xs` for all steps at once, before the loop.
 
     Of a rollout these are its random numbers. Drawn in the loop they are a loop of their own in each step, over a few
     numbers each, which takes longer than the dynamics of a small environment.

@@ -174,12 +174,13 @@ def items(
 
 
 def magnitudes(xp: Any, priorities: Any) -> Any:
-    """Priorities from TD errors: absolute values, at least 1e-12."""
+    """Converts TD errors to priorities: absolute values, at least 1e-12."""
     return xp.maximum(xp.abs(priorities), _SMALLEST)
 
 
 def importance_weights(xp: Any, shares: Any, least: Any, beta: Any) -> Any:
-    """``(N P(i)) ** -beta`` over the largest in the buffer (Schaul et al., 2016, section 3.4), float32 ``[N]``.
+    """Importance weights ``(N P(i)) ** -beta``, divided by the largest one in the buffer (Schaul et al., 2016, section
+    3.4), float32 ``[N]``.
 
     Args:
         xp: Namespace of the arrays.

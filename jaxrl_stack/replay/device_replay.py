@@ -993,7 +993,8 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
-    """Returns `places` unchanged, but makes XLA read the previous row for `starts` before the rollout overwrites it.
+    """Returns `places` unchanged, with a barrier: XLA reads the previous row for `starts` before the rollout overwrites
+    that row.
 
     XLA would read that row after the others are written, and copy the whole ring to do so.
     """

@@ -181,7 +181,7 @@ class StartState:
 
 @dataclasses.dataclass(frozen=True)
 class _WithPriorities(abc.ABC):
-    """Items with n-step returns, drawn uniformly or by priority.
+    """Base class of forms with n-step returns, drawn uniformly or by priority.
 
     Attributes:
         n_step: Steps of the returns; a range ``(low, high)`` draws them, `high` excluded.

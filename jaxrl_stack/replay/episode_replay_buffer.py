@@ -422,7 +422,9 @@ class EpisodeReplayBuffer(Checkpointable):
             self._evict(record, excess if record.is_running else None)
 
     def _evict(self, record: Record, num_steps: int | None = None) -> None:
-        """Evicts the first `num_steps` steps of an episode, or the whole episode (None, or no step remains)."""
+        """Evicts the first `num_steps` steps of an episode; the whole episode if `num_steps` is None or no step
+        remains.
+        """
         store = self._store
         steps, last = store.walk(record.first, num_steps)
         self._remove_items(steps)

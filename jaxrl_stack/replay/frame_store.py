@@ -440,7 +440,7 @@ class StoredFrames:
 
     @classmethod
     def from_state(cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]) -> StoredFrames:
-        """Describes a store from a state of `FrameStore.get_state`.
+        """Checks a state of `FrameStore.get_state`, without allocating the store.
 
         Args:
             capacity: Steps that are expected.

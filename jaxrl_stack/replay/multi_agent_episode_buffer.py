@@ -235,7 +235,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return self._of_module(module_id=module_id, logger=self._logger, **own, **more)
 
     def _part(self, module_id: str) -> Any:
-        """Buffer of a module, created when the module's first steps are added."""
+        """Returns the buffer of a module; creates it when the module's first steps are added."""
         if module_id not in self._parts:
             self._parts[module_id] = self._new_part(module_id)
         return self._parts[module_id]
@@ -556,7 +556,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             self._evict(oldest, excess if goes_on else None)
 
     def _evict(self, id_: str, num_steps: int | None) -> None:
-        """Evicts the oldest `num_steps` env steps of an episode, or the whole episode (None, or no step remains)."""
+        """Evicts the oldest `num_steps` env steps of an episode; the whole episode if `num_steps` is None or no step
+        remains.
+        """
         stored = self._episodes[id_]
         is_gone = num_steps is None or num_steps >= len(stored)
         if is_gone:

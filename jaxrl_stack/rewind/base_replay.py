@@ -48,7 +48,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def start(self, iteration: int) -> None:
-        """Builds `trained` from the nearest stored state at or before an iteration.
+        """Builds the algorithm or population from the nearest stored state at or before an iteration.
 
         Args:
             iteration: Number of finished iterations, at least 0.
@@ -85,14 +85,16 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         self.trained._repeat_iteration(self.prepare())
 
     def prepare(self) -> int:
-        """Applies the commands before the next iteration; returns the iteration's number of training steps."""
+        """Applies the commands (recorded calls) before the next iteration; returns the iteration's number of training
+        steps.
+        """
         iteration = self.trained.iteration + 1
         recorded = self.timeline.recorded(iteration)
         self._catch_up(self.timeline.num_commands_before(iteration))
         return recorded.num_training_steps
 
     def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands that a checkpoint of this iteration contains."""
+        """Applies the commands (recorded calls) whose effects a checkpoint of this iteration contains."""
         self._catch_up(self.timeline.commands_at(checkpoint))
 
     def _catch_up(self, number: int) -> None:

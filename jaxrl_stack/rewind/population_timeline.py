@@ -115,7 +115,7 @@ class PopulationTimeline:
         return self.iterations[iteration]
 
     def nearest(self, iteration: int) -> StoredCheckpoint | None:
-        """The newest stored checkpoint at or before an iteration."""
+        """Finds the newest stored checkpoint at or before an iteration."""
         known = [number for number in self.checkpoints if number <= iteration]
         return self.checkpoints[max(known)] if known else None
 

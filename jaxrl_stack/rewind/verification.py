@@ -73,7 +73,7 @@ class Verification:
 
     @property
     def exit_code(self) -> int:
-        """0 equal, 1 different, 3 not comparable on this machine."""
+        """Exit code of ``jaxrl verify``: 0 equal, 1 different, 3 not comparable on this machine."""
         if self.changed or self.iteration is not None:
             return DIFFERENT
         return NOT_COMPARABLE if self.machine else EQUAL
@@ -363,7 +363,7 @@ class RunDifference:
 
     @property
     def exit_code(self) -> int:
-        """0 equal, 1 different."""
+        """Exit code of ``jaxrl diff``: 0 equal, 1 different."""
         return EQUAL if self.iteration is None else DIFFERENT
 
     def __str__(self) -> str:

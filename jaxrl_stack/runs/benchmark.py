@@ -171,7 +171,8 @@ class Benchmark:
     # ----------------------------------------------------------------------------------------------------- statistics
 
     def task_estimates(self, task: str) -> dict[str, Estimate]:
-        """Label -> interquartile mean of the finished runs on a task, or the mean of fewer than 4 runs.
+        """Estimates of the score on a task, ``{label of the algorithm: interquartile mean of finished runs}``; the mean
+        for fewer than 4 runs.
 
         Intervals are percentile bootstraps over runs. A single run has no interval.
         """

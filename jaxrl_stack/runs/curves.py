@@ -53,7 +53,7 @@ def axis_label(x: str) -> str:
 
 
 def key_label(key: str) -> str:
-    """Name of a number of results in a figure: "return" for ``"env_runners/episode_return_mean"``."""
+    """Label of a metric in a figure: "return" for ``"env_runners/episode_return_mean"``."""
     place, _, name = key.rpartition("/")
     label = _LABELS.get(name) or name.replace("_", " ")
     if place.endswith(("/agent_episode_returns_mean", "/module_episode_returns_mean")):

@@ -250,7 +250,7 @@ def _dress(axes: Axes, x_label: str, y_label: str, title: str | None, options: A
 
 
 def _limit_to_curves(axes: Axes, bands: Sequence[Band]) -> None:
-    """Leaves single outliers outside of the axes, with a note; keeps the user's limits."""
+    """Limits the axes to the curves without single outliers, which a note mentions; keeps the user's limits."""
     curves = _curves_in.setdefault(axes, [])
     curves += [curve.y for band in bands for curve in band.curves]
     for note in [text for text in axes.texts if text.get_gid() == _OUTSIDE]:

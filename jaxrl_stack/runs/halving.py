@@ -53,7 +53,9 @@ class Halving:
 
     @property
     def rungs(self) -> list[float]:
-        """Times ``grace_period * reduction_factor**k`` up to `max_t`; not `max_t` itself if runs end there."""
+        """Times of the rungs, at which runs are compared: ``grace_period * reduction_factor**k`` up to `max_t`; not
+        `max_t` itself if runs end there.
+        """
         found, rung = [], self.grace_period
         while rung < self.max_t or (rung == self.max_t and not self.stop_last_trials):
             found.append(rung)

@@ -139,7 +139,7 @@ class History:
 
     @property
     def last(self) -> dict[str, float]:
-        """Numbers of the last iteration; empty before the first."""
+        """Metrics of the last iteration; empty before the first."""
         last = {name: self._cells[name][-1] for name in self.columns}
         return {name: value for name, value in last.items() if not math.isnan(value)}
 

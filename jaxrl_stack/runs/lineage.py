@@ -90,7 +90,7 @@ class Lineage:
         return [(1, place), *reversed(found)]
 
     def schedule(self, member: int, name: str) -> list[tuple[int, Any]]:
-        """Values of a setting that led to the present state of a member.
+        """Values that a setting had in the training that led to the present state of a member.
 
         Args:
             member: Index of the member.

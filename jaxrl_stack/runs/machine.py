@@ -73,7 +73,8 @@ def _cpu_info() -> dict[str, str]:
 
 
 def machine_differences(origin: Mapping[str, Any], devices: Sequence[Device] | None = None) -> list[str]:
-    """Facts in which this machine differs from a run's, such as ``"jaxlib 0.10.0 here, 0.9.1 in the run"``.
+    """Lists facts in which this machine differs from the machine of a run, such as ``"jaxlib 0.10.0 here, 0.9.1 in the
+    run"``.
 
     Args:
         origin: Content of the run's ``run.json``; facts that it lacks are not compared.

@@ -96,7 +96,7 @@ class MemberHistory:
         return iter(self.columns)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Returns a number of all members.
+        """Returns a metric of all members.
 
         Returns:
             ``float64[iterations, M]``; NaN if it was not reported, and after a member's last iteration.
@@ -113,8 +113,8 @@ class MemberHistory:
         return self._column(name)
 
     def cell(self, name: str, row: int) -> np.ndarray:
-        """A number of all members in one iteration, ``float64[M]``; NaN for members that ended before it, and if it was
-        not reported.
+        """Returns a metric of all members in one iteration, ``float64[M]``; NaN for members that ended before the
+        iteration, and if it was not reported.
 
         Args:
             name: Name of the number.
@@ -124,7 +124,8 @@ class MemberHistory:
         return np.where(row < self.num_iterations, np.asarray(value, np.float64), math.nan)
 
     def in_last_iteration(self, name: str) -> np.ndarray:
-        """A number of all members in the last iteration, ``float64[M]``; NaN for members that ended before it.
+        """Returns a metric of all members in the last iteration, ``float64[M]``; NaN for members that ended before the
+        iteration.
 
         Raises:
             KeyError: If no iteration reported it.
@@ -237,7 +238,7 @@ class MemberHistory:
 
 
 def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
-    """History of one member, from columns ``[length]``."""
+    """Builds the history of one member from columns ``[length]``."""
     history = History()
     cells = np.array(list(columns.values()), np.float64).reshape(len(columns), length)
     history.set_state({"columns": list(columns), "cells": cells.T})
@@ -245,7 +246,7 @@ def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
 
 
 def _numbers(result: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """``(name, value)`` of the numbers of nested dicts, and of arrays ``[M]``."""
+    """Yields ``(name, value)`` for the numbers in nested dicts, and for arrays ``[M]``."""
     for name, value in result.items():
         kind = type(value)
         if kind is float or kind is int:

@@ -14,7 +14,7 @@ BLOCK_ROWS = 1024
 
 
 def packed(rows: np.ndarray) -> np.ndarray:
-    """Rows as compressed bytes; `unpacked` is the inverse, bit for bit.
+    """Compresses rows to bytes; `unpacked` is the inverse, bit for bit.
 
     The first bytes of all numbers come first, then all second bytes, and so on. This groups repeated bytes: signs,
     exponents, and the last bytes of former float32 numbers.

@@ -61,7 +61,7 @@ class Quantiles(NamedTuple):
 
 
 def quantiles(scores: np.ndarray, fraction: float, diverged: Sequence[int] = ()) -> Quantiles:
-    """The members to replace and the members that replace them.
+    """Selects the members to replace, and the members whose copies replace them.
 
     Without diverged members these are the sets of Tune: ``ceil(M * fraction)`` members each, at most half.
 

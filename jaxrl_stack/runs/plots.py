@@ -87,8 +87,8 @@ def bands_by_agent(
 
 
 def _curves(runs: Sequence[Run], key: str, x: str) -> list[Curve]:
-    """Curve of each run. The curve of a diverged run is extended with its last value to the end of the longest run.
-    The curve of a fork begins with a point of its parent.
+    """Creates the curve of each run. The curve of a diverged run is extended with its last value to the end of the
+    longest run. The curve of a fork begins with a point of its parent.
 
     Raises:
         KeyError: If a run has no such number, unless it diverged before it had one.
@@ -152,7 +152,7 @@ def plot_runs(
 def runs_as_text(
     runs: Runs, key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", width: int = 72, height: int = 12
 ) -> str:
-    """Curves drawn in characters, one below the other, for terminals and without matplotlib.
+    """Draws curves in characters, one below the other, for terminals and without matplotlib.
 
     Args:
         runs, key, x, aggregate: See `plot_runs`, also for errors.

@@ -145,7 +145,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """A number with thousands separators, or with four digits."""
+    """Formats a number with thousands separators, or with four digits."""
     if isinstance(value, numbers.Integral):
         return f"{value:,}"
     return f"{value:,.1f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""Runs: reading from folders, descriptions by settings, and groups."""
+"""Runs, read from their folders: results, descriptions by settings, and groups that differ only in the seed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Run:
         allow: Iterable[Any] = (),
         evaluations: bool = False,
     ) -> Algorithm:
-        """Recomputes the algorithm after an iteration, bit for bit.
+        """Recomputes the state of the algorithm after an iteration, bit for bit.
 
         It begins with the nearest stored checkpoint at or before the iteration, or with the config, and repeats the
         iterations since. Nothing is written to the run's folder; the returned algorithm has no folder.

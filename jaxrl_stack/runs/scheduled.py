@@ -116,7 +116,7 @@ class Scores:
         return values if self._schedule.mode == "max" else -values
 
     def as_reported(self, score: float) -> float:
-        """Score with the sign of the reported metric (scores are negated if ``mode="min"``)."""
+        """Converts a score to the value of the reported metric (scores are negated if ``mode="min"``)."""
         return score if self._schedule.mode == "max" else -score
 
     def _last(self, path: str) -> np.ndarray:
@@ -336,7 +336,7 @@ def _free_file(path: Path) -> Path:
 
 
 class Halver:
-    """Ends the worst runs of a population at the rungs of successive halving.
+    """Ends the worst runs of a population at the rungs (times of decisions) of successive halving.
 
     A rung waits until every live run has a score. Combinations whose runs have all reached their goal continue.
 

@@ -575,7 +575,9 @@ class Record:
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
 
     def _room_in_budget(self, expected_steps: Callable[[], float]) -> int:
-        """Number of combinations for the next wave, so that wave and confirmation fit into the budget."""
+        """Number of combinations for the next wave, so that the wave, and the confirmation of the best with new seeds,
+        fit into the budget.
+        """
         budget, search = self._search.budget, self._search
         if budget is None:
             return WAVE_WITH_HALVING

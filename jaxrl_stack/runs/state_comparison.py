@@ -63,7 +63,7 @@ def leaves_of(state: Any, path: str = "") -> dict[str, Any]:
 
 
 def compared_leaves(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Leaves of an algorithm's state that determine the rest of the run.
+    """Selects the leaves of an algorithm's state that determine how the run continues.
 
     Args:
         state: Result of `Algorithm.get_state`.

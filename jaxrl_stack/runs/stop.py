@@ -218,7 +218,7 @@ class StopCriteria:
         return [] if self.plateau is None else [self.plateau.metric, x_axis(self.plateau.x)]
 
     def _plateau_reached(self, result: Mapping[str, Any]) -> StopReason | None:
-        """Reason in words if nothing has improved for the patience, else None."""
+        """Returns the reason in words if nothing has improved for `patience`, else None."""
         plateau = self.plateau
         paths = [
             path for path in self._paths_of_plateau() if "evaluation" in result or not path.startswith("evaluation/")
@@ -297,5 +297,5 @@ class StopCriteria:
 
 
 def is_steady(path: str) -> bool:
-    """Whether a number of the result grows with every iteration, independently of learning."""
+    """Whether a number of the result grows in every iteration regardless of learning, as counts of steps do."""
     return path in ("training_iteration", "time_total_s") or path.endswith("_lifetime")

@@ -205,7 +205,7 @@ class Timeline:
         return self.iterations[iteration - self.first - 1]
 
     def nearest(self, iteration: int) -> StoredCheckpoint | None:
-        """The newest stored checkpoint at or before an iteration."""
+        """Finds the newest stored checkpoint at or before an iteration."""
         known = [number for number in self.checkpoints if number <= iteration]
         return self.checkpoints[max(known)] if known else None
 

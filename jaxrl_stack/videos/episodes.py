@@ -105,7 +105,7 @@ def captioned(episodes: Sequence[RecordedEpisode], fps: float) -> Iterator[np.nd
 
 
 def action_text(action: Any) -> str:
-    """An action as text: ``"1"``, ``"0.5, -0.25"``, ``"jump: 1, turn: 0.5"``."""
+    """Formats an action as text: ``"1"``, ``"0.5, -0.25"``, ``"jump: 1, turn: 0.5"``."""
     if isinstance(action, Mapping):
         return ", ".join(f"{key}: {action_text(part)}" for key, part in action.items())
     if isinstance(action, tuple):
