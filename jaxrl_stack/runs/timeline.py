@@ -171,7 +171,7 @@ class Timeline:
 
     @property
     def first(self) -> int:
-        """Iteration from which the recorded iterations continue: 0, or that of a restored checkpoint."""
+        """Number of the iteration before the recorded ones: 0, or the iteration of a restored checkpoint."""
         return self.iterations[0].iteration - 1 if self.iterations else 0
 
     @property
