@@ -91,7 +91,7 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _described_env_runner(self) -> Any:
-        """EnvRunner whose connectors represent those of all runners in checkpoints; None without one."""
+        """EnvRunner whose connectors represent the connectors of all runners in checkpoints; None without one."""
 
     def get_state(self) -> dict[str, Any]:
         # What a run that goes on from it does not sample again is in complete files.

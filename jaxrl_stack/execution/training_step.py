@@ -215,7 +215,7 @@ class AsynchronousPlace(Place, Protocol):
     def collect(
         self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float, also: Sequence[Any] = ()
     ) -> Sampled:
-        """As `Place.collect`; also returns when a Ray reference in `also` is ready."""
+        """Collects samples as `Place.collect`, and also returns when a Ray reference in `also` is ready."""
         ...
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
