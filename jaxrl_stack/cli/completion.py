@@ -8,6 +8,6 @@ from argcomplete.shell_integration import shellcode
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the code."""
+    """Prints the shell code for tab completion."""
     print(shellcode(["jaxrl"], shell=arguments.shell))
     return 0

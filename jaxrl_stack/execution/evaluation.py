@@ -270,7 +270,9 @@ class Evaluation(abc.ABC):
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Description of the evaluation's runners for checkpoints; None if checkpoints contain none."""
+        """Returns the evaluation's EnvRunner, or its description, as a component of checkpoints; None if checkpoints
+        contain none.
+        """
         return None
 
     def get_state(self) -> dict[str, Any] | None:

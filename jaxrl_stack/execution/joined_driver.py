@@ -450,7 +450,7 @@ def _evaluate(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any]
 
 
 def _evaluate_on_data(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any], float]:
-    """`_evaluate` on data, in all actors at the same time."""
+    """Evaluates on data in an actor, at the same time as all other actors; see `_evaluate`."""
     clock = CompileClock()
     return driver.evaluate_on_data(iteration, call), clock.seconds
 

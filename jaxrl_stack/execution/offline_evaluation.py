@@ -48,7 +48,7 @@ class OfflineEvaluation:
 
     @property
     def group(self) -> OfflineEvaluationRunnerGroup:
-        """The runners."""
+        """Group of the runners that evaluate on recorded data."""
         if self._group is None:
             self._group = self._make_group()
         return self._group

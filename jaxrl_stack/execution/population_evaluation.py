@@ -136,7 +136,7 @@ class PopulationEvaluation:
 
     @property
     def lifetime(self) -> dict[str, np.ndarray]:
-        """Sums over all evaluations, int64 ``[M]`` by name, for `set_lifetime`."""
+        """Lifetime counts of each member over all evaluations, ``{name: int64[M]}``, for `set_lifetime`."""
         return {name: np.array([own[name] for own in self._lifetime], np.int64) for name in self._lifetime[0]}
 
     def set_lifetime(self, counts: Mapping[str, Any]) -> None:

@@ -411,8 +411,8 @@ class DeviceReplay:
     def _add_frames(
         self, frames: FrameRing, obs: Any, ended: jax.Array, valid: jax.Array | None
     ) -> tuple[FrameRing, jax.Array]:
-        """Writes the newest frame of every stacked observation ``[T, B, ...]``; after a cut also the older frames of
-        the first observation.
+        """Writes the newest frame of every stacked observation ``[T, B, ...]``, and all frames of the first observation
+        after `cut`.
 
         Args:
             frames: Before the rollout.

@@ -69,7 +69,8 @@ class PriorityTree:
         self._update(indices, 0.0, np.inf)
 
     def find(self, masses: np.ndarray) -> np.ndarray:
-        """Index of the first priority at which the cumulative sum exceeds each mass.
+        """Finds the index of the first priority at which the cumulative sum of priorities exceeds the mass, for each of
+        `masses`.
 
         Args:
             masses: float64 ``[n]`` in ``[0, total)``.

@@ -126,7 +126,7 @@ class PopulationTimeline:
 
     @staticmethod
     def commands_at(checkpoint: StoredCheckpoint) -> int:
-        """Number of commands that a checkpoint contains."""
+        """Number of commands (recorded method calls) that were made before a checkpoint was saved."""
         return int(checkpoint.metadata["num_commands"])
 
 

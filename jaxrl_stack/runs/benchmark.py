@@ -476,8 +476,8 @@ def _known_scores(cell: Cell) -> np.ndarray:
 
 
 def _over_runs(num_runs: int) -> Statistic:
-    """Returns the statistic over one task's runs, a function of scores ``[..., runs, 1]``: the IQM from
-    `MIN_SEEDS_OF_IQM` runs on, else the mean.
+    """Selects the statistic over one task's runs: the IQM from `MIN_SEEDS_OF_IQM` runs on, else the mean. It is a
+    function of scores ``[..., runs, 1]``.
     """
     return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_runs >= MIN_SEEDS_OF_IQM else mean_score
 

@@ -53,7 +53,7 @@ class Outcome:
         return self.reason == CTRL_C
 
     def lines(self, directory: str | os.PathLike[str] | None = None) -> list[str]:
-        """Lines to print at the end.
+        """Lines of text about the end of the run, to print.
 
         Args:
             directory: Folder of the run's files; None without files.

@@ -70,8 +70,8 @@ class MemberHistory:
         self._cells[f"{SETTINGS}{name}"] = [values_at(int(num_env_steps)) for num_env_steps in starts]
 
     def leave_out(self, members: Sequence[int]) -> None:
-        """Sets the values of the given members to NaN in the iterations in which they were frozen. Call it before they
-        train again.
+        """Sets values of the given members to NaN in the iterations in which these members did not train. Call it
+        before they train again.
         """
         for member in members:
             for column in self._cells.values():

@@ -84,7 +84,7 @@ class Scores:
         return self._population.iteration % self._interval == 0
 
     def times(self) -> list[tuple[float, bool]]:
-        """``(time, has scores)`` of each iteration so far."""
+        """Times (values of `time_attr`) of the iterations so far, each with a flag that is True if it has scores."""
         history = self._population.history
         if not len(history):
             return []
@@ -93,7 +93,7 @@ class Scores:
 
     @property
     def time(self) -> float:
-        """Time after the last iteration."""
+        """Time (value of `time_attr`) after the last iteration."""
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 
     def decidable_times(self) -> list[float]:

@@ -490,7 +490,9 @@ class Record:
 
     @classmethod
     def of(cls, search: Search) -> Record:
-        """The record in ``results_dir`` if ``checkpoint_seconds`` is set."""
+        """Creates the record of a sweep: in the folder ``results_dir`` if ``checkpoint_seconds`` is set, else in
+        memory.
+        """
         directory = search.config.results_dir
         is_kept = search.checkpoint_seconds is not None and directory is not None
         return cls(search, Path(str(directory)) if is_kept else None)

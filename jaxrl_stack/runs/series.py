@@ -108,7 +108,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """``"lr=0.001 seed=3"``, or ``"seed 3"`` without individual settings."""
+        """Name of the run: ``"lr=0.001 seed=3"``, or ``"seed 3"`` without individual settings."""
         return run_name(self.seed, self.settings)
 
     @property
