@@ -383,7 +383,7 @@ def as_names(components: Parts) -> set[str] | None:
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:
-    """Finds the part at a path of names in a checkpoint; the checkpoint itself if it contains only that part."""
+    """Finds a part of a checkpoint by its path of names; a checkpoint with only this part is returned unchanged."""
     if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
         return stored
     for name in names:

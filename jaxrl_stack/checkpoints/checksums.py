@@ -62,7 +62,7 @@ def _json_checksums(folder: Path) -> dict[str, int]:
 
 
 def checkpoint_checksum(folder: Path) -> int:
-    """One number for the content of a checkpoint, arrays included by their stored checksums.
+    """Checksum of a whole checkpoint; arrays count with their stored checksums.
 
     Args:
         folder: Folder of the checkpoint.

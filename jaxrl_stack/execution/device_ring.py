@@ -289,7 +289,7 @@ class RingsOfModules(Checkpointable):
         self._of_modules = dict(of_modules)
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """``{module_id: state}``."""
+        """Returns the states of the ring buffers, ``{module_id: state}``."""
         return {module_id: own.get_state() for module_id, own in self._of_modules.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:

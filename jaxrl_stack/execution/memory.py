@@ -197,9 +197,9 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
-    """Free bytes on all devices for arrays in equal parts: the smallest device's, times the number of devices. CPU
-    devices share the host's memory, which counts once. None if unknown. Other processes are assumed to have as much as
-    this one.
+    """Free bytes on all devices for arrays that are divided equally: the least free memory of a device, times the
+    number of devices. CPU devices share the host's memory, which counts once. None if unknown. Other processes are
+    assumed to have as much as this one.
     """
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class TrainState:
-    """All values that change in training. A training step reads only `kept`; other parts are opaque to it.
+    """All values that change during training. A training step reads only `kept`; the operations of `Place` read the
+    other parts.
 
     Attributes:
         learner: State of the learner, replicated over the devices. None on the host, whose learners keep it.

@@ -63,7 +63,7 @@ def _facts_without_devices() -> dict[str, Any]:
 
 
 def _cpu_info() -> dict[str, str]:
-    """Fields of the first processor in Linux' list; {} on other systems."""
+    """Fields of the first processor in ``/proc/cpuinfo``; {} on other systems than Linux."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

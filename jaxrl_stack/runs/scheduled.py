@@ -443,7 +443,7 @@ class Exploiter:
             self.lineage.write(self._path)
 
     def _is_valid(self, name: str, value: Any) -> bool:
-        """Whether the config takes a value of a setting."""
+        """Whether the config accepts a value of a setting."""
         try:
             self._base.with_settings({name: value}).validate()
         except (TypeError, ValueError):
