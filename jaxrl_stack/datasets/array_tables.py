@@ -142,9 +142,7 @@ def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetIn
 
 
 def _form(file: zipfile.ZipFile, name: str) -> ArrayForm | None:
-    """Returns shape and dtype of an array in an npz file; None for an unknown format version, which raises an error
-    when read.
-    """
+    """Returns shape and dtype of an array in an npz file; None for an unknown format version (not read)."""
     with file.open(f"{name}.npy") as content:
         version = np.lib.format.read_magic(content)  # pyright: ignore[reportArgumentType]
         if version not in _HEADERS:
@@ -161,7 +159,7 @@ def _array(file: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
         shape, fortran, dtype = _HEADERS[version](content)  # pyright: ignore[reportArgumentType]
         if dtype.kind not in "biufUS" or dtype.hasobject:
             raise BadDataError(
-                f"The array {name} has dtype {dtype}, but only numbers and texts can be read. Convert its dtype.",
+                f"The array {name} has dtype {dtype}, but only numbers and texts can be read. Convert it to numbers.",
                 path=path,
             )
         left = member.file_size - content.tell()

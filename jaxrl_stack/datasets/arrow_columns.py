@@ -111,7 +111,7 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 
 def _below(array: Any) -> tuple[int, ...]:
-    """Returns the shape of a list column's entries without the first axis, whose length may vary."""
+    """Returns the shape of one entry of a list column, without its first axis."""
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)

@@ -10,11 +10,12 @@ import numpy as np
 def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> np.ndarray:
     """Returns the episode index of each chunk of an episode; episodes are numbered in order of appearance.
 
-    Pieces with one id are of one episode if each begins where, or after, the one before it ends, and that one has not
-    ended the episode. Files of other programs count episodes from 0 each, so one id may stand for many of them.
+    Chunks with one id belong to one episode if each begins where, or after, the chunk before it ends, and that chunk
+    has not ended the episode. Files of other programs count episodes from 0 each, so one id may stand for many
+    episodes.
 
     Args:
-        ids: Id of each of the P pieces.
+        ids: Episode id of each of the P chunks.
         begin: int ``[P]``, number of its first step.
         end: int ``[P]``, number of the step after its last one.
         ended: bool ``[P]``, whether its last step ends the episode.

@@ -104,7 +104,7 @@ def piece_of(
 
 
 def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
-    """Estimates the bytes per step in memory for these columns, including extra rows for final observations.
+    """Estimates the bytes of all given rows in memory for these columns, including extra rows for final observations.
 
     Args:
         values: As in `ForeignTable`, of some rows.
@@ -225,7 +225,9 @@ def _vector(values: Mapping[str, Any], column: str, columns: ForeignColumns, pat
 
 
 def _flags(values: Mapping[str, Any], columns: ForeignColumns, path: str, rows: int) -> dict[str, np.ndarray]:
-    """Returns the columns TERMINATEDS and TRUNCATEDS; False in all rows if the table lacks the column."""
+    """Returns the columns TERMINATEDS and TRUNCATEDS. A column that the table lacks is computed from DONES if possible,
+    else False in all rows.
+    """
     found = {
         c: _flag(values, c, columns, path) for c in (Columns.TERMINATEDS, Columns.TRUNCATEDS, DONES) if c in values
     }
@@ -368,7 +370,7 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
 def _from_zero(
     t: np.ndarray | None, same: np.ndarray | None, table: ForeignTable, *, in_file: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Shifts the step numbers of each episode so that they begin at 0.
+    """Shifts step numbers to count from 0 in each episode, if they count from 1 or through all episodes.
 
     Args:
         t: Values of t as they were read, in the order of episodes.
@@ -456,7 +458,9 @@ def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _check_continuity(rows: Rows, index: np.ndarray, table: ForeignTable, columns: ForeignColumns) -> None:
-    """Raises BadDataError if for most rows the next row does not have the expected step number and observation."""
+    """Raises BadDataError if for most rows the next row does not have the expected step number and observation; without
+    episode ids, logs a notice about the observations instead.
+    """
     same = rows.same_episode
     number = int(np.count_nonzero(same))
     gaps = same & ~rows.counts_on

@@ -127,7 +127,7 @@ def files_at(path: str | os.PathLike[str], filesystem: Any, suffixes: tuple[str,
 
 
 def unfinished_files(path: str | os.PathLike[str], filesystem: Any) -> list[str]:
-    """Returns files in a folder that a run is still writing."""
+    """Returns incomplete files in a local folder, which a run has begun to write; [] for object stores and globs."""
     kind, found_on, place = _type_of(path, filesystem)
     if kind != fs.FileType.Directory or not isinstance(found_on, fs.LocalFileSystem):
         return []  # in stores there is no file before it is complete

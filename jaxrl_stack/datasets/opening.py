@@ -64,8 +64,8 @@ class Dataset(TableView):
         return self.readers[piece.reader][1].read(piece)
 
     def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
-        """Reads all steps, or the steps of one input, in several parts. Episodes are not split between parts if the
-        files allow it.
+        """Yields all steps, or the steps of one input, in several parts; a part contains whole episodes, as far as
+        `Reader.read_all` keeps them together.
         """
         for number, reader in self.readers:
             if input_ in (None, number):
@@ -76,8 +76,7 @@ class Dataset(TableView):
         return _sum(reader.num_bytes(columns) for _, reader in self.readers)
 
     def parts(self, max_bytes: int | None = None) -> Iterator[Steps]:
-        """Yields all steps in parts of whole episodes; if they would need too much memory, one row group or file at a
-        time.
+        """Yields all steps as `read_parts` does; if they would need too much memory, one row group or file at a time.
 
         Args:
             max_bytes: Bytes that they may take; None: as many as there are.
@@ -88,7 +87,7 @@ class Dataset(TableView):
         return (self.read(piece) for piece in self.pieces)
 
     def read_all(self, input_: int | None = None) -> Steps:
-        """Reads all steps, or the steps of one input, into memory.
+        """Reads all steps, or the steps of one input, in order into memory.
 
         Raises:
             BadDataError: As `read`, or there are no steps.
@@ -226,7 +225,9 @@ def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | Non
 
 
 def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo:
-    """Returns the description that all files share, with the options' spaces where files have none."""
+    """Returns the description of the first file with an environment id (else the first file's), with the options'
+    spaces where files have none; raises BadDataError if spaces differ.
+    """
     infos = [reader.info for reader in readers]
     first = next((info for info in infos if info.env_id is not None), infos[0])
     spaces: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Arrays that RLlib packs as text: base64 of an LZ4 frame of a pickle. Unpickling refuses everything except arrays.
+"""Arrays that RLlib packs as text: base64 of an LZ4 frame of a pickle. Unpickling refuses all other objects.
 
 A pickle is a program. This one may put together arrays of numbers, in dicts, lists and tuples; all that it may call are
 the two functions here that stand for NumPy's, and what they make is no array before it is checked.
@@ -82,7 +82,7 @@ def packed(array: np.ndarray) -> str:
 
 
 def loaded(data: bytes) -> Any:
-    """Unpickles arrays in dicts, lists and tuples; refuses all other objects.
+    """Unpickles arrays and numbers, also in dicts, lists and tuples; refuses all other objects.
 
     Raises:
         Exception: It holds something else, or is damaged.

@@ -43,7 +43,7 @@ def checksum_of(metadata: Mapping[bytes, bytes]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """Array of a nested column: its name in the file, and the shape and dtype of one row."""
+    """One array of a column (nested columns have several): its name in the file, and the shape and dtype of one row."""
 
     name: str
     shape: tuple[int, ...]
@@ -166,7 +166,7 @@ class StepFormat:
 
     @property
     def file_columns(self) -> list[str]:
-        """Names of the file's columns to read for this layout, including episode ids and step numbers."""
+        """Names of the file's columns to read for this layout, with episode ids, step numbers and final-row flags."""
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 
     def steps(self, table: pa.Table, path: str, first_row: int = 0) -> Steps:
@@ -206,8 +206,8 @@ class StepFormat:
 def episodes_of(
     column: pa.ChunkedArray, is_final: np.ndarray, path: str, first_row: int = 0
 ) -> tuple[np.ndarray, list[str]]:
-    """Returns `Steps.episode` and `Steps.episode_ids` from a column of ids, which may change only after a final
-    observation.
+    """Returns `Steps.episode` and `Steps.episode_ids` from a column of episode ids; the id may change only after a
+    final row.
     """
     if column.null_count:
         raise BadDataError(f"{column.null_count:,} rows have no {Columns.EPS_ID}. Record the file again.", path=path)

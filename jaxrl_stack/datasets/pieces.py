@@ -54,7 +54,9 @@ class Reader(Protocol):
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """Yields all steps in several parts; each contains whole episodes, wherever their steps are in the files."""
+        """Yields all steps in several parts. Tables are read as one part, so that episodes are whole wherever their
+        steps are; formats with episode chunks are read by row group, and a long episode may be in several parts.
+        """
         ...
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:

@@ -147,7 +147,9 @@ def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray,
 
 
 def _episode_numbers(rows: Rows, starts: np.ndarray) -> np.ndarray:
-    """Returns the episode index of each row, int ``[N]``. Without episode ids, each chunk is a separate episode."""
+    """Returns the episode index of each row, int ``[N]``. An episode begins with a new id or after the end of another
+    episode; without ids, each chunk is a separate episode.
+    """
     begins = starts if rows.episode is None else np.append([True], ~rows.same_episode)[: len(starts)]
     return np.cumsum(begins) - 1
 
@@ -161,7 +163,7 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """If a chunk's last step is dropped, sets its truncated flag on the step before it."""
+    """Copies the truncated flag of a chunk's last step, if that step is dropped, to the step before it."""
     truncated = columns[Columns.TRUNCATEDS].copy()
     truncated[:-1] |= truncated[1:] & gives_up[1:] & ~ends[:-1]
     return {Columns.TRUNCATEDS: truncated}

@@ -128,8 +128,8 @@ class SampleBatchReader:
         return piece_of(ForeignTable(values, lambda row: rows[row]), columns, self._options, self.info)
 
     def _batch(self, file: BatchFile, columns: ForeignColumns, found: StoredSampleBatch) -> dict[str, Any]:
-        """Decodes a batch to ``{column: pytree of [T, ...]}``; a batch without flags is a terminated episode, as in
-        RLlib.
+        """Decodes a batch to ``{column: pytree of [T, ...]}``, with ids as Arrow text; a batch without flags is a
+        terminated episode, as in RLlib.
         """
         cells = {}
         for name in columns.to_read:

@@ -23,7 +23,7 @@ ROW_GROUP_ROWS = 8192
 
 
 class StepWriter:
-    """Writes steps to ``<folder>/<name>-00000.parquet`` and so on, in the order of `add` calls.
+    """Writes steps to ``<folder>/<name>-00000.parquet`` and so on: each row once, in the order of `add`.
 
     A file is written under a name that begins with a dot and renamed when it is complete, so readers never see half of
     one; files that are there already stay. Row groups hold whole pieces of episodes, at most `ROW_GROUP_ROWS` rows;

@@ -49,7 +49,7 @@ class Steps:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps: rows without final rows, which have only an observation."""
+        """Number of steps: all rows except final rows."""
         return self.num_rows - self.num_pieces
 
     @property

@@ -76,8 +76,8 @@ class Summary:
     action_moments: list[Moments]
 
     def as_json(self) -> dict[str, Any]:
-        """Converts the summary to JSON types; returns and lengths as mean, standard deviation, extremes and
-        quartiles.
+        """Converts the summary to JSON types; returns (None if unknown) and lengths as mean, standard deviation,
+        extremes and quartiles.
         """
         return {
             **{name: getattr(self, name) for name in _COUNTS},
