@@ -39,7 +39,8 @@ class LearnerAlone:
 
 
 class EvaluationRows:
-    """Minibatches of recorded steps for evaluating a loss. Each evaluation runner reads a different part of the data.
+    """Minibatches of recorded steps for evaluating a loss, as a `RowSource`. Evaluation runners get different steps of
+    each batch.
 
     Passes over the data are shuffled as in training, with a seed of their own. Every runner draws the batches of all,
     and takes its part, so that rows do not depend on who is late.

@@ -87,7 +87,7 @@ class DataNormalization:
         return {} if self._filter is None else {type(self._filter).__name__: self._filter.get_state()}
 
     def apply(self, steps: Steps) -> Steps:
-        """Normalises observations and rewards of recorded steps as in training; results are float32."""
+        """Normalises observations and rewards of recorded steps, as the config asks; normalised columns are float32."""
         steps = self.apply_to_observations(steps)
         if self.reward_scale == 1.0 or Columns.REWARDS not in steps.columns:
             return steps
@@ -125,7 +125,9 @@ def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
 def _count_returns(
     statistics: running_statistics.RunningStatistics, before: jax.Array, steps: Steps, gamma: float
 ) -> tuple[running_statistics.RunningStatistics, jax.Array]:
-    """Updates running statistics with the discounted returns of all steps; also returns the last running return."""
+    """Updates running statistics with the discounted running returns of all steps; also returns the last running
+    return.
+    """
     rewards, is_final = steps.columns[Columns.REWARDS], steps.is_final
     for start in range(0, steps.num_rows, _ROWS):
         part = slice(start, start + _ROWS)

@@ -49,7 +49,7 @@ class Piece(Protocol):
 
 
 class StepsInPieces(Protocol):
-    """Interface of a data set of recorded steps that is read part by part (row group or file).
+    """Interface of a data set of recorded steps, in files or elsewhere, that is read part by part (row group or file).
 
     Attributes:
         pieces: All of it, in order.
@@ -217,7 +217,7 @@ class OfflineData:
 
     @property
     def num_steps(self) -> int | None:
-        """Returns the total number of steps; None if it is unknown before reading."""
+        """Total number of steps; None if it is unknown before reading."""
         counts = [piece.num_steps for piece in self._pieces().pieces]
         return None if self._maps_rows or None in counts else sum(counts)
 
@@ -291,7 +291,9 @@ class OfflineData:
         return Steps(taken, steps.is_final, steps.episode, steps.t, steps.episode_ids)
 
     def _clipped(self, actions: np.ndarray, piece: Any) -> np.ndarray:
-        """Clips actions to [-1, 1] with a notice; raises ValueError with ``environment(normalize_actions=False)``."""
+        """Clips float actions to [-1, 1]. If some are outside, logs a notice, or raises ValueError with
+        ``environment(normalize_actions=False)``.
+        """
         if actions.dtype.kind != "f":
             return actions
         number = int(np.count_nonzero(np.abs(actions) > 1.0 + MARGIN))
@@ -367,8 +369,8 @@ class OfflineData:
         return Steps.concatenated([prelearner.steps(rows_of(part, schema)) for part in _split(steps, rows)])
 
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
-        """Reads all steps into memory: returns ``(steps of each input, weights)``, normalised with the statistics of
-        all steps.
+        """Reads all steps into memory: returns ``(steps of each input, weights)``, see `read`. If the config asks for
+        normalisation, it uses the statistics of all steps.
 
         Raises:
             ValueError: If an input has none.
@@ -411,8 +413,8 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """Yields all steps of an input in several parts. Without a `prelearner_class`, parts contain whole episodes if
-        the files allow it.
+        """Yields ``(steps, name or part)`` for all steps of an input, in several parts. Without a `prelearner_class`,
+        parts are those of `Dataset.read_parts`.
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:

@@ -123,7 +123,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
         return self.learner.module
 
     def get_loss_for_module_fn(self) -> Any:
-        """Loss function of a module, ``f(*, module_id, config, batch, fwd_out)``."""
+        """Returns the loss function of a module, ``f(*, module_id, config, batch, fwd_out)``."""
         return self.learner.compute_loss_for_module
 
     _loss_for_module_fn = property(get_loss_for_module_fn)
