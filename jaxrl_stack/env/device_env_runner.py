@@ -157,7 +157,7 @@ class DeviceEnvRunner(EnvRunner):
                 f"make_env() cannot change to environment({self.config.env!r}, env_config={self.config.env_config!r}): "
                 f"the training program was compiled for {self._built_from.env!r} with env_config="
                 f"{self._built_from.env_config!r}. Choose tasks in the environment's reset(), or build an algorithm "
-                "`other` with it and call other.learner_group.set_state(algo.learner_group.get_state())."
+                "`other` with the new one and call other.learner_group.set_state(algo.learner_group.get_state())."
             )
         for name in ("randomized_params", "privileged_params"):
             if not self.config.is_same(self._built_from, name):

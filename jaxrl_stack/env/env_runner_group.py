@@ -769,8 +769,8 @@ class EnvRunnerGroup:
         self._recovery.answers(results)
 
     def _newest_state_for(self, actor_id: int) -> dict[str, Any]:
-        """Returns arguments with which a sampling actor gets the newest weights: ``state``, an object reference (None
-        if the actor has this state), and ``state_server``.
+        """Returns arguments with which a sampling actor gets the newest state (weights and more): ``state``, an object
+        reference (None if the actor has this state), and ``state_server``.
         """
         newest = self._newest_state if self._state_of.get(actor_id) is not self._newest_state else None
         self._state_of[actor_id] = self._newest_state

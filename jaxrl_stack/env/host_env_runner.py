@@ -558,7 +558,7 @@ class HostEnvRunner(EnvRunner):
 
     @property
     def _call_for_episode(self) -> Callable[..., None]:
-        """Calls a callback method for a running episode."""
+        """Function that calls a callback method for a running episode."""
         return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
 
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
@@ -588,8 +588,8 @@ class HostEnvRunner(EnvRunner):
         self._rollout.forget_episodes()
 
     def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
-        """Samples `num_steps` steps per environment (env steps, or agent steps with ``count_steps_by="agent_steps"``);
-        returns the ended episodes.
+        """Samples `num_steps` env steps of every environment, or, with ``count_steps_by="agent_steps"``, at least
+        ``num_steps * B`` agent steps in total; returns the ended episodes.
         """
         return [episode for _, episode in self._record_episodes(num_steps, mode)]
 
@@ -672,8 +672,8 @@ class HostEnvRunner(EnvRunner):
     # -------------------------------------------------------------------------------------------------------- state
 
     def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns ``(modules, env-to-module pipeline, module-to-env pipeline)`` of the first module, without weights
-        and states.
+        """Returns ``(modules, env-to-module pipeline, module-to-env pipeline)`` of the first module, without the
+        current weights and states.
         """
         return next(iter(self.acting_parts_of_modules().values()))
 
@@ -769,8 +769,8 @@ class HostEnvRunner(EnvRunner):
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the parts of a `get_state()` result that are present; per-environment connector states do not
-        change.
+        """Restores the parts of a `get_state()` result that are present; per-environment connector states change only
+        with "random".
 
         With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
         With "running_episodes", too, environments are brought back to the stored episodes (`ReplayableEpisodes`).

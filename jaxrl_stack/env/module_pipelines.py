@@ -93,7 +93,7 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @property
     def env_to_module_states(self) -> dict[str, Any]:
-        """Returns the current states of the compiled env-to-module connectors, by module."""
+        """Current states of the compiled env-to-module connectors, by module."""
         return {mid: own.env_to_module.state for mid, own in self.items()}
 
     def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,11 +119,13 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Marks by module which leaves of the env-to-module state have an environment axis; see `per_env_leaves`."""
+        """Masks, by module, of the env-to-module state's leaves with an environment axis; see `per_env_leaves`."""
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """Returns ``(component name in checkpoints, pipeline)`` for both kinds of pipelines."""
+        """Returns ``(component name in checkpoints, pipeline)`` for both kinds of pipelines; for several agents, the
+        second entry is a `PipelinesByModule`.
+        """
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
         )

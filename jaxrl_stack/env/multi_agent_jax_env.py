@@ -143,7 +143,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return obs, state, rewards, terminated, truncated, infos, terminateds, truncateds, acts
 
     def _goes_on(self, acts: Any, terminateds: Any, truncateds: Any) -> list[jax.Array]:
-        """Returns a bool for each agent: whether the agent continues after a step."""
+        """Returns a bool for each agent: whether the agent can act after a step."""
         if not self.everybody_acts:
             return list(acts.values())
         return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]

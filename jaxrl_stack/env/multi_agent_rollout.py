@@ -173,7 +173,7 @@ class ModuleRows:
         return self.policy.observe_final(self._memory[0], self.obs, actions, self._prev_rewards.copy(), timesteps)
 
     def begin_episodes(self, rows: slice) -> None:
-        """Clears returns, previous actions and previous rewards of rows whose episode begins."""
+        """Marks rows whose episode begins as reset, and clears their returns, previous actions and previous rewards."""
         self._reset[rows] = self._has_reset = True
         self._prev_rewards[rows] = 0.0
         for row in range(*rows.indices(self.num_rows)):

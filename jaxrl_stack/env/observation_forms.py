@@ -135,7 +135,9 @@ def _is_real(dtype: np.dtype) -> bool:
 
 
 def _holds(dtype: np.dtype, array: np.ndarray) -> bool:
-    """Whether an array's numbers can be converted to a dtype: ints to floats, but not floats to ints."""
+    """Whether a dtype can hold an array's numbers: a float dtype holds all, an integer dtype only integers in its
+    range.
+    """
     return dtype.kind == "f" or (array.dtype.kind in "biu" and outside_of(dtype, array) is None)
 
 

@@ -117,7 +117,9 @@ class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
 
 
 def _resets_after_step(env: JaxEnv) -> TypeGuard[AutoResetJaxEnv]:
-    """Whether `step` always resets through `reset`, so that the wrapper can draw new parameters there."""
+    """Whether `step` is `_step` followed by `reset`, so that the wrapper can call `_step` and reset with new
+    parameters.
+    """
     if isinstance(env, GymnaxEnv):
         return env._has_plain_step
     return isinstance(env, AutoResetJaxEnv) and type(env).step is AutoResetJaxEnv.step
@@ -380,7 +382,9 @@ def _unread(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, 
 
 
 def _check_space_bounds(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any) -> None:
-    """Raises if drawn parameters change a gymnax action space; prints a notice if they change observation bounds."""
+    """Raises ValueError if drawn parameters change a gymnax action space, or shapes or dtypes of observations; prints a
+    notice if they change observation bounds.
+    """
     if not isinstance(env, GymnaxEnv):
         return
     if isinstance(draws, _RangeDraws):
@@ -396,7 +400,7 @@ def _check_space_bounds(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given:
                 kind = "observation" if action_space == env.action_space else "action"
                 raise ValueError(
                     f"{called}: the {kind} space of {env.name} depends on {name!r}, and spaces cannot change in "
-                    f"training. Remove the setting, and set env_config={{{name!r}: {value!s}}}."
+                    f"training. Do not draw {name!r}; set env_config={{{name!r}: {value!s}}}."
                 )
             if observation_space != env.observation_space:
                 notice_once(

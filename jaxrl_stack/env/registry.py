@@ -141,8 +141,8 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Disposes of an unused environment from `make`: stores it for a runner if its creator is the user's, else
-        closes it.
+        """Disposes of an unused environment from `make`: while an algorithm is built, stores it for a runner if a
+        registered creator made it; else closes it.
         """
         if self.registered is not None:
             keep(self.registered, self.context, env)

@@ -48,7 +48,7 @@ _SMALL_RESET = 256
 
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
     """Resets the environments whose episode ended in a batched step; on CPUs, resets are computed only in steps that
-    end an episode.
+    end an episode, unless they are small and a rollout computes them ahead of its loop.
 
     Most steps end none, and a reset (its keys above all) costs more than the dynamics of a small environment. A
     single environment cannot leave it out: mapped over environments, a condition becomes a selection. On

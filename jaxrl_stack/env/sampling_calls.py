@@ -66,7 +66,7 @@ def sampled_in_actor(
 
 
 def _pull_state(runner: Any, server: Any) -> None:
-    """Loads the state server's weights if they are newer; keeps the present weights if the server does not answer."""
+    """Loads the state from the state server if its weights are newer; changes nothing if the server does not answer."""
     from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
     try:

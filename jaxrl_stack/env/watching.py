@@ -160,7 +160,7 @@ class SeenEpisodes:
 
     @property
     def episodes(self) -> list[RecordedEpisode]:
-        """Returns the ended episodes, ordered by environment."""
+        """Ended episodes, ordered by environment."""
         return [episode for own in self._ended for episode in own]
 
 

@@ -69,7 +69,7 @@ class Suite:
 
     @property
     def pip_line(self) -> str:
-        """Returns the command that installs the suite, from a checkout or from a package index."""
+        """Command that installs the suite, from a checkout or from a package index."""
         return f"pip install 'jaxrl-stack[{self.extra}]'"
 
     def make(self, env_id: str, env_config: Mapping[str, Any]) -> SuiteEnv:

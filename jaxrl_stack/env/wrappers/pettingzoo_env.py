@@ -1,4 +1,4 @@
-"""Adapters for environments of PettingZoo; they wrap environments that the user has created."""
+"""Adapters for PettingZoo's environments, which the user creates; the package itself is not imported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _PettingZoo(MultiAgentEnv):
 
     @property
     def get_sub_environments(self) -> Any:
-        """Returns PettingZoo's environment without its wrappers."""
+        """PettingZoo's environment without its wrappers."""
         return self._suite_env.unwrapped
 
     @staticmethod
