@@ -22,7 +22,7 @@ DEFAULT_MODULE_ID = "default_policy"
 
 @dataclasses.dataclass(slots=True)
 class HangingStep:
-    """Incomplete step of an agent: has an action and the sum of rewards since then, but no next observation yet.
+    """Incomplete step of an agent: has an action and the sum of rewards since then, but no next observation or end yet.
 
     Attributes:
         action: The action.
@@ -36,7 +36,7 @@ class HangingStep:
 
 
 class MultiAgentEpisode:
-    """Episode of several agents, with a `SingleAgentEpisode` for each agent.
+    """Episode of several agents, or a chunk of an episode, with a `SingleAgentEpisode` for each agent.
 
     Agents need not observe in every environment step: exactly the agents in the newest observations act. An action
     without a next observation is *hanging*: rewards are summed, and the agent's step is complete with its next
@@ -636,7 +636,9 @@ class MultiAgentEpisode:
         return found
 
     def _moments(self, indices: Any, has_last: bool, neg_index_as_lookback: bool, fills: bool) -> Any:
-        """Converts env step indices to positions in the maps from env steps to agent steps; -1 for indices outside."""
+        """Converts env step indices to positions in the maps from env steps to agent steps. Indices outside: -1 if
+        `fills`, else an IndexError.
+        """
         some = next(iter(self.env_t_to_agent_t.values()), InfiniteLookbackBuffer())
         numbers = list(range(some.len_incl_lookback()))
         moments = InfiniteLookbackBuffer(numbers if has_last else numbers[:-1], some.lookback)

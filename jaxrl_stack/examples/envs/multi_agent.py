@@ -240,8 +240,8 @@ class ComeAndGoState(NamedTuple):
 
 
 class ComeAndGo(MultiAgentJaxEnv):
-    """Environment in which agents arrive and leave at random times; the reward is 1 for an action equal to the step
-    number modulo 2.
+    """Environment in which agents arrive and leave at random times; a present agent gets 1 for an action equal to the
+    step number modulo 2.
 
     The observation is float32 ``[2]``: the time modulo 2, and the number of agents that are there. "a0" is there from
     the first to the last of 8 steps; every other one comes at a time in {0, ..., 3} and stays for 1 to 4 steps. Agents

@@ -40,7 +40,7 @@ class VDNConfig(AlgorithmConfig):
         """Raises ValueError for settings with which the modules' minibatches would contain different env steps.
 
         Raises:
-            ValueError: `minibatch_size` or `num_epochs` is set.
+            ValueError: `minibatch_size` is not None, or `num_epochs` is not 1.
         """
         super().validate()
         if self.minibatch_size is not None or self.num_epochs != 1:
@@ -52,7 +52,7 @@ class VDNConfig(AlgorithmConfig):
 
 
 class VDN(Algorithm):
-    """Value decomposition networks: Q-learning of a team, on policy, with one update per train batch."""
+    """Value decomposition networks: Q-learning of a team from the newest samples, with one update per train batch."""
 
     @classmethod
     def get_default_config(cls) -> VDNConfig:

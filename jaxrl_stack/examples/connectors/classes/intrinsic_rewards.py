@@ -48,7 +48,7 @@ class AddIntrinsicRewards(ConnectorV2):
 
     def init(self, num_envs: int) -> Any:
         """Returns empty statistics of intrinsic rewards: ``{"base": merged over all devices, "delta": this device's
-        since the last merge}``.
+        since the last merge}``; {} without `normalize`.
         """
         return {"base": running_statistics.init(()), "delta": running_statistics.init(())} if self.normalize else {}
 
@@ -80,7 +80,7 @@ class AddIntrinsicRewards(ConnectorV2):
         return state, {**batch, DEFAULT_MODULE_ID: {**policy, Columns.REWARDS: rewards}, self.module_id: columns}
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
-        """Adds the statistics of every device since the last merge to the total."""
+        """Adds every device's statistics since the last merge to the total, and clears them."""
         if not self.normalize:
             return state
         state = jax.tree.map(jnp.asarray, state)

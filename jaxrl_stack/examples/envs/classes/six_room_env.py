@@ -129,10 +129,11 @@ class SixRoomEnv(gym.Env):
 class HierarchicalSixRoomEnv(MultiAgentEnv):
     """Hierarchical `SixRoomEnv`: a "high_level_agent" sets targets and selects the low-level agent that moves.
 
-    Its action is ``(field, i)``: "low_level_agent_i" acts until it is there, or `max_steps_low_level` are over; it
-    observes ``(where it is, target)``. The high-level agent gets 10 for the goal, 1 for every target that is reached,
-    -0.01 for every one that is not, and, when it sets one, minus a share of the diagonal, the less the further the
-    target is. The others get 1 at their target and -0.01 for every other step. Setting a target is a step, too.
+    The high-level agent's action is ``(field, i)``: "low_level_agent_i" acts until it is there, or
+    `max_steps_low_level` are over; it observes ``(where it is, target)``. The high-level agent gets 10 for the goal, 1
+    for every target that is reached, -0.01 for every one that is not, and, when it sets one, minus a share of the
+    diagonal, the less the further the target is. The others get 1 at their target and -0.01 for every other step.
+    Setting a target is a step, too.
 
     Settings:
         map, custom_map, time_limit: Settings of `SixRoomEnv`.

@@ -42,7 +42,9 @@ class VDNLearner(Learner):
 
 
 class IndependentQLearner(Learner):
-    """Learner of independent Q-learning, for comparison with `VDNLearner`: each module learns from its own rewards."""
+    """Learner of independent Q-learning, for comparison with `VDNLearner`: each module learns from its own rewards, and
+    treats the other modules as part of the environment.
+    """
 
     def compute_loss_for_module(self, *, module_id: str, config: Any, batch: Any, fwd_out: Any) -> jax.Array:
         """Computes the TD loss ``mean((Q_i - r_i - gamma * max_a Q_i(o_i', a))^2)`` of one module."""

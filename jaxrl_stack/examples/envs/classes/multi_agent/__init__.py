@@ -15,7 +15,7 @@ class MultiAgentCartPole(make_multi_agent("CartPole-v1")):
 
 
 class MultiAgentMountainCar(make_multi_agent("MountainCarContinuous-v0")):
-    """MountainCar for several agents with one car each. Settings: `num_agents` (1)."""
+    """MountainCarContinuous for several agents with one car each. Settings: `num_agents` (1)."""
 
 
 class MultiAgentPendulum(make_multi_agent("Pendulum-v1")):
