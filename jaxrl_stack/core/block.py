@@ -1,4 +1,5 @@
-"""Recorded steps of one module: sampled steps in order (`Block`), or rows without temporal order (`DrawnRows`).
+"""Containers for the recorded steps of one module: `Block` has sampled steps in temporal order, `DrawnRows` has single
+steps without order.
 
 All operations on the columns of a block, of any layout, are methods of the block. Recorders make blocks, an
 `Experience` slices and joins them, and minibatches are drawn from `core.learner.items.Items`.
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 class Recorded(Protocol):
-    """Interface of a module's recorded steps that can be sliced and joined: `Block` and `DrawnRows`.
+    """Interface of containers for a module's recorded steps: `Block` (in temporal order) and `DrawnRows` (without
+    order).
 
     Attributes:
         columns: ``{column: pytree}``.
@@ -36,31 +38,35 @@ class Recorded(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Leading axes of the columns that have one entry per step."""
+        """Leading axes of the columns that have one entry per step: ``(T, B)`` of a `Block`, ``(N, ...)`` of
+        `DrawnRows`.
+        """
         ...
 
     @property
     def size(self) -> int:
-        """Number of columns ``B``, or of rows ``N``."""
+        """Number of columns ``B`` of a `Block`, or of rows ``N`` of `DrawnRows`."""
         ...
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """Returns a copy with other columns."""
+        """Returns a copy in which `columns` replace all columns."""
         ...
 
     def run(self, start: int, stop: int) -> Self:
-        """Returns the columns, or rows, from ``start`` to ``stop``; views."""
+        """Returns the columns of a `Block`, or the rows of `DrawnRows`, from ``start`` to ``stop - 1``, as views of the
+        arrays.
+        """
         ...
 
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
-        """Concatenates several objects with the same columns."""
+        """Concatenates the arrays of several objects of this class, which must have the same columns."""
         ...
 
 
 @struct.dataclass
 class DrawnRows:
-    """Rows of one module, one per step, without temporal order: drawn from replay or from a data set.
+    """Single steps of one module, one per row, without temporal order: drawn from a replay buffer or a dataset.
 
     Attributes:
         columns: ``{column: pytree [N, ...]}``.
@@ -79,22 +85,23 @@ class DrawnRows:
         return self.shape[0]
 
     def with_columns(self, columns: dict[str, Any]) -> DrawnRows:
-        """Returns rows with other columns."""
+        """Returns a copy in which `columns` replace all columns."""
         return DrawnRows(columns)
 
     def run(self, start: int, stop: int) -> DrawnRows:
-        """Returns the rows from ``start`` to ``stop``; views."""
+        """Returns the rows from ``start`` to ``stop - 1``, as views of the arrays."""
         return DrawnRows(jax.tree.map(lambda x: x[start:stop], self.columns))
 
     @classmethod
     def concatenate(cls, several: Sequence[DrawnRows]) -> DrawnRows:
-        """Concatenates the rows of several objects."""
+        """Concatenates the rows of several `DrawnRows`."""
         return cls(_concatenated(several, axis=0))
 
 
 @struct.dataclass
 class Block:
-    """Sampled steps of one module: each of the B columns contains the steps of one agent, in order.
+    """Sampled steps of one module, ``[T, B, ...]``: each of the B columns contains T steps of one agent in temporal
+    order.
 
     Attributes:
         columns: ``{column: pytree [T, B, ...]}``. Recurrent states and the frames before the first step have different
@@ -109,7 +116,8 @@ class Block:
 
     @classmethod
     def of_recording(cls, columns: dict[str, Any], layout: Layout, resets: Any = None) -> Self:
-        """Builds a block from recorded columns, with whole observations and the recurrent states of all steps.
+        """Builds a block from sampled columns, in which frame-stacked observations are complete and every step has its
+        recurrent state.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``.
@@ -123,7 +131,8 @@ class Block:
 
     @classmethod
     def of_rollout(cls, columns: dict[str, Any], layout: Layout, num_fragments: int, earlier: Any = None) -> Self:
-        """Builds a block from one rollout on the device, split into fragments that are cut at their ends.
+        """Builds a block from one rollout on the device: cuts it into fragments of equal length and places them side by
+        side on axis 1.
 
         Args:
             columns: ``{column: pytree [R * T, B, ...]}``, with the recurrent states of all steps.
@@ -147,7 +156,8 @@ class Block:
 
     @classmethod
     def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
-        """Builds a block from chunks of a batch with whole observations; each chunk becomes a column.
+        """Builds a block from a batch of chunks ``[N, L, ...]``; each chunk becomes a column of the block, ``[L, N,
+        ...]``.
 
         Args:
             module: Module of the chunks.
@@ -164,11 +174,13 @@ class Block:
         return cls(columns, layout)
 
     def as_planned(self, layout: Layout | None) -> Self:
-        """Returns the block with the planned layout, if it has no layout yet."""
+        """Returns the block with the given layout (see `Layout`), or unchanged if it has a layout already."""
         return self if self.layout is not None else dataclasses.replace(self, layout=layout)
 
     def of_module(self, module: RLModule) -> Self:
-        """Returns the block with a layout, derived from the module and the columns if it has none."""
+        """Returns the block with a layout (see `Layout`); a missing layout is derived from the module and the
+        columns.
+        """
         if self.layout is not None:
             return self
         return dataclasses.replace(self, layout=layout_of_block(module, self.columns, self.shape[0]))
@@ -176,7 +188,7 @@ class Block:
     # ---------------------------------------------------------------------------------------------------------- checks
 
     def check(self, module_id: str) -> None:
-        """Checks the columns against the layout.
+        """Checks that the block has all columns that its layout requires, and no mask that its layout excludes.
 
         Raises:
             ValueError: If a column of the layout is missing, or a mask exists that the layout does not have.
@@ -185,13 +197,13 @@ class Block:
         missing = [name for name in layout.columns if name not in self.columns]
         if missing:
             raise ValueError(
-                f"Module {module_id!r} has the layout {layout}, but its columns {sorted(self.columns)} lack {missing}. "
-                f"Pass an experience that was sampled with this layout."
+                f"The steps of module {module_id!r} lack the columns {missing}, which {layout} requires; they have "
+                f"{sorted(self.columns)}. Pass an experience that was sampled with this layout."
             )
         if Columns.LOSS_MASK in self.columns and not layout.is_masked:
             raise ValueError(
-                f"Module {module_id!r} has the column {Columns.LOSS_MASK!r}, but its layout has no masks. Use "
-                f"Layout(is_masked=True), or leave the column out."
+                f"The steps of module {module_id!r} have the column {Columns.LOSS_MASK!r}, but their layout has "
+                f"is_masked=False. Use Layout(is_masked=True), or leave the column out."
             )
 
     def check_shapes(self, module_id: str, module: RLModule) -> None:
@@ -214,24 +226,26 @@ class Block:
             states = jax.tree.leaves(self.columns.get(Columns.STATE_IN, {}))
         leading = (expected.num_rows(Columns.STATE_IN, num_steps), num_columns)
         if bool(states) != has_states or any(np.shape(leaf)[:2] != leading for leaf in states):
-            needed = f"state_in {[*leading, '...']}" if has_states else "no state_in"
+            needed = f"recurrent states state_in {[*leading, '...']}" if has_states else "no recurrent states state_in"
             raise ValueError(
-                f"A block of [T={num_steps}, B={num_columns}] needs {needed} for module {module_id!r}, a "
-                f"{type(module).__name__}, but has {[np.shape(leaf) for leaf in states] or 'none'}. Use the experience "
-                f"of sample_block()."
+                f"Module {module_id!r}, a {type(module).__name__}, needs {needed} for steps [T={num_steps}, "
+                f"B={num_columns}]; the column state_in has {[np.shape(leaf) for leaf in states] or 'none'}. Pass the "
+                f"result of EnvRunner.sample_block() unchanged."
             )
 
     # ------------------------------------------------------------------------------------------------------ properties
 
     @property
     def known_layout(self) -> Layout:
-        """Layout of the block. A user's block has no layout before `of_module`."""
+        """Layout of the block. Blocks that users build have none until `of_module` is called."""
         assert self.layout is not None, "the layout of a block that was not planned is known with its module"
         return self.layout
 
     @property
     def _steps(self) -> dict[str, Any]:
-        """Columns that have one entry per step."""
+        """Columns that have one entry per step: all except the recurrent states of chunks and the frames before the
+        first step.
+        """
         if self.layout is None:
             return {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}
         return self.layout.steps(self.columns)
@@ -258,7 +272,9 @@ class Block:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """The columns, in the form in which hooks receive a batch."""
+        """Columns of the block, ``{column: pytree [T, B, ...]}``, as Learner hooks such as `pre_update` receive
+        them.
+        """
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
@@ -268,24 +284,28 @@ class Block:
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Converts a function of whole observations to a function of rows of the block; see `frames.rows_of_block`."""
+        """Converts a function of stacked observations to a function of rows of this block, which may store single
+        frames; see `frames.rows_of_block`.
+        """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
     # ----------------------------------------------------------------------------------------------------- conversions
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """Returns a block of the same layout with other columns."""
+        """Returns a block of the same layout in which `columns` replace all columns."""
         return dataclasses.replace(self, columns=columns)
 
     def whole_observations(self) -> Self:
-        """Returns the block with whole observations instead of frames; a block without a layout is unchanged."""
+        """Returns the block with stacked observations instead of single frames; unchanged without frames or without a
+        layout.
+        """
         layout = self.layout
         if layout is None or layout.num_frames == 1:
             return self
         return dataclasses.replace(self, columns=frames.stacked(self.columns), layout=layout.with_whole_observations())
 
     def with_rows_apart(self) -> Self:
-        """Returns the block with a layout in which minibatches draw single rows, not whole env steps."""
+        """Returns the block with a layout in which minibatches draw the rows of an env step's agents independently."""
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
@@ -318,11 +338,12 @@ class Block:
     # --------------------------------------------------------------------------------------------------- runs and joins
 
     def run(self, start: int, stop: int) -> Self:
-        """Returns the columns from ``start`` to ``stop``; views."""
+        """Returns the columns from ``start`` to ``stop - 1``, as views of the arrays."""
         return self.with_columns(jax.tree.map(lambda x: x[:, start:stop], self.columns))
 
     def deal_out(self, num_devices: int) -> Self:
-        """Returns the block as ``[D, T, B / D, ...]``: device ``d`` has the columns ``d * B/D ... (d+1) * B/D - 1``.
+        """Splits the columns of the block over D devices: ``[D, T, B / D, ...]``; device ``d`` has the columns ``d *
+        B/D ... (d+1) * B/D - 1``.
 
         The arrays are views where NumPy can make one.
         """
@@ -334,7 +355,7 @@ class Block:
         return self.with_columns(jax.tree.map(one, self.columns))
 
     def of_devices(self) -> list[Self]:
-        """Returns the block ``[T, B / D, ...]`` of each device, from a result of `deal_out`."""
+        """Splits a result of `deal_out`, ``[D, T, B / D, ...]``, into the block ``[T, B / D, ...]`` of each device."""
         num_devices = len(jax.tree.leaves(self.columns)[0])
         return [self.with_columns(jax.tree.map(lambda x, d=d: x[d], self.columns)) for d in range(num_devices)]
 
@@ -359,7 +380,10 @@ class Block:
             several = [own.with_mask() for own in several]
         shapes = {own.shape for own in several}
         if len({num_steps for num_steps, _ in shapes}) > 1:
-            raise ValueError(f"The samples of one update differ in their numbers of steps: {listed(shapes)}.")
+            raise ValueError(
+                f"The samples of one update differ in their numbers of steps: {listed(shapes)}. Pass samples with the "
+                f"same T."
+            )
         layouts = [own.layout for own in several]
         layout = None if any(own is None for own in layouts) else layouts[0]
         return cls(_concatenated(several, axis=1), layout)
@@ -383,7 +407,8 @@ def _concatenated(several: Sequence[Recorded], axis: int) -> Any:
 
 
 def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    """Returns recorded columns with recurrent states only at the starts of chunks, and without ``STATE_OUT``.
+    """Keeps recurrent states only at the starts of chunks (training sequences of fixed length), and removes
+    ``STATE_OUT``.
 
     Chunks are cut at fixed steps, independent of episodes: all states of a chunk follow from its first state, its
     observations, and the ends of episodes.
@@ -395,7 +420,9 @@ def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
 
 
 def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
-    """Returns ``[R * T, B, ...]`` as ``[T, R * B, ...]``; columns of an agent are adjacent (`Layout.num_agents`)."""
+    """Cuts ``[R * T, B, ...]`` into R fragments and joins them on axis 1, ``[T, R * B, ...]``; all columns of an agent
+    become adjacent.
+    """
     x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
     num_steps, rest = x.shape[0], x.shape[3:]
     if num_agents > 1:

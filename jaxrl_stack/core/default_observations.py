@@ -145,7 +145,7 @@ def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -
 
 
 def check_has_masks(batch: Mapping[str, Any], modules: Any, *, connectors: Sequence[str]) -> None:
-    """Raises a ValueError if steps of modules that honour action masks have no masks.
+    """Raises a ValueError if observations lack the action mask although their module applies action masks.
 
     Args:
         batch: ``{module_id: {column: arrays}}``.
@@ -160,8 +160,9 @@ def check_has_masks(batch: Mapping[str, Any], modules: Any, *, connectors: Seque
             if name in columns and mask_of(columns[name]) is None:
                 source = f"after the learner connectors {list(connectors)}" if connectors else "of the given episodes"
                 raise ValueError(
-                    f"Column {name!r} {source} has no {ACTION_MASK!r}, which module {mid!r} needs: the loss would "
-                    f"count forbidden actions. Keep observations {{{ACTION_MASK!r}: mask, {OBSERVATIONS!r}: ...}}."
+                    f"Column {name!r} {source} has no {ACTION_MASK!r}, so that the loss of module {mid!r} would count "
+                    f"forbidden actions. Pass observations with the mask: {{{ACTION_MASK!r}: mask, {OBSERVATIONS!r}: "
+                    f"...}}."
                 )
 
 
@@ -191,7 +192,7 @@ def is_looked_up(space: gym.Space | None) -> TypeGuard[gym.spaces.Discrete]:
 
 
 def flatten_space_beside_images(space: gym.Space) -> gym.Space:
-    """Returns the space of the results of `flatten_beside_images`.
+    """Returns the space of flattened observations in which images stay unchanged; see `flatten_beside_images`.
 
     Returns:
         For a space without images, a rank-1 float32 Box; for an image, the space itself; for a space with images and

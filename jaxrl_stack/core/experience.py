@@ -1,4 +1,4 @@
-"""Record of modules' steps between sampling and learning, on hosts and devices."""
+"""Containers for sampled steps on their way from sampling to the Learner, on the host or on devices."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Versions(NamedTuple):
 
 
 class AgentTimes(NamedTuple):
-    """Times of the steps of several agents in their environments, NumPy; a vector step is a step of all environments.
+    """Vector steps (steps of all environments at once) in which the steps of several agents began and became complete;
+    NumPy arrays.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the running episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
@@ -87,7 +88,8 @@ class AgentTimes(NamedTuple):
 
 @struct.dataclass
 class Part:
-    """Steps from one sample of a runner, or rows from replay or data.
+    """Part of an `Experience`: the steps of one `sample()` call of an EnvRunner, or rows from a replay buffer or a
+    dataset.
 
     Attributes:
         blocks: ``{module_id: Block}``, or ``{module_id: DrawnRows}``; modules may have different B or N. Rows with
@@ -128,12 +130,14 @@ class Part:
         return self.reference is not None
 
     def kept_at(self, reference: Any) -> Part:
-        """Returns the part without its columns, but with their layouts; the columns stay in Ray's object store."""
+        """Returns a copy without arrays but with all other attributes; the arrays are in Ray's object store under
+        `reference`.
+        """
         blocks = {mid: own.with_columns({}) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=reference)
 
     def fetched(self) -> Part:
-        """Fetches the columns from Ray's object store, and returns the part with them.
+        """Fetches the columns from Ray's object store; returns a copy that contains them.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -156,7 +160,8 @@ class Part:
         return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
-        """Returns the columns (or rows) from ``start`` to ``stop`` of every module; views. `times` is dropped.
+        """Returns the columns (or rows) from ``start`` to ``stop - 1`` of every module, as views of the arrays and
+        without `times`.
 
         Args:
             bounds: ``{module_id: (start, stop)}``.
@@ -203,7 +208,8 @@ class Experience:
 
     @classmethod
     def of_rows(cls, modules: dict[str, dict[str, Any]]) -> Self:
-        """Creates an experience from rows ``[N, ...]``, one per step.
+        """Creates an experience from rows ``[N, ...]``: single steps without temporal order, as drawn from a replay
+        buffer.
 
         Args:
             modules: ``{module_id: {column: pytree}}``; the columns are not checked.
@@ -219,7 +225,7 @@ class Experience:
 
     @classmethod
     def check(cls, given: Any, *, is_rows: bool) -> Experience:
-        """Returns `given` if it is an Experience of steps, or of rows if `is_rows`.
+        """Returns `given` if it is an Experience with rows (`is_rows`), or with steps in temporal order (otherwise).
 
         Raises:
             TypeError: If it is not.
@@ -247,7 +253,7 @@ class Experience:
 
     @property
     def blocks(self) -> Mapping[str, Any]:
-        """Concatenated blocks of all parts, or rows, ``{module_id: Block or DrawnRows}``; see `modules`."""
+        """Concatenated steps of all parts, ``{module_id: Block or DrawnRows}``; see `modules`."""
         if len(self.parts) == 1 and not self.parts[0].is_remote and self.parts[0].episodes is None:
             return self.parts[0].blocks
         return self._joined_blocks
@@ -283,13 +289,13 @@ class Experience:
 
     @property
     def versions(self) -> Versions:
-        """Versions of the acting weights; (0, 0) without parts."""
+        """Range of the weight versions that sampled the steps; (0, 0) without parts."""
         versions = [part.versions for part in self.parts]
         return functools.reduce(Versions.with_others, versions) if versions else Versions()
 
     @property
     def is_rows(self) -> bool:
-        """Whether columns are rows, without order in time."""
+        """Whether the steps have no temporal order: columns are ``[N, ...]`` instead of ``[T, B, ...]``."""
         return any(isinstance(own, DrawnRows) for part in self.parts for own in part.blocks.values())
 
     @property
@@ -306,7 +312,8 @@ class Experience:
         return Experience(tuple(part.fetched() for part in self.parts)) if self.is_remote else self
 
     def split(self, num_parts: int) -> list[Experience]:
-        """Splits the columns B, or the rows, of every module into equal consecutive parts; views if there is one part.
+        """Splits the columns B, or the rows, of every module into `num_parts` equal consecutive experiences; arrays are
+        views if the experience has one part.
 
         Raises:
             ValueError: If their number is not a multiple of `num_parts`; see also `joined`.
@@ -316,8 +323,8 @@ class Experience:
         if any(size % num_parts for size in sizes.values()):
             what = "rows" if self.is_rows else "columns (one per environment)"
             raise ValueError(
-                f"A batch of {sizes} {what} cannot be split over {num_parts} learners evenly. Make their number a "
-                f"multiple of num_learners."
+                f"A batch of {sizes} {what} cannot be split over {num_parts} learners evenly. Make the number of "
+                f"{what} a multiple of num_learners."
             )
         return [
             Experience((part.run({mid: (n * i // num_parts, n * (i + 1) // num_parts) for mid, n in sizes.items()}),))
@@ -325,7 +332,7 @@ class Experience:
         ]
 
     def deal_out(self, num_learners: int) -> list[Experience | Share]:
-        """Splits the concatenated columns over learners in equal runs.
+        """Splits the concatenated columns into equal consecutive ranges, one per learner.
 
         If columns are in Ray's object store, all parts must have the same number of columns.
 
@@ -346,8 +353,7 @@ class Experience:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """One learner's part of an update's data: a range of columns of the joined parts, which may still be in Ray's
-    object store.
+    """Range of an update's columns that one learner receives; the arrays may still be in Ray's object store.
 
     Attributes:
         parts: Parts with columns of this share; all have the same B.
@@ -361,11 +367,11 @@ class Share:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of environment steps; all columns have the same number."""
+        """Number of environment steps of this learner's columns; every column has the same number."""
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
     def fetched(self) -> Experience:
-        """Fetches the learner's columns.
+        """Fetches the arrays of this learner's columns from Ray's object store.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -385,15 +391,15 @@ class Share:
         return Experience((joined(runs),))
 
     def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
-        """Returns ``(start, stop)`` of the learner's columns in each part, for a module with `num_columns` columns per
-        part.
+        """Returns, for each part, ``(start, stop)`` of the columns that belong to this learner; every part has
+        `num_columns` columns.
         """
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
             raise ValueError(
-                f"Samples of {num_columns} columns cannot be split over learners that need {self.length} samples each. "
-                f"Make num_envs_per_env_runner a multiple of {self.length.denominator}, or the number of env runners a "
-                f"multiple of num_learners."
+                f"Samples of {num_columns} columns (one per environment) cannot be split over learners that need "
+                f"{self.length} samples each. Make num_envs_per_env_runner a multiple of {self.length.denominator}, or "
+                f"the number of env runners a multiple of num_learners."
             )
         return [
             (max(int(start) - i * num_columns, 0), min(int(stop) - i * num_columns, num_columns))
@@ -402,12 +408,12 @@ class Share:
 
 
 def num_rows_of(columns: Mapping[str, Any]) -> int:
-    """Number of rows N of a module's columns ``[N, ...]``."""
+    """Returns the number of rows N of a module's columns ``[N, ...]``."""
     return np.shape(jax.tree.leaves(next(iter(columns.values())))[0])[0]
 
 
 def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
-    """Concatenates the blocks of several parts in this process, module by module; {} without parts.
+    """Concatenates the steps of several parts in this process, ``{module_id: Block or DrawnRows}``; {} without parts.
 
     Raises:
         ValueError: If they differ in columns other than masks; see also `Block.concatenate`.
@@ -417,18 +423,23 @@ def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
     columns = [{mid: _names_of(own) for mid, own in part.modules.items()} for part in parts]
     for other in columns[1:]:
         if other != columns[0]:
-            raise ValueError(f"The samples of one update differ in their columns: {columns[0]} and {other}.")
+            raise ValueError(
+                f"The samples of one update differ in their columns: {columns[0]} and {other}. Sample with the same "
+                f"modules and connectors."
+            )
     return {mid: type(own).concatenate([part.blocks[mid] for part in parts]) for mid, own in parts[0].blocks.items()}
 
 
 def _names_of(columns: Mapping[str, Any]) -> list[str]:
-    """Names of the columns except the mask; nested columns have one name per leaf, such as ``obs['image']``."""
+    """Returns the names of the columns except the mask; nested columns have one name per leaf, such as
+    ``obs['image']``.
+    """
     leaves = jax.tree_util.tree_leaves_with_path({name: columns[name] for name in columns if name != Columns.LOSS_MASK})
     return [f"{path[0].key}{jax.tree_util.keystr(path[1:])}" for path, _ in leaves]
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Joins several parts: concatenates columns or episodes, and adds counts.
+    """Joins several parts into one: concatenates columns or episodes, and adds the numbers of steps.
 
     `Part.starts` and `Part.times` of several parts are dropped.
 

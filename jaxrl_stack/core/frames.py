@@ -1,4 +1,5 @@
-"""Storage of stacked observations (n frames) as one frame per step, between sampling and the loss.
+"""Storage of frame-stacked observations (n frames per observation) as one frame per step, between sampling and the
+loss.
 
 A block has the newest frame of each step in ``OBS`` and ``FINAL_OBS``, the frames before its first row in
 ``FRAMES_BEFORE``, and in ``NUM_BEFORE`` the number of earlier frames that belong to a row's episode; the other frames
@@ -28,12 +29,14 @@ _OF_STEPS = (Columns.OBS, Columns.FINAL_OBS)
 
 
 def newest(columns: dict[str, Any], num_frames: int) -> dict[str, Any]:
-    """Returns steps with the newest frame of their observations, ``[..., n * C]`` with `num_frames` frames."""
+    """Returns the columns with only the newest frame of each frame-stacked observation; `num_frames` is the number of
+    stacked frames.
+    """
     return columns | {name: columns[name][..., -(columns[name].shape[-1] // num_frames) :] for name in _OF_STEPS}
 
 
 def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> dict[str, Any]:
-    """Converts a block of stacked observations to a block of single frames; inverse of `stacked`.
+    """Converts columns with frame-stacked observations to columns with one frame per step; inverse of `stacked`.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, NumPy, with ``OBS`` and ``FINAL_OBS`` ``[T, B, ..., n * C]``.
@@ -53,7 +56,8 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Adds the columns for single frames to a rollout that is split into fragments later.
+    """Adds the columns from which frame stacks can be restored to a rollout of single frames that will be cut into
+    fragments.
 
     Args:
         columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.
@@ -77,7 +81,7 @@ def of_rollout(
 
 
 def stacked(columns: dict[str, Any]) -> dict[str, Any]:
-    """Converts a block of single frames to a block of stacked observations.
+    """Converts columns with one frame per step to columns with frame-stacked observations; inverse of `as_frames`.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, NumPy or JAX; ``FINAL_OBS`` may be missing.
@@ -94,7 +98,8 @@ def stacked(columns: dict[str, Any]) -> dict[str, Any]:
 
 @struct.dataclass
 class FrameRows:
-    """Rows ``t * B + b`` of a block ``[T, B, ...]`` of single frames. Gathering rows stacks their frames.
+    """Single frames of a block ``[T, B, ...]`` in flat order (step t of column b is row ``t * B + b``). `take` restores
+    frame-stacked observations.
 
     Attributes:
         frames: Frames before the block and of its rows, ``[(n - 1 + T) * B, ..., C]``.
@@ -110,28 +115,30 @@ class FrameRows:
 
     @classmethod
     def of(cls, columns: dict[str, Any]) -> FrameRows:
-        """Creates the rows from columns ``[T * B, ...]`` and ``FRAMES_BEFORE`` ``[B, n - 1, ..., C]``."""
+        """Creates the object from columns ``[T * B, ...]`` and ``FRAMES_BEFORE`` ``[B, n - 1, ..., C]``."""
         before, obs = jnp.swapaxes(columns[FRAMES_BEFORE], 0, 1), columns[Columns.OBS]
         frames = jnp.concatenate([before.reshape(-1, *obs.shape[1:]), obs])
         return cls(frames, columns[NUM_BEFORE], len(before) + 1, before.shape[1])
 
     def take(self, rows: jax.Array) -> jax.Array:
-        """Gathers the observations ``[m, ..., n * C]`` of rows, indices ``[m]``."""
+        """Returns the frame-stacked observations ``[m, ..., n * C]`` at the row indices `rows`, ``[m]``."""
         rows = rows.astype(jnp.int32)
         places = [rows + k * self.num_columns for k in range(self.num_frames)]
         frames = [self.frames.at[place].get(mode="promise_in_bounds") for place in places]
         return _side_by_side(frames, self.counts.at[rows].get(mode="promise_in_bounds"))
 
     def take_after(self, rows: jax.Array, final: jax.Array) -> jax.Array:
-        """Gathers the observations that follow some rows; `final`, ``[m, ..., C]``, are their newest frames."""
+        """Returns the frame-stacked next observations ``[m, ..., n * C]`` at row indices; `final`, ``[m, ..., C]``, are
+        their newest frames.
+        """
         return _followed_by(self.take(rows), final)
 
 
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Converts a function of stacked observations to a function of rows of a block, with stacked observations or single
-    frames.
+    """Converts a function of observations to a function of rows of a block, which contains frame-stacked observations
+    or single frames.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}`` with ``OBS`` and ``FINAL_OBS``.

@@ -1,4 +1,4 @@
-"""Static layout of a module's columns, fixed when the algorithm is built.
+"""Static layout of a module's columns: chunks, frames, masks and agents; fixed when the algorithm is built.
 
 The layout determines the columns of a block, so that no code checks whether a column exists. Only for a user's block
 the layout follows from the columns (`layout_of_block`).
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Static layout of a `Block`: recurrent chunks, frames, masks and agents.
+    """Static description of a `Block`'s columns: recurrent chunks, stacked frames, masks and the rows of an env step's
+    agents.
 
     Attributes:
         chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the
@@ -50,13 +51,17 @@ class Layout:
         return tuple(name for name, is_there in own.items() if is_there)
 
     def num_rows(self, column: str, num_steps: int) -> int:
-        """Returns the number of rows of a column in a block of `num_steps` steps: one per step, per chunk, or one."""
+        """Returns the length of a column's first axis in a block of `num_steps` steps: one entry per step, one per
+        chunk, or 1.
+        """
         if column == Columns.STATE_IN and self.chunk_length is not None:
             return -(-num_steps // self.chunk_length)
         return 1 if column == frames.FRAMES_BEFORE and self.num_frames > 1 else num_steps
 
     def steps(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the columns with an entry for every step."""
+        """Returns the columns that have one entry per step; recurrent states of chunks and frames before the first step
+        have not.
+        """
         others = {Columns.STATE_IN: self.chunk_length is not None, frames.FRAMES_BEFORE: self.num_frames > 1}
         return {name: own for name, own in columns.items() if not others.get(name, False)}
 
@@ -67,27 +72,27 @@ class Layout:
         return self if self.chunk_length is None else dataclasses.replace(self, chunk_length=1)
 
     def without_states(self) -> Layout:
-        """Returns the layout without recurrent states."""
+        """Returns the layout of blocks without recurrent states."""
         return dataclasses.replace(self, chunk_length=None)
 
     def with_whole_observations(self) -> Layout:
-        """Returns the layout with stacked observations instead of single frames."""
+        """Returns the layout of blocks with stacked observations instead of single frames."""
         return dataclasses.replace(self, num_frames=1)
 
     def with_rows_apart(self) -> Layout:
-        """Returns the layout in which minibatches draw single rows, not whole env steps of several agents."""
+        """Returns the layout in which minibatches draw the rows of an env step's agents independently."""
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """Returns the layout with masks if `columns` contain ``LOSS_MASK``, else without; connectors may add or remove
-        the column. If this changes the layout, minibatches draw single rows.
+        """Returns the layout that matches the presence of ``LOSS_MASK`` in `columns`, which connectors may add or
+        remove. If this changes the layout, minibatches draw the rows of an env step's agents independently.
         """
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
 
 
 class Layouts(Mapping[str, Layout]):
-    """Hashable mapping ``{module_id: Layout}``, a static argument of programs.
+    """Hashable mapping ``{module_id: Layout}``, used as a static argument of compiled programs.
 
     Args:
         of: Layouts by module.
@@ -121,14 +126,14 @@ class Layouts(Mapping[str, Layout]):
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Applies `Layout.masked_as` to each module of a batch ``{module_id: {column: pytree}}``."""
+        """Applies `Layout.masked_as` to the layout of each module in a batch ``{module_id: {column: pytree}}``."""
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 
 
 def layout_of(
     module: RLModule, num_steps: int, *, num_frames: int = 1, is_masked: bool = False, num_agents: int = 1
 ) -> Layout:
-    """Returns the layout of a module's blocks of `num_steps` steps.
+    """Returns the layout of a module's blocks ``[T, B, ...]`` with ``T = num_steps``.
 
     Args:
         module: The module. If it has a recurrent state, chunks have ``max_seq_len`` steps.
@@ -147,7 +152,8 @@ def layout_of(
 
 
 def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int) -> Layout:
-    """Returns the layout of a user's block ``[T, B, ...]``; frames and masks follow from its columns.
+    """Returns the layout of a block that a user built; the number of frames and the mask follow from the block's
+    columns.
 
     Args:
         module, num_steps: See `layout_of`.
@@ -158,7 +164,7 @@ def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int
 
 
 def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
-    """Returns the layout of a module's blocks for replay, which store the recurrent state before every step.
+    """Returns the layout of a module's steps in a replay buffer, which stores the recurrent state before every step.
 
     Args:
         module: Module of the blocks.
@@ -168,7 +174,8 @@ def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
 
 
 def sequence_length(module: RLModule, num_steps: int) -> int:
-    """Returns the number of steps of a chunk, ``L``, in a block of `num_steps` steps; 1 without a recurrent state.
+    """Returns the number of steps of a training sequence, ``L``, in a block of `num_steps` steps; 1 without a recurrent
+    state.
 
     Raises:
         ValueError: If ``max_seq_len`` is not an int of at least 1.
@@ -177,7 +184,8 @@ def sequence_length(module: RLModule, num_steps: int) -> int:
 
 
 def full_sequence_length(module: RLModule) -> int | None:
-    """Returns the maximum number of steps of a chunk; None: a chunk contains all steps of a block.
+    """Returns the maximum length of a training sequence (``max_seq_len``); None: a sequence contains all steps of a
+    block.
 
     It is 1 for a module without a recurrent state.
 

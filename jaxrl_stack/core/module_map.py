@@ -1,4 +1,4 @@
-"""Mapping between agents and modules."""
+"""Mapping between agents and modules, and between their rows in batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPPONENTS = "opponents"
 
 
 class AgentRows(NamedTuple):
-    """Rows of a module: one agent in a range of environments.
+    """Range of a module's rows that belongs to one agent: one row per environment, from `start` to `stop - 1`.
 
     Attributes:
         agent: Id of the agent.
@@ -39,7 +39,7 @@ class AgentRows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ModuleMap:
-    """Mapping between agents and modules.
+    """Static mapping between agents and modules; converts arrays by agent to arrays by module and back.
 
     Each agent has a slot in its module: for ``B`` environments, a module with ``S`` agents has ``S * B`` rows, which
     start with the rows of its first agent. With `ranges`, an agent has different modules in different environments.
@@ -68,7 +68,9 @@ class ModuleMap:
 
     @functools.cached_property
     def agents_of(self) -> dict[str, tuple[Hashable, ...]]:
-        """Agents of each module with agents, ``{module id: agents}``, in the order of the agents."""
+        """Agents of each module, ``{module id: agents}``, in the order of the agents; modules without agents are
+        missing.
+        """
         if self.slots:
             return dict(self.slots)
         if self.ranges:
@@ -84,7 +86,7 @@ class ModuleMap:
         return {module_id: len(agents) for module_id, agents in self.agents_of.items()}
 
     def num_rows(self, num_envs: int) -> dict[str, int]:
-        """Returns the number of rows of each module, ``{module id: number}``.
+        """Returns the number of rows of each module (one per agent and environment), ``{module id: number}``.
 
         Args:
             num_envs: Number of environments; with `ranges` a multiple of `self.num_envs`.
@@ -106,7 +108,7 @@ class ModuleMap:
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any], of_opponents: Any = 0) -> dict[str, dict[str, Any]]:
-        """Returns numbers by agent, and their sums over each module's agents.
+        """Returns metrics by agent, and their sums over each module's agents.
 
         If episodes assign agents to modules, the sums are missing.
 
@@ -124,7 +126,7 @@ class ModuleMap:
         return {key.format("agent"): named, key.format("module"): of_modules}
 
     def rows(self, of_agents: Mapping[Any, Any], axis: int = 0) -> dict[str, Any]:
-        """Concatenates arrays of agents to arrays of modules.
+        """Concatenates arrays by agent to arrays by module.
 
         Args:
             of_agents: ``{agent id: pytree}``; leaves have ``B`` entries along `axis`.
@@ -144,7 +146,7 @@ class ModuleMap:
         return rows
 
     def by_agent(self, rows: Mapping[str, Any], axis: int = 0) -> dict[Any, Any]:
-        """Splits arrays of modules into arrays of agents; inverts `rows`."""
+        """Splits arrays by module into arrays by agent; inverse of `rows`."""
         of_agents = {}
         if self.ranges:
             return self._by_agent_of_ranges(rows, axis)
@@ -165,7 +167,7 @@ class ModuleMap:
         return {agent: _joined([part for _, part in own], axis) for agent, own in ordered.items()}
 
     def key_of(self, module_id: str, key: jax.Array) -> jax.Array:
-        """Returns the PRNG key of a module in a step.
+        """Returns a module's PRNG key for an environment step.
 
         With several agents it is derived from the module's id, so that modules do not affect each other's draws.
 
@@ -176,7 +178,7 @@ class ModuleMap:
         return streams.named(key, f"module/{module_id}") if self.is_multi_agent else key
 
     def seed_of(self, module_id: str, seed: int) -> int:
-        """Seed of a module's policy on the host; with several agents, derived from the module's id.
+        """Returns the seed of a module's policy on the host; with several agents, derived from the module's id.
 
         Args:
             module_id: Id of the module.
@@ -185,7 +187,8 @@ class ModuleMap:
         return derived_seed(f"policy of module/{module_id}", seed) if self.is_multi_agent else seed
 
     def unwrapped(self, of_modules: Any) -> Any:
-        """Converts values by module to the form in results and checkpoints: with one agent, the value itself.
+        """Converts ``{module id: value}`` to the form in results and checkpoints: for a single agent, the value without
+        the dict.
 
         Args:
             of_modules: ``{module id: value}``, or a MultiRLModule.
@@ -193,7 +196,7 @@ class ModuleMap:
         return of_modules if self.is_multi_agent else of_modules[self.module_id]
 
     def by_module(self, value: Any) -> Mapping[str, Any]:
-        """Returns ``{module id: value}`` for a result of `unwrapped`."""
+        """Converts a result of `unwrapped` back to ``{module id: value}``."""
         return value if self.is_multi_agent else {self.module_id: value}
 
 
@@ -217,7 +220,7 @@ def _slot(rows: Any, slot: int, num_slots: int, axis: int) -> Any:
 
 
 class PolicyTable(Plain):
-    """``policy_mapping_fn`` as a table, which checkpoints can store.
+    """Table of ``policy_mapping_fn``'s results, which checkpoints can store in place of the function.
 
     Args:
         policies: ``{agent id: policy id}``.
@@ -243,17 +246,17 @@ class PolicyTable(Plain):
         return f"PolicyTable({self._policies})"
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns ``{"policies": {agent id: policy id}}``."""
+        """Returns the table as plain data for checkpoints, ``{"policies": {agent id: policy id}}``."""
         return {"policies": self._policies}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> PolicyTable:
-        """Builds the table from a result of `to_plain`."""
+        """Creates the table from a result of `to_plain`."""
         return cls(**data)
 
 
 class ByModule(Mapping[str, ValueT]):
-    """Base class of mappings ``{module id: value}`` that can call methods of all values.
+    """Base class of mappings ``{module id: value}`` whose subclasses call a method of every value.
 
     Args:
         of: Values by module.
@@ -283,7 +286,7 @@ class ByModule(Mapping[str, ValueT]):
 def single_agent(
     module_ids: Collection[str] = (), needs: str = "batches of the form {module_id: columns}"
 ) -> ModuleMap:
-    """Map for a single agent, and for data without module ids.
+    """Returns the map for a single agent, also for batches without module ids.
 
     Args:
         module_ids: Ids of the modules. The agent acts with the only one, or with "default_policy" if there are several
@@ -296,6 +299,6 @@ def single_agent(
     ids = list(module_ids)
     if len(ids) > 1 and DEFAULT_MODULE_ID not in ids:
         raise ValueError(
-            f"None of the modules {ids} is {DEFAULT_MODULE_ID!r}, so that the acting one is not known. Pass {needs}."
+            f"None of the modules {ids} is {DEFAULT_MODULE_ID!r}, so that it is unclear which one acts. Pass {needs}."
         )
     return ModuleMap({DEFAULT_AGENT_ID: ids[0] if len(ids) == 1 else DEFAULT_MODULE_ID})

@@ -19,7 +19,7 @@ OBSERVATION_KEYS = (POLICY_OBS_KEY, VALUE_OBS_KEY)
 
 
 def check_observation_keys(settings: Mapping[str, Any], supported: Collection[str], owner: str) -> None:
-    """Checks settings of keys as far as no observation space is needed.
+    """Checks the settings `policy_obs_key` and `value_obs_key`, without the observation space.
 
     Args:
         settings: Settings of `DefaultModelConfig`; missing ones have their defaults.
@@ -50,7 +50,7 @@ def check_observation_keys(settings: Mapping[str, Any], supported: Collection[st
 def observed_keys(
     space: gym.Space | None, settings: Mapping[str, Any], supported: Collection[str] = OBSERVATION_KEYS
 ) -> dict[str, tuple[str, ...]] | None:
-    """Keys that each network (policy, value function) reads.
+    """Returns the observation keys that each network (policy, value function) reads.
 
     Args:
         space: Space of the observations, without an action mask.
@@ -70,8 +70,8 @@ def observed_keys(
     for name, value in given.items():
         if not isinstance(space, gym.spaces.Dict):
             raise ValueError(
-                f"model_config {name}={value!r} needs Dict observations, and the observation space is {space}. Leave "
-                "it out, or leave out connectors such as FlattenObservations, after which no keys are left."
+                f"model_config {name}={value!r} needs Dict observations, but the observation space is {space}. Remove "
+                "the setting, or connectors such as FlattenObservations, which remove the keys."
             )
         missing = sorted(_as_set(value) - set(space.spaces))
         if missing:
@@ -87,7 +87,7 @@ def observed_keys(
 
 
 def selected_space(space: gym.spaces.Dict) -> gym.Space:
-    """Space of the observations that `selected_observation` returns.
+    """Returns the space of the results of `selected_observation`.
 
     Args:
         space: Dict of the selected keys.
@@ -96,7 +96,7 @@ def selected_space(space: gym.spaces.Dict) -> gym.Space:
 
 
 def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any]) -> Any:
-    """Converts an observation with only the selected keys to the form that default encoders accept.
+    """Selects keys of an observation, and converts their entries to the input of default encoders.
 
     One key gives its entry. Several keys without images give one float32 vector ``[..., d]``, with images a dict.
 
@@ -109,7 +109,7 @@ def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any])
 
 
 def _part(space: gym.spaces.Dict, observation: Any) -> Any:
-    """The entry of the only key, or a dict of the entries of all keys."""
+    """Returns the entry of the only selected key, or a dict with the entries of several keys."""
     keys = list(space.spaces)
     if len(keys) == 1:
         return observation[keys[0]]
@@ -117,7 +117,7 @@ def _part(space: gym.spaces.Dict, observation: Any) -> Any:
 
 
 def _num_batch_dims(space: gym.Space, observation: Any) -> int:
-    """Number of leading batch axes of an observation, equal for all leaves."""
+    """Returns the number of leading batch axes of an observation, equal for all leaves."""
     numbers = map_parts(lambda part, value: jnp.ndim(value) - len(part.shape or ()), space, observation)
     return jax.tree.leaves(numbers)[0]
 

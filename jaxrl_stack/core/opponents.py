@@ -1,4 +1,4 @@
-"""Settings of opponents: which snapshots of a policy play against it, and when they change."""
+"""Settings of opponents for self-play: which snapshots of a policy play against it, and when snapshots are added."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SNAPSHOT_PREFIX = "snapshot_"
 
 
 class SnapshotRecord(NamedTuple):
-    """Games of the policy against one of its snapshots, from the policy's view.
+    """Results of the policy's games against one of its snapshots, counted from the policy's view.
 
     Attributes:
         snapshot: Name of the snapshot: ``"snapshot_0"`` has the weights of the start.
@@ -52,7 +52,7 @@ DrawFunction = Callable[[Sequence[SnapshotRecord], Any], Any]
 @register_class
 @dataclasses.dataclass(frozen=True)
 class Snapshots:
-    """Opponents that are snapshots of the policy that learns, for ``multi_agent(opponents=...)``.
+    """Setting ``multi_agent(opponents=...)``: the policy plays against snapshots of itself.
 
     Of the environments of each device, the first `share_of_self_play` are self-play: the policy plays all roles, and
     learns from all of them. The other environments are `size` equal blocks, and each block plays one snapshot. The
@@ -109,7 +109,7 @@ class Snapshots:
                 raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
-        """Returns ``(S, environments of a block)`` on each device.
+        """Returns two numbers of environments on each device: with self-play, and per block that plays one snapshot.
 
         Args:
             num_envs: Environments over all devices.
@@ -131,19 +131,24 @@ class Snapshots:
         return num_self_play, (each - num_self_play) // self.size
 
     def _num_self_play(self, each: int) -> int | None:
-        """Number of self-play environments among the `each` of a device; None if the others are no equal blocks."""
+        """Returns the number of self-play environments among the `each` of a device; None if the other environments
+        cannot form `size` equal blocks.
+        """
         number = self.share_of_self_play * each
         is_whole = abs(number - round(number)) <= 1e-6
         return round(number) if is_whole and not (each - round(number)) % self.size else None
 
     def _fitting(self, each: int) -> int:
-        """The next number of environments of a device that fits; a multiple of `size` by the share in hundredths."""
+        """Returns the next larger number of environments per device for which self-play environments and blocks have
+        whole sizes.
+        """
         numbers = range(each + 1, each + 100 * self.size + 1)
         return next((number for number in numbers if self._num_self_play(number) is not None), 100 * self.size)
 
 
 def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarray:
-    """Returns the probabilities of opponents, float64 ``[number of records]``; see `Snapshots.draw`.
+    """Returns the probability with which each snapshot is drawn as an opponent, float64 ``[number of records]``; see
+    `Snapshots.draw`.
 
     Args:
         draw: "uniform" or "hard".

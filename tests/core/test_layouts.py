@@ -230,10 +230,10 @@ def test_a_block_that_was_planned_has_columns_of_any_name(stateless):
     learners[0].update_block(Experience.of_steps({MID: columns}), minibatch_size=8)
     learners[1].update_block(planned, minibatch_size=8)
     assert_equal(*(learner.get_weights() for learner in learners))
-    with pytest.raises(ValueError, match="needs no state_in for module"):
+    with pytest.raises(ValueError, match="needs no recurrent states state_in for steps"):
         learners[0].update_block(Experience.of_steps(planned.modules), minibatch_size=8)
     without_masks = Experience((sampled(ppo_block(), Layout(is_masked=True)),))
-    with pytest.raises(ValueError, match=r"lack \['loss_mask'\]"):
+    with pytest.raises(ValueError, match=r"lack the columns \['loss_mask'\]"):
         stateless.update_block(without_masks, minibatch_size=8)
 
 
@@ -280,9 +280,9 @@ def test_masks_are_planned(stateless):
     with_masks = Layout(is_masked=True)
     of_plain, of_masked = updated(stateless, columns, ROWS), updated(stateless, masked, with_masks)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-6), of_plain, of_masked)
-    with pytest.raises(ValueError, match=r"lack \['loss_mask'\]"):
+    with pytest.raises(ValueError, match=r"lack the columns \['loss_mask'\]"):
         updated(stateless, columns, with_masks)
-    with pytest.raises(ValueError, match="'loss_mask', but its layout has no masks"):
+    with pytest.raises(ValueError, match="'loss_mask', but their layout has is_masked=False"):
         updated(stateless, masked, ROWS)
 
 

@@ -48,7 +48,7 @@ class AsynchronousUpdates:
         return self._actors.send_update(shares, dict(arguments), return_state)
 
     def finished(self) -> list[list[dict[str, Any]] | Exception]:
-        """Returns the results of newly finished updates, oldest first.
+        """Returns the results of the updates that have finished since the last call, oldest first.
 
         Returns:
             For each update one dict of metrics per learner, or the exception that it raised. Updates that were lost
@@ -60,5 +60,5 @@ class AsynchronousUpdates:
         return self._actors.finished_updates()
 
     def pending_refs(self) -> list[Any]:
-        """Returns a Ray reference of each update that `finished` has not returned yet, oldest first."""
+        """Returns a Ray reference for each update whose results `finished` has not returned yet, oldest first."""
         return [pending.refs[0] for pending in self._actors.pending]

@@ -1,4 +1,4 @@
-"""Conversion of episodes to blocks, for ``Learner.update(episodes=...)``."""
+"""Conversion of episodes to padded blocks ``[T, B, ...]``, for ``Learner.update(episodes=...)``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def episodes_to_batch(
     num_devices: int = 1,
     common_sizes: Callable[[dict[str, int]], dict[str, int]] | None = None,
 ) -> EpisodesAsBlocks:
-    """Converts episodes to blocks, one episode per column, and splits the columns over devices.
+    """Converts episodes to blocks ``[T, B, ...]`` with one episode per column, and splits the columns over devices.
 
     Lengths and numbers of columns are padded to powers of two, so that few shapes are compiled; padded rows have
     ``LOSS_MASK`` False. A chunk of a running episode counts as truncated at its end.
@@ -97,7 +97,7 @@ def episodes_to_batch(
 
 
 def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """Columns of one episode as arrays ``[len, ...]``."""
+    """Returns the columns of one episode as arrays ``[len, ...]``."""
     length = len(episode)
     observations = _stacked(episode.get_observations(slice(0, length + 1)))
     flags = np.zeros((2, length), bool)
@@ -163,7 +163,8 @@ def _stacked(items: Any) -> Any:
 def _side_by_side(
     columns: list[dict[str, Any]], shape: tuple[int, int], num_devices: int
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Returns episodes as columns ``[T, B, ...]`` with ``(T, B) = shape``, and the indices of their rows.
+    """Joins the columns of episodes to padded columns ``[T, B, ...]`` with ``(T, B) = shape``, and returns them with
+    the indices of the valid rows.
 
     The indices refer to the flattened block ``[D, T, B / D]``, episode by episode.
     """

@@ -1,4 +1,6 @@
-"""Gradient step of a Learner, traced: losses and gradients, then the hooks that change the parameters."""
+"""Gradient step of a Learner, inside the compiled update: losses and gradients, then the hooks that change the
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ TakenFrom = Mapping[ModuleID, PackedItems | WholeItems]
 
 
 class Carry(NamedTuple):
-    """Arrays that one gradient step changes.
+    """Arrays that one gradient step changes; the carry of the loop over minibatches.
 
     Attributes:
         params: All parameters; between the steps of a loop in the form of `as_vector`.
@@ -42,7 +44,9 @@ class Carry(NamedTuple):
 
 
 class _Linearized(NamedTuple):
-    """Losses of a minibatch, their linearization in the parameters, and auxiliary outputs."""
+    """Losses of a minibatch, their derivative with respect to the parameters as a linear function, and auxiliary
+    outputs.
+    """
 
     values: dict[ModuleID, Any]
     changes: LinearizedLosses
@@ -50,7 +54,7 @@ class _Linearized(NamedTuple):
 
 
 class _Shares(NamedTuple):
-    """Sums over the parts of a minibatch.
+    """Sums of losses, gradients and metrics over the microbatches of a minibatch.
 
     Attributes:
         rest: Non-parameter state of the modules after the last part.
@@ -66,7 +70,7 @@ class _Shares(NamedTuple):
 
 
 class GradientStep:
-    """Traced function of one gradient step on the items of a minibatch.
+    """Function that makes one gradient step on a minibatch, called while the update is traced.
 
     Args:
         learner: The learner, whose hooks are looked up during tracing.
@@ -89,7 +93,7 @@ class GradientStep:
         self._losses = losses
 
     def __call__(self, carry: Carry, items: TakenFrom, index: Mapping[ModuleID, Any]) -> tuple[Carry, TracedMetrics]:
-        """Makes the step.
+        """Makes one gradient step on the minibatch that `index` selects from `items`.
 
         Args:
             carry: Arrays before the step.
@@ -130,7 +134,8 @@ class GradientStep:
     def _in_parts(
         self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Mapping[ModuleID, Any], first: Any
     ) -> tuple[dict[ModuleID, Any], LossOutputs]:
-        """Returns the losses and their outputs, summed over the parts of the minibatch and averaged over devices.
+        """Computes losses and their auxiliary outputs, summed over the microbatches of the minibatch and averaged over
+        devices.
 
         Stores the gradients, reduced in the same way, in `trace`.
         """
@@ -168,7 +173,9 @@ class GradientStep:
         return losses, LossOutputs(rest, metrics.exchanged(averages, slots), per_row)
 
     def _linearized(self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Any) -> _Linearized:
-        """Computes the losses of the items at `index`, their linearization, and auxiliary outputs."""
+        """Computes the losses of the items at `index`, their derivative with respect to the parameters as a linear
+        function, and auxiliary outputs.
+        """
         batch = {mid: own.take(index[mid]) for mid, own in items.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}
         losses = functools.partial(self._losses, trace.params, rest, batch, trace.row_counts)
@@ -192,7 +199,9 @@ def _log_finiteness(
 
 
 def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
-    """Mean number of valid rows per device in a minibatch, float32 by module; 1 if there are none."""
+    """Returns the mean number of valid rows per device in a minibatch, ``{module_id: float32}``; 1 if no row is
+    valid.
+    """
     counts = {}
     for mid, own in items.items():
         count = own.num_valid(index[mid])
@@ -211,7 +220,7 @@ def microbatches_per_minibatch(
     local_shards: int,
     forms: Mapping[ModuleID, Form] = MappingProxyType({}),
 ) -> int:
-    """Number of microbatches per minibatch, over which gradients are accumulated.
+    """Returns the number of microbatches into which a minibatch is split to accumulate gradients.
 
     Args:
         learner: The learner, with its loss.
@@ -234,7 +243,7 @@ def microbatches_per_minibatch(
 
 
 def gradient_rows_per_microbatch(devices: Sequence[Device]) -> int | None:
-    """Number of rows of a microbatch, chosen to fit a CPU core's cache; None for whole minibatches.
+    """Returns the number of rows of a microbatch, chosen to fit a CPU core's cache; None: minibatches are not split.
 
     Measured on 2 cores with 64x64 networks: gradients of 16,384 rows in one pass take 1.25 times, of 65,536 rows 1.75
     times as long as sums over microbatches. One CPU device spreads a matrix product over all cores and needs larger

@@ -1,4 +1,5 @@
-"""Items (rows, chunks or env steps) from which the minibatches of a module are drawn, and their forms.
+"""Units from which the minibatches of a module are drawn ("items": single steps, chunks of steps, or env steps of all
+agents), and their shapes.
 
 An item is a row, a chunk of ``L`` steps, or a step of the environment with the rows of its ``A`` agents. An update
 converts each `Block` to `Items` once, after its learner connectors; later parts do not need the block's layout. A form
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """Form of items that are single rows; losses receive ``[m, ...]``.
+    """Shapes of minibatches that are drawn step by step; losses receive columns ``[m, ...]``.
 
     Attributes:
         is_masked: Whether the column ``LOSS_MASK`` exists.
@@ -45,42 +46,45 @@ class RowForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Number of steps in an item."""
+        """Number of steps in one item, the unit that minibatches draw: 1."""
         return 1
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Shape of the mask of one item."""
+        """Shape of the mask of one item, the unit that minibatches draw: ``()`` for a single step."""
         return ()
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of items of a block ``[T, B, ...]``."""
+        """Returns the number of items (units that minibatches draw) in a block ``[T, B, ...]``."""
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Reshapes columns of items ``[m, ...]`` to the shapes that losses receive."""
+        """Reshapes the columns of drawn items, ``[m, ...]``, to the shapes that losses receive."""
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one row of each item ``[m, ...]``, at the indices `step`, ``[m]``, within the items."""
+        """Returns one step of each of the m drawn items; `step`, ``[m]``, selects it within the item."""
         return items
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""
+        """Returns a ``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""
         return jnp.ones(len(jax.tree.leaves(columns)[0]), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Returns ``(columns, outputs of forward_train)``; `step_by_step` may change the columns."""
+        """Calls `module.forward_train` on a minibatch; returns its columns and the outputs."""
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Number of steps of this form whose gradients need as much memory as `num_rows` single rows."""
+        """Returns the number of steps whose gradients need as much memory as the gradients of `num_rows` single
+        steps.
+        """
         return num_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvStepForm(RowForm):
-    """Form of items that are env steps with the rows of all agents; observations that agents share are stored once.
+    """Shapes of minibatches that are drawn env step by env step, each with the rows of all A agents; observations
+    shared by the agents are stored once.
 
     A centralized critic has the same value for all agents of a step, so that it evaluates each step once.
 
@@ -95,11 +99,11 @@ class EnvStepForm(RowForm):
 
     @property
     def rows_per_item(self) -> int:
-        """Number of rows in an item, one per agent."""
+        """Number of rows in one item (an env step, the unit that minibatches draw): one per agent."""
         return self.num_agents
 
     def cut(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Groups the rows of a block by environment step.
+        """Groups the rows of a block by environment step: adds an axis of agents.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``; agent ``a`` has the columns from ``a * B / A`` on.
@@ -115,21 +119,25 @@ class EnvStepForm(RowForm):
         return self._by_kind(columns, own, lambda x: x[:, : x.shape[1] // self.num_agents])
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns items ``[m, A, ...]`` as rows ``[m * A, ...]``; the agents of a step are adjacent."""
+        """Reshapes drawn env steps ``[m, A, ...]`` to rows ``[m * A, ...]``; the agents of an env step are adjacent."""
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns the row of one agent of each item ``[m, A, ...]``; shared observations are rows already."""
+        """Returns the row of one agent of each drawn env step ``[m, A, ...]``; shared observations have no axis of
+        agents.
+        """
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """``LOSS_MASK`` that is True everywhere, ``[m * A]``; shared observations have fewer entries."""
+        """Returns a ``LOSS_MASK`` that is True everywhere, ``[m * A]``. Shared observations are shorter, so the longest
+        column counts.
+        """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
     def _by_kind(
         self, columns: Mapping[str, Any], own: Callable[[Any], Any], of_all: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        """Applies `own` to leaves with one entry per agent, and `of_all` to observations that agents share."""
+        """Applies `own` to the arrays with one entry per agent, and `of_all` to the observations that agents share."""
         out = {}
         for name, column in columns.items():
             if name == Columns.OBS and isinstance(column, Mapping):
@@ -141,8 +149,8 @@ class EnvStepForm(RowForm):
 
 @dataclasses.dataclass(frozen=True)
 class ChunkForm:
-    """Form of items that are chunks of successive steps, for modules without a recurrent state; losses receive ``[m, L,
-    ...]``.
+    """Shapes of minibatches that are drawn in chunks of L successive steps, for modules without a recurrent state;
+    losses receive ``[m, L, ...]``.
 
     Attributes:
         length: ``L``.
@@ -154,24 +162,26 @@ class ChunkForm:
 
     @property
     def rows_per_item(self) -> int:
-        """Number of steps in an item."""
+        """Number of steps in one item (a chunk, the unit that minibatches draw): L."""
         return self.length
 
     @property
     def step_axes(self) -> tuple[int, ...]:
-        """Shape of the mask of one item."""
+        """Shape of the mask of one item (a chunk, the unit that minibatches draw): ``(L,)``."""
         return (self.length,)
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Number of items in a block ``[T, B, ...]``; the last chunk of each column may be padded."""
+        """Returns the number of chunks in a block ``[T, B, ...]``; the last chunk of each column may be padded."""
         return -(-num_steps // self.length) * num_columns
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Reshapes columns of items ``[m, ...]`` to the shapes that losses receive."""
+        """Returns the columns of drawn chunks, ``[m, L, ...]``, which are already in the shapes that losses receive."""
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one step of each chunk ``[m, L, ...]``; columns without an axis of steps are left out."""
+        """Returns one step of each drawn chunk ``[m, L, ...]``; `step`, ``[m]``, selects it. Columns without an axis of
+        steps are left out.
+        """
         leading = (len(step), self.length)
         return {
             name: jax.tree.map(lambda x: x[jnp.arange(len(step)), step], own)
@@ -180,20 +190,24 @@ class ChunkForm:
         }
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""
+        """Returns a ``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""
         return jnp.ones(self._leading_axes(columns), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Returns ``(columns, outputs of forward_train)``; the module receives the steps as rows ``[m * L, ...]``."""
+        """Calls `module.forward_train` on the steps of all chunks as rows ``[m * L, ...]``; returns the chunks' columns
+        and the outputs ``[m, L, ...]``.
+        """
         rows = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), columns)
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Number of steps of this form whose gradients need as much memory as `num_rows` single rows."""
+        """Returns the number of steps whose gradients need as much memory as the gradients of `num_rows` single
+        steps.
+        """
         return num_rows
 
     def _leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
-        """Returns ``(m, L)``; columns of connectors may lack the axis of steps."""
+        """Returns ``(m, L)``; columns that connectors have added may lack the axis of steps."""
         steps = {name: own for name, own in columns.items() if name != Columns.STATE_IN}
         leading = [np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)]
         return next((own for own in leading if own[1:] == (self.length,)), leading[0])
@@ -211,7 +225,8 @@ class ChunkForm:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceForm(ChunkForm):
-    """Form of items that are chunks with an initial recurrent state, ``STATE_IN`` ``[m, ...]``.
+    """Shapes of minibatches that are drawn in chunks of L steps with an initial recurrent state, ``STATE_IN`` ``[m,
+    ...]``.
 
     Attributes:
         is_stepped: Whether the module processes the steps one by one, because episodes may begin inside of chunks and
@@ -223,14 +238,16 @@ class SequenceForm(ChunkForm):
     keeps_order: bool = False
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Returns ``(columns, outputs of forward_train)``; `step_by_step` may change the columns."""
+        """Calls `module.forward_train` on training sequences, step by step if the module cannot handle resets; returns
+        columns and outputs.
+        """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
         stepped, outputs = step_by_step(module, columns)
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Number of steps of this form whose gradients need as much memory as `num_rows` single rows.
+        """Returns the number of steps whose gradients need as much memory as the gradients of `num_rows` single steps.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -242,7 +259,8 @@ Form = RowForm | ChunkForm
 
 
 def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bool) -> Form:
-    """Returns the form of the items into which a module's blocks are cut.
+    """Returns the unit from which minibatches of a module's blocks are drawn, with its shapes: step, env step, chunk or
+    sequence.
 
     Args:
         module: The module.
@@ -262,7 +280,8 @@ def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bo
 
 
 def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) -> Form:
-    """Returns the form of a batch from users or replay, which is already in the shapes that losses receive.
+    """Returns the unit and the shapes of a batch from a user or a replay buffer, whose columns already have the shapes
+    that losses receive.
 
     Args:
         module: The module. If it has a recurrent state, or if `needs_time`, columns are chunks ``[N, L, ...]``; else
@@ -300,7 +319,7 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
 def forms_of_batch(
     modules: MultiRLModule, batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool
 ) -> dict[str, Form]:
-    """Returns `form_of_batch` of each module in a batch ``{module_id: {column: [N, ...]}}``."""
+    """Returns the result of `form_of_batch` for each module of a batch ``{module_id: {column: [N, ...]}}``."""
     return {mid: form_of_batch(modules[mid], columns, needs_time=needs_time) for mid, columns in batch.items()}
 
 
@@ -309,7 +328,8 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Items of one module in the shards of this device, equally many in each shard.
+    """Items of one module (units from which minibatches are drawn) on one device, split into shuffle shards of equal
+    size.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
@@ -326,7 +346,7 @@ class Items:
 
     @classmethod
     def of_block(cls, module: Any, block: Block, num_shards: int, *, needs_time: bool) -> Self:
-        """Returns the items of a module's block.
+        """Builds the items of a module's block, from which minibatches are drawn.
 
         Args:
             module: The module.
@@ -349,21 +369,27 @@ class Items:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """The columns ``[1, S * N, ...]``, shard after shard, in the form in which hooks receive a batch."""
+        """Columns ``[1, S * N, ...]``, shard after shard, as Learner hooks such as `pre_update` receive them."""
         return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), self.columns)
 
     @property
     def batch_of_devices(self) -> dict[str, Any]:
-        """`batch` of every device, ``[D, 1, S * N, ...]``, for items built on the host."""
+        """Columns of every device as Learner hooks receive them, ``[D, 1, S * N, ...]``, for items built on the
+        host.
+        """
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 
     def shapes(self, number: int) -> dict[str, Any]:
-        """Shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns that losses receive for `number` items."""
+        """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns that losses receive for `number` drawn
+        items.
+        """
         items = {name: _shapes_of(column, number) for name, column in self.columns.items()}
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Valid items, for an update in which a module has masks; padding of chunks is not valid."""
+        """Returns the items with at least one valid step. The padding of chunks is not valid; without masks all items
+        are valid.
+        """
         if self.valid is not None:
             return self.valid
         if self.form.is_masked:
@@ -373,7 +399,7 @@ class Items:
 
 
 class PackedItems:
-    """`Items` packed in memory so that one gather of contiguous rows builds a minibatch.
+    """Items packed into one matrix, so that one gather of contiguous rows builds a minibatch.
 
     32-bit columns and flags are bit-cast into one uint32 matrix ``[S, N, width]``; all other columns (uint8 frames,
     64-bit numbers) stay separate and are gathered one by one.
@@ -393,7 +419,8 @@ class PackedItems:
         self._matrix, self._loose, self._slots = packing.pack(leaves, lead=2)
 
     def take(self, index: jax.Array) -> dict[str, Any]:
-        """Gathers the items ``index[s]`` of every shard ``s``, concatenated, in the shapes that losses receive.
+        """Gathers a minibatch: the items ``index[s]`` of every shard ``s``, concatenated, in the shapes that losses
+        receive.
 
         Args:
             index: uint32 ``[S, m]``.
@@ -429,7 +456,7 @@ class PackedItems:
 
 
 class WholeItems:
-    """Items of a gradient step on the whole batch, not packed (see `PackedItems`).
+    """Items of a gradient step on the whole batch, which need no gather (compare `PackedItems`).
 
     Args:
         form: Form of the items.
@@ -445,18 +472,18 @@ class WholeItems:
         return self.columns[Columns.LOSS_MASK] if self.form.is_masked else None
 
     def take(self, index: Any) -> dict[str, Any]:
-        """Returns all items; the index is ignored."""
+        """Returns the columns of all items; `index` is ignored."""
         return dict(self.columns)
 
     def num_valid(self, index: Any) -> jax.Array | int:
-        """Returns the number of valid steps: float32, or an int if no item is masked."""
+        """Returns the number of valid steps: a float32 scalar with a mask, an int without one."""
         if self.mask is None:
             return len(jax.tree.leaves(self.columns)[0]) * self.form.rows_per_item
         return jnp.sum(self.mask).astype(jnp.float32)
 
 
 def shard_rows(block: Any, num_shards: int) -> Any:
-    """Reshapes a time-major block to rows per shard.
+    """Reshapes a block ``[T, B, ...]`` to ``[S, T * B/S, ...]``: the rows of each of S shuffle shards.
 
     Args:
         block: Pytree of arrays ``[T, B, ...]``; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.
@@ -477,12 +504,14 @@ def shard_rows(block: Any, num_shards: int) -> Any:
 
 
 def _taken(shard: jax.Array, index: jax.Array) -> jax.Array:
-    """Returns ``shard[index]``; all indices must be in bounds."""
+    """Returns ``shard[index]`` without bounds checks; all indices must be in bounds."""
     return shard.at[index].get(mode="promise_in_bounds")
 
 
 def _shapes_of(column: Any, number: int) -> Any:
-    """Returns the `jax.ShapeDtypeStruct`s of `number` items of a column ``[S, N, ...]``, or of stacked frames."""
+    """Returns the `jax.ShapeDtypeStruct`s of `number` items of a column ``[S, N, ...]``, or of frame-stacked
+    observations.
+    """
     if isinstance(column, FrameRows):
         one_of_each_shard = jax.ShapeDtypeStruct((len(column.counts), 1), jnp.uint32)
         taken = jax.eval_shape(jax.vmap(FrameRows.take), column, one_of_each_shard)

@@ -1,4 +1,4 @@
-"""N Learners in Ray actors, which a `LearnerGroup` starts, calls and restarts together."""
+"""Learners in N Ray actors that update jointly; a `LearnerGroup` starts, calls and restarts them together."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _LostLearnersError(Exception):
 
 @dataclasses.dataclass
 class _Pending:
-    """Update that was sent and whose results have not been fetched yet.
+    """Update that was sent to the learner actors and whose results have not been fetched yet.
 
     Attributes:
         refs: Ray references of the answers, one per learner.
@@ -119,7 +119,7 @@ class JoinedLearners:
         self.info = self._gather([actor.build.remote() for actor in self._actors])[0]
 
     def _join(self) -> None:
-        """Joins the devices of all actors to one axis.
+        """Connects the processes of all actors with ``jax.distributed``, so that their devices form one axis.
 
         Raises:
             _LostLearnersError: If the coordinator's port is taken, or an actor died.
@@ -211,7 +211,7 @@ class JoinedLearners:
         raise RuntimeError(f"Learners were lost again after a restart: {reason}") from reason
 
     def _gather(self, refs: Sequence[Any]) -> list[Any]:
-        """Returns the results of one call of several actors.
+        """Waits for one call of several actors, and returns the results.
 
         Raises:
             _LostLearnersError: If an actor died, or does not answer while another one has failed.
@@ -228,7 +228,8 @@ class JoinedLearners:
     def _outcomes(
         self, refs: Sequence[Any], *, timeout_seconds: float | None = None, others_timeout_seconds: float | None = None
     ) -> list[ResultOrError | None]:
-        """Returns the results or exceptions of calls, in order; None for calls that did not finish in time.
+        """Waits for calls of actors, and returns their results or exceptions, in order; None for calls that did not
+        finish in time.
 
         Args:
             refs: Ray references, one per actor.
@@ -341,13 +342,15 @@ class JoinedLearners:
         self._take_snapshot()
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Calls `Learner.change_settings` of all learners; restarted learners use the new settings, too."""
+        """Calls `Learner.change_settings` on all learners, and stores the config, with which lost learners are
+        restarted.
+        """
         change = operator.methodcaller("change_settings", config)
         self._with_restart(lambda: self._gather([actor.apply.remote(change, {}) for actor in self._actors]))
         self.config = config
 
     def change_modules(self, change: operator.methodcaller) -> MultiRLModuleSpec:
-        """Calls `Learner.add_module` or `remove_module` of all learners; returns the spec of their modules."""
+        """Calls `Learner.add_module` or `remove_module` on all learners; returns the new spec of all their modules."""
         specs = self._with_restart(lambda: self._gather([a.apply.remote(change, {}) for a in self._actors]))
         self._module_changes.append(change)
         self._take_snapshot()
@@ -384,7 +387,7 @@ class JoinedLearners:
         return {key: np.concatenate([own[key] for own in rows]) for key in rows[0]}
 
     def evaluate_rows(self, experience: Experience, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-        """Returns the losses of rows without an update, see `LearnerGroup.evaluate_rows`."""
+        """Returns losses and metrics of rows without an update of the modules; see `LearnerGroup.evaluate_rows`."""
         shares = experience.split(self.num_learners)
         calls = [operator.methodcaller("evaluate_rows", share, **arguments) for share in shares]
 
@@ -404,7 +407,7 @@ class JoinedLearners:
         ]
 
     def _received(self, answers: Sequence[Answer], return_state: bool, number: int) -> list[dict[str, Any]]:
-        """Returns the metrics of the answers to update `number`; earlier updates are finished, too."""
+        """Returns the metrics in the answers to update `number`; stores a snapshot if the first answer contains one."""
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)
         self._num_answered = max(self._num_answered, number)
@@ -481,6 +484,8 @@ def _is_broken_program(error: Exception) -> bool:
 
 
 def _num_env_steps(share: UpdateData, config: AlgorithmConfig) -> int:
-    """Number of steps in a learner's part; estimated as ``train_batch_size_per_learner`` if the data is remote."""
+    """Returns the number of steps in a learner's data; estimated as ``train_batch_size_per_learner`` if the data is
+    remote.
+    """
     known = share.num_steps if isinstance(share, TrainingData) else share.num_env_steps
     return config.train_batch_size_per_learner if known is None else known

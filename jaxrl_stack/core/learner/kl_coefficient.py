@@ -34,7 +34,7 @@ class AdaptiveKLCoefficient(Learner):
 
     @property
     def curr_kl_coeffs_per_module(self) -> dict[str, Any]:
-        """``{module_id: current KL coefficient}``, float32 scalars."""
+        """Current KL coefficients, ``{module_id: float32 scalar}``."""
         return self.extra[CURR_KL_COEFF_KEY]
 
     def post_update(

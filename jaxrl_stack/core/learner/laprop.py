@@ -1,4 +1,4 @@
-"""LaProp, and adaptive gradient clipping."""
+"""Optimizer LaProp, and adaptive gradient clipping."""
 
 from __future__ import annotations
 

@@ -314,7 +314,8 @@ class Learner(Checkpointable):
 
     @property
     def columns_from_acting(self) -> tuple[str, ...]:
-        """Columns that the loss reads from every sampled step, in addition to the standard ones. Override it.
+        """Names of the columns that the loss reads from every sampled step, in addition to the standard ones. Override
+        it.
 
         A subclass names its own: ``columns_from_acting = ("confidence",)``. An output of ``forward_exploration`` or a
         column of an env-to-module connector has the name. A replay stores these columns: a drawn transition has the
@@ -334,7 +335,7 @@ class Learner(Checkpointable):
         }
 
     def _columns_declared_for(self, module: RLModule) -> tuple[str, ...]:
-        """`columns_from_acting` of a module and of its loss."""
+        """Returns the `columns_from_acting` of a module and of the loss that trains it."""
         of_loss = declared_columns(self) if self._has_loss_of_algorithm(module) else ()
         return (*of_loss, *declared_columns(module))
 
@@ -358,7 +359,9 @@ class Learner(Checkpointable):
         self.pure_connector: PurePipeline = self._learner_connector.pure_part()
 
     def _follow_connectors(self) -> None:
-        """Adds states of new connectors in the learner pipeline, and drops states of removed ones."""
+        """Updates the state of the learner connector pipeline after a change: adds states of new connectors, drops
+        states of removed ones.
+        """
         assert self._state is not None
         self._note_connectors()
         kept, fresh = self._state.connector, self.pure_connector.init(1)
@@ -368,7 +371,7 @@ class Learner(Checkpointable):
         self._forget_updates()
 
     def _forget_updates(self) -> None:
-        """Discards the sizes and metrics of the last update; the next rows are checked again."""
+        """Discards the sizes and metrics of the last update, so that `update_rows` checks its next batch again."""
         self._rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
         self._last: tuple[Flat, Mapping[ModuleID, TrainedOn]] | None = None
 
@@ -386,11 +389,13 @@ class Learner(Checkpointable):
         )
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Initial arrays of the algorithm's state in addition to networks; ``{}`` by default. Override it."""
+        """Returns the initial arrays of algorithm state in addition to networks, such as a KL coefficient; ``{}`` by
+        default. Override it.
+        """
         return {}
 
     def place(self, state: LearnerState) -> None:
-        """Copies a state to all devices of this learner, into new buffers."""
+        """Copies `state` to all devices of this learner and makes it the learner's current state."""
         self._state = devices.place_replicated(state, self.devices)
         self._synced_updates: int | None = None
         if self.num_updates < self.steps_trained.num_updates:
@@ -426,7 +431,9 @@ class Learner(Checkpointable):
         return self.template
 
     def scratch_module(self) -> MultiRLModule:
-        """Module with the current weights that may be changed; the next read of `module` resets it to the state."""
+        """Returns a module with the current weights that the caller may change; the next access to `module` restores
+        the weights.
+        """
         module = self._synced_module()
         self._synced_updates = None
         return module
@@ -453,7 +460,7 @@ class Learner(Checkpointable):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates so far: the ``weights_seq_no`` of the current weights."""
+        """Number of updates so far, reported as ``weights_seq_no`` with the weights."""
         state = self.state
         if self._counted[0] is not state:
             self._counted = (state, int(np.asarray(host_view(state.num_updates))))
@@ -555,7 +562,7 @@ class Learner(Checkpointable):
         }
 
     def placed_settings(self) -> Any:
-        """`settings` on this learner's devices, copied there once."""
+        """Returns `settings` on this learner's devices; they are copied only once."""
         if self._settings_on_device is None:
             self._settings_on_device = devices.place_replicated(self.settings(), self.devices)
         return self._settings_on_device
@@ -638,7 +645,7 @@ class Learner(Checkpointable):
     def get_optimizer(
         self, module_id: ModuleID = DEFAULT_MODULE_ID, optimizer_name: str = DEFAULT_OPTIMIZER
     ) -> RegisteredOptimizer:
-        """Returns the registered optimizer of a module by its name; raises a KeyError without one."""
+        """Returns a module's optimizer with the given name; raises a KeyError if there is none."""
         return self.optimizers.find(module_id, optimizer_name)
 
     def get_optimizers_for_module(self, module_id: ModuleID = ALL_MODULES) -> list[tuple[str, RegisteredOptimizer]]:
@@ -646,11 +653,13 @@ class Learner(Checkpointable):
         return self.optimizers.of_module(module_id)
 
     def get_parameters(self, module: Any) -> list[Any]:
-        """Returns the trainable parameters (``nnx.Param`` variables) of a module or submodule of this learner."""
+        """Returns the trainable parameters (``nnx.Param`` variables) of a module or submodule that this learner
+        updates.
+        """
         return self.pure.parameters_of(module)
 
     def get_param_ref(self, param: Any) -> str:
-        """Returns the ref of a parameter, its key in a `ParamDict`."""
+        """Returns the name ("ref") of a parameter, ``"module_id/path/to/leaf"``, its key in a `ParamDict`."""
         return self.pure.refs_of(param)[0]
 
     def filter_param_dict_for_optimizer(self, param_dict: ParamDict, optimizer: RegisteredOptimizer) -> ParamDict:
@@ -660,7 +669,9 @@ class Learner(Checkpointable):
     # --------------------------------------------------------------------------------- hooks, in the order of an update
 
     def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
-        """Whether ``policies_to_train`` contains the module; functions receive None as the batch, see `is_trained`."""
+        """Whether ``policies_to_train`` contains the module. If it is a function, it is called with None as the batch;
+        see `is_trained`.
+        """
         return is_trained(self.policies_to_train, module_id)
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
@@ -671,7 +682,8 @@ class Learner(Checkpointable):
         """
 
     def pre_update(self, state: LearnerState, batch: dict[ModuleID, Any]) -> LearnerState:
-        """Pure hook before the minibatch loop: returns the state to start from. Runs inside the compiled update.
+        """Pure hook before the minibatch loop, compiled into the update. Returns the state with which the update
+        starts.
 
         Args:
             state: State before the update.
@@ -778,7 +790,8 @@ class Learner(Checkpointable):
         return reductions.pmean_flat(self.gradients_of(trace.losses, trace.linearized), trace.axis_name)
 
     def postprocess_gradients(self, gradients_dict: ParamDict) -> ParamDict:
-        """Clips (and logs) gradients; by default module by module, see `postprocess_gradients_for_module`.
+        """Clips the gradients of all modules and logs their norms; by default calls `postprocess_gradients_for_module`
+        for each module.
 
         Args:
             gradients_dict: ``{ref: gradient}`` of all modules.
@@ -803,7 +816,8 @@ class Learner(Checkpointable):
     def postprocess_gradients_for_module(
         self, *, module_id: ModuleID, config: Any = None, module_gradients_dict: ParamDict
     ) -> ParamDict:
-        """Clips the gradients of one module, optimizer by optimizer, by the config's ``grad_clip(_by)``.
+        """Clips the gradients of one module, separately for each optimizer, by the settings ``grad_clip`` and
+        ``grad_clip_by``.
 
         Args:
             module_id: The module.
@@ -823,7 +837,9 @@ class Learner(Checkpointable):
         return out
 
     def _get_clip_function(self) -> Callable[..., tuple[ParamDict, jax.Array]]:
-        """Returns ``(gradients, grad_clip, grad_clip_by) -> (clipped gradients, global norm before clipping)``."""
+        """Returns the clipping function ``(gradients, grad_clip, grad_clip_by) -> (clipped gradients, global norm
+        before clipping)``.
+        """
         return clip_gradients
 
     def apply_gradients(self, gradients_dict: ParamDict) -> None:
@@ -879,7 +895,7 @@ class Learner(Checkpointable):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[ModuleID, dict[str, Any]]
     ) -> UpdateResult:
-        """Pure hook after the minibatch loop. Runs inside the compiled update.
+        """Pure hook after the minibatch loop, compiled into the update. Returns the changed state and metrics.
 
         Args:
             state: State after the last gradient step. Modules without a valid row are unchanged; a hook that changes
@@ -904,7 +920,7 @@ class Learner(Checkpointable):
 
     @property
     def has_host_hooks(self) -> bool:
-        """Whether a subclass overrides one of the two host hooks."""
+        """Whether a subclass overrides `before_gradient_based_update` or `after_gradient_based_update`."""
         return (
             type(self).before_gradient_based_update is not Learner.before_gradient_based_update
             or type(self).after_gradient_based_update is not Learner.after_gradient_based_update
@@ -918,7 +934,7 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------- help for hooks, while traced
 
     def masked_mean(self, x: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
-        """Mean over the valid rows of `batch` on all devices. Use it for means in losses.
+        """Returns the mean of `x` over the valid rows of `batch` on all devices. Use it for means in losses.
 
         Args:
             x: float32 ``[N, ...]``, one value per row.
@@ -927,7 +943,7 @@ class Learner(Checkpointable):
         return self.masked_means({"x": x}, batch)["x"]
 
     def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Several means as in `masked_mean`, with one reduction over the devices.
+        """Returns several means as in `masked_mean`, with a single reduction over the devices.
 
         For losses of different optimizers call `masked_mean` for each loss: means that share a reduction are
         differentiated together, even if an optimizer needs only one of them.
@@ -952,7 +968,8 @@ class Learner(Checkpointable):
         return {name: jnp.sum(x if full else jnp.where(mask, x, 0.0)) / count for name, x in values.items()}
 
     def _log_no_valid_action_share(self, module_id: ModuleID, means: dict[str, jax.Array]) -> None:
-        """Logs the fraction of rows without a valid action, averaged over all minibatches, and removes it from `means`.
+        """Logs the fraction of rows whose action mask allows no action, averaged over all minibatches, and removes it
+        from `means`.
 
         A single such row in the train batch is an error, whereas other metrics describe the last minibatch only.
         """
@@ -961,7 +978,7 @@ class Learner(Checkpointable):
             self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
 
     def masked_statistics(self, x: jax.Array, batch: Mapping[str, Any]) -> RunningStatistics:
-        """Returns mean and variance of the valid rows on this device, for `TracedMetrics.log_statistics`.
+        """Returns mean and variance of `x` over the valid rows on this device, for `TracedMetrics.log_statistics`.
 
         They are computed in two passes: the difference of two means is inaccurate if the mean is much larger than the
         standard deviation.
@@ -1005,20 +1022,22 @@ class Learner(Checkpointable):
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Arrays of `initial_extra_state`: traced ones while a hook is traced, else NumPy copies."""
+        """Arrays of algorithm state (see `initial_extra_state`): traced arrays inside a compiled hook, otherwise NumPy
+        copies.
+        """
         if self._tracing.trace is not None:
             return self._tracing.trace.extra
         return jax.device_get(host_view(self.state.extra))
 
     @property
     def updates_so_far(self) -> jax.Array | None:
-        """Number of updates before the current one, uint32 scalar, inside a traced hook. None if losses are only
-        evaluated.
+        """Number of updates before the current one, uint32 scalar, inside a compiled hook; None in an evaluation of
+        losses.
         """
         return self._running_trace("updates_so_far").num_updates
 
     def has_rows(self, module_id: ModuleID) -> Any:
-        """Whether the running update has valid rows of a module. Call it in `post_update`.
+        """Whether the running update contains valid rows of a module, for use in `post_update`.
 
         Returns:
             False for a module that the update leaves out, a traced bool scalar if its rows may be masked, else True.
@@ -1027,7 +1046,8 @@ class Learner(Checkpointable):
         return True if has_rows is None else has_rows.get(module_id, False)
 
     def _running_trace(self, hook: str) -> Trace:
-        """Returns the trace in which a hook was called.
+        """Returns the values that hooks may read while the update is traced (a `Trace`); raises an error outside of an
+        update.
 
         Raises:
             RuntimeError: If the hook was called outside of an update.
@@ -1040,7 +1060,9 @@ class Learner(Checkpointable):
         return self._tracing.trace
 
     def _config_view(self, module_id: ModuleID) -> Any:
-        """Returns the config of a module; while an update is traced, with the current values of traced settings."""
+        """Returns the config of a module; while the update is traced, settings such as ``lr`` have their current traced
+        values.
+        """
         if self._tracing.trace is None:
             return self.config_for(module_id if module_id in self.template else next(iter(self.template)))
         if module_id in self._tracing.trace.configs:
@@ -1049,7 +1071,7 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def tracing(self, trace: Trace) -> Iterator[None]:
-        """Context manager that makes `trace` the current trace for hooks."""
+        """Context manager inside which hooks read their values (parameters, config, metrics) from `trace`."""
         outer, self._tracing.trace = self._tracing.trace, trace
         try:
             yield
@@ -1058,7 +1080,7 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def in_pure_hook(self, name: str, has_rows: Mapping[ModuleID, Any] | None = None) -> Iterator[None]:
-        """Context manager around a pure hook: reading the learner's state inside raises an error.
+        """Context manager around the call of a pure hook, inside which the hook cannot read the learner's own state.
 
         Args:
             name: Name of the hook.
@@ -1071,7 +1093,9 @@ class Learner(Checkpointable):
             self._tracing.pure_hook = self._tracing.has_rows = None
 
     def _check_not_in_pure_hook(self, what: str) -> None:
-        """Raises a RuntimeError in a pure hook, where a value of the learner would become a constant of the program."""
+        """Raises a RuntimeError inside a pure hook, because a value of the learner would become a constant of the
+        compiled program.
+        """
         if self._tracing.pure_hook is not None:
             raise RuntimeError(
                 f"{self._tracing.pure_hook}() is traced into the update and cannot read the learner's own {what}, "
@@ -1154,7 +1178,8 @@ class Learner(Checkpointable):
         return self.update(episodes=episodes, **kwargs)
 
     def update_block(self, experience: Experience, *, timesteps: Timesteps = None, **sizes: Any) -> dict[str, Any]:
-        """Updates the modules on sampled steps; connector pipeline and minibatch loop run in one compiled program.
+        """Updates the modules on sampled steps ``[T, B, ...]``; connector pipeline and minibatch loop run in one
+        compiled program.
 
         An iteration on the device makes the same computation. Each shape of block is compiled once.
 
@@ -1237,7 +1262,7 @@ class Learner(Checkpointable):
         return rows
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns the result of the last update, in the form of `update`.
+        """Returns metrics and counters of the last update, as `update` returns them.
 
         Args:
             num_updates: Number of updates that the counters "trained" cover.
@@ -1248,7 +1273,7 @@ class Learner(Checkpointable):
         return {} if self._last is None else self._result(num_updates)
 
     def evaluate_rows(self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None) -> dict[str, Any]:
-        """Returns the losses and metrics of rows without an update; the state of this learner does not change.
+        """Returns the losses and metrics of rows without an update; modules and optimizers do not change.
 
         Rows pass through the learner pipeline and the loss as in `update_rows`; changes of connector states are
         discarded.
@@ -1313,19 +1338,23 @@ class Learner(Checkpointable):
         return plan
 
     def _form_of_block(self, module_id: ModuleID, block: Block) -> Form:
-        """Form of the items into which a block is cut."""
+        """Returns the unit from which minibatches of a module's block are drawn, with its shapes; see
+        `form_of_block`.
+        """
         module, num_steps = self.template[module_id], block.shape[0]
         return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
-        """Forms of the items into which sampled blocks of `num_steps` steps without masks are cut."""
+        """Returns, for each module, the unit from which minibatches of sampled blocks are drawn, for blocks of
+        `num_steps` steps without masks.
+        """
         return {
             mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
             for mid, module in self.template.items()
         }
 
     def _rows_of_episodes(self, episodes: Sequence[Any], counter: np.ndarray) -> tuple[Batch, dict[ModuleID, Form]]:
-        """Passes episodes through the learner connector pipeline.
+        """Passes episodes through the learner connector pipeline, and converts them to rows ``[N, ...]``.
 
         Returns:
             ``({module_id: {column: [N, ...]}}, forms by module)`` on the host, step by step and episode by episode.
@@ -1380,7 +1409,7 @@ class Learner(Checkpointable):
     def _fit_rows(
         self, rows: Batch, forms: Mapping[ModuleID, Form], counter: np.ndarray, plan: UpdatePlan
     ) -> dict[str, Any]:
-        """Updates the modules from rows on the host, ``{module_id: {column: [N, ...]}}``, in minibatches.
+        """Updates the modules in minibatches on rows in host memory, ``{module_id: {column: [N, ...]}}``.
 
         Args:
             rows: Rows, or chunks, by module.
@@ -1404,14 +1433,16 @@ class Learner(Checkpointable):
         return self._result()
 
     def _leaves_all_out(self, sizes: dict[str, int], batch: Any) -> bool:
-        """Whether this learner trains no module; joined learners agree, see `UpdatePrograms.sizes_of_all_learners`."""
+        """Whether ``policies_to_train`` excludes all modules; all joined learners must give the same answer, see
+        `UpdatePrograms.sizes_of_all_learners`.
+        """
         if not self.pure_update.trains_nothing:
             return False
         self.programs.sizes_of_all_learners(sizes, batch)
         return True
 
     def _check_rows(self, num_rows: Mapping[ModuleID, int], batch: Batch) -> None:
-        """Raises ValueError for rows that `update_rows` does not support."""
+        """Raises a ValueError if `update_rows` does not support a batch or the learner's connectors."""
         if self.has_host_connectors:
             raise ValueError(
                 f"update_rows() takes rows from replay, but the learner connectors {self.host_connector_names} run on "
@@ -1441,7 +1472,8 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def _updating(self, counter: np.ndarray, counts: Mapping[ModuleID, TrainedOn]) -> Iterator[None]:
-        """Context manager around the call of an update program and the assignment of its results.
+        """Context manager around the call of an update program: recovers the state after a failure, and counts the
+        update.
 
         It recovers the state from failures, counts the update, checks for NaNs and calls the host hook.
 
@@ -1461,13 +1493,13 @@ class Learner(Checkpointable):
             self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
 
     def _go_on_from(self, state: LearnerState) -> None:
-        """Restores an earlier state after a failed update has destroyed the current one."""
+        """Makes an earlier state the current one, after a failed update has destroyed the current arrays."""
         # The metrics of the last update may have been lost as well.
         self._forget_updates()
         self.place(state)
 
     def _result(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns the result of the last update, with counters over `num_updates` updates."""
+        """Returns metrics of the last update, and counters over the last `num_updates` updates."""
         assert self._last is not None
         metrics, counts = self._last
         out = nest_metrics(fetched(metrics))
@@ -1476,7 +1508,9 @@ class Learner(Checkpointable):
         return ReducedMetrics(out)
 
     def _result_without_update(self) -> dict[str, Any]:
-        """Returns the result if ``policies_to_train`` leaves all modules out: only counters."""
+        """Returns the result of an update for which ``policies_to_train`` excludes all modules; it contains only
+        counters.
+        """
         return ReducedMetrics(self._counters_of_result({}, 0, {}))
 
     # --------------------------------------------------------------------------------------------------------- counters
@@ -1491,7 +1525,7 @@ class Learner(Checkpointable):
         steps: Mapping[ModuleID, int] = MappingProxyType({}),
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """Returns the counters for the result of updates in an iteration on the device.
+        """Returns the counters of a training iteration inside a device program, such as ``num_module_steps_trained``.
 
         Args:
             plan: Plan of every update.
@@ -1518,8 +1552,8 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Counts the steps on which updates inside a device program have trained modules; see `training_counts` for the
-        arguments.
+        """Counts the steps on which updates inside a device program have trained modules; for arguments see
+        `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:
@@ -1584,7 +1618,7 @@ class Learner(Checkpointable):
         return True
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Changes traced settings; state and compiled programs do not change.
+        """Changes traced settings, such as ``lr``; the state and the compiled programs do not change.
 
         Args:
             config: New config; it differs from the current one only in traced settings.
@@ -1610,7 +1644,9 @@ class Learner(Checkpointable):
         self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
-        """Sets the initial weights of the config's seed; returns False if constants of programs depend on the seed."""
+        """Sets new initial weights, drawn with the config's seed. Returns False if compiled programs contain constants
+        drawn with the old seed.
+        """
         if self._module_given is not None:
             return True
         fresh = PureModule(self._make_module())
@@ -1679,7 +1715,9 @@ class Learner(Checkpointable):
     def _regroup(
         self, modules: dict[ModuleID, RLModule], overrides: dict[ModuleID, dict[str, Any]], should_update: Any
     ) -> MultiRLModuleSpec:
-        """Changes the set of modules. If an error occurs, the learner stays unchanged."""
+        """Replaces the modules of this learner, and keeps the state of unchanged modules. If an error occurs, the
+        learner stays unchanged.
+        """
         old = jax.device_get(host_view(self.state))
         before, modules_before = dict(vars(self)), dict(self.template.items())
         try:
@@ -1779,7 +1817,7 @@ class Learner(Checkpointable):
     def weights_in_place(
         self, params: Collection[str], rest: Collection[str], sharding: jax.sharding.NamedSharding
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Returns the weights for a policy in this process; parameters on the policy's device are not copied.
+        """Returns the weights for a policy in the same process; parameters on the policy's device are not copied.
 
         The arrays never change: updates create new parameters.
 
@@ -1801,7 +1839,7 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------------------------------ other
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Returns ``func(self, *args, **kwargs)``; for learners that a user runs as actors."""
+        """Returns ``func(self, *args, **kwargs)``; useful for Learners that users run as Ray actors."""
         return func(self, *args, **kwargs)
 
     def shutdown(self) -> None:
@@ -1813,7 +1851,7 @@ class Learner(Checkpointable):
 
 
 def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule]) -> None:
-    """Replaces the modules of a MultiRLModule by `modules`, in this order."""
+    """Replaces all modules of a MultiRLModule by `modules`, in this order."""
     for module_id in list(multi_module):
         multi_module.remove_module(module_id)
     for module_id, module in modules.items():
@@ -1821,7 +1859,8 @@ def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule])
 
 
 def _taken(of_devices: Sequence[Block], form: Form, rows: np.ndarray) -> dict[str, Any]:
-    """Gathers the valid rows ``[N, ...]`` of the blocks of all devices, or the chunks ``[N, L, ...]`` with a valid row.
+    """Gathers valid rows ``[N, ...]`` from the blocks of all devices, or chunks ``[N, L, ...]`` with at least one valid
+    step.
 
     Args:
         of_devices: Blocks of one module, one per device.

@@ -28,7 +28,7 @@ UpdateData = TrainingData | Experience | Share
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Result of an update of one learner.
+    """Result of an update in one learner actor.
 
     Attributes:
         metrics: Metrics that the Learner returned.
@@ -46,7 +46,7 @@ class Answer:
 
 
 class LearnerActor:
-    """Owner of a Learner, which `LearnerGroup` runs as a Ray actor.
+    """Ray actor that owns one Learner; `LearnerGroup` starts and calls it.
 
     Call `join`, then `build`, before all other methods: processes cannot be joined after JAX has started its backend.
 
@@ -78,8 +78,8 @@ class LearnerActor:
         return f"[{address}]:{port}" if family == socket.AF_INET6 else f"{address}:{port}"
 
     def join(self, address: str, num_learners: int, index: int) -> None:
-        """Joins this learner's devices with all other learners' (``jax.distributed``). Returns when all learners have
-        called it.
+        """Connects this process with all other learners (``jax.distributed``). Returns when all learners have called
+        it.
 
         Args:
             address: Result of `free_address` of learner 0.
@@ -125,17 +125,19 @@ class LearnerActor:
         return "pong"
 
     def apply(self, func: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
-        """Returns ``func(learner, **kwargs)``."""
+        """Calls ``func(learner, **kwargs)`` and returns the result."""
         return func(self.learner, **kwargs)
 
     def call(self, method: str, value: Any) -> Any:
-        """Returns ``learner.method(value)``. Ray replaces a reference in `value` by its object."""
+        """Calls ``learner.method(value)`` and returns the result. If `value` is a Ray reference, Ray passes its
+        object.
+        """
         return getattr(self.learner, method)(value)
 
     def update(
         self, data: UpdateData, arguments: dict[str, Any], *, wants_state: bool = False, wants_weights: bool = False
     ) -> Answer:
-        """Makes an update.
+        """Updates the Learner on its part of the data, and returns metrics and, on request, state and weights.
 
         Args:
             data: `TrainingData` for `Learner.update`; rows for `Learner.update_rows`; other steps for
@@ -162,11 +164,13 @@ class LearnerActor:
         )
 
     def weights_for_runners(self) -> tuple[None, dict[str, Any]]:
-        """Returns None and the weights, two Ray objects: the first shows success without fetching the weights."""
+        """Returns None and the weights as two Ray objects: the caller waits for None, so that it need not fetch the
+        weights.
+        """
         return None, weights_for_runners(self.learner)
 
     def _fetched(self, data: Experience | Share) -> Experience:
-        """Returns this learner's steps.
+        """Fetches this learner's steps from Ray's object store, and checks that all learners have equal shapes.
 
         Raises:
             LostExperienceError: In all learners, if one of them cannot fetch its steps.
@@ -199,7 +203,9 @@ class LearnerActor:
         sizes = gathered(np.array([len(block), *shape], np.int32)).T
         smallest, largest = sizes.min(axis=1), sizes.max(axis=1)
         if not smallest[0]:
-            raise LostExperienceError("Another learner could not fetch its steps of this update.")
+            raise LostExperienceError(
+                "Another learner could not fetch its steps of this update, so that no learner makes the update."
+            )
         if (smallest != largest).any():
             raise ValueError(
                 f"The blocks of learners differ in shape, from [T={smallest[1]}, B={smallest[2]}] to "
@@ -209,7 +215,8 @@ class LearnerActor:
 
 
 def weights_for_runners(learner: Learner) -> dict[str, Any]:
-    """Returns the part of an env runner's state that comes from the learner, as NumPy arrays.
+    """Returns the entries of an EnvRunner's state that come from the learner: weights and number of updates, as NumPy
+    arrays.
 
     Returns:
         ``{"rl_module": {"params": {ref: array}, "rest": {ref: array}}, "weights_seq_no": updates so far}``.
@@ -218,7 +225,7 @@ def weights_for_runners(learner: Learner) -> dict[str, Any]:
 
 
 def module_states(learner: Learner, module_ids: Collection[str] | None, inference_only: bool) -> dict[str, Any]:
-    """Returns the states of modules, ``{module_id: {name: array}}``.
+    """Returns the states of modules as NumPy arrays, ``{module_id: {name: array}}``.
 
     Args:
         learner: The learner.
@@ -232,5 +239,5 @@ def module_states(learner: Learner, module_ids: Collection[str] | None, inferenc
     wanted = list(modules) if module_ids is None else list(module_ids)
     unknown = [module_id for module_id in wanted if module_id not in modules]
     if unknown:
-        raise KeyError(f"No module {unknown[0]!r}; there are {list(modules)}.")
+        raise KeyError(f"No module {unknown[0]!r}; this learner has {list(modules)}.")
     return {module_id: modules[module_id].get_state(inference_only=inference_only) for module_id in wanted}

@@ -25,7 +25,7 @@ _FIELDS = {"optimizer": "optimizers", "extra": "extra", "connector": "connector"
 
 
 class LearnerCheckpoint:
-    """Reads and replaces the state of a Learner as named arrays.
+    """Reads and replaces the state of a Learner as nested dicts of named arrays.
 
     Args:
         learner: The learner.
@@ -35,7 +35,7 @@ class LearnerCheckpoint:
         self._learner = learner
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None) -> dict[str, Any]:
-        """Returns the state of the learner by component, see `Learner.get_state`."""
+        """Returns the state of the learner, ``{component: state}``; see `Learner.get_state`."""
         learner = self._learner
         state = learner.state
         make = {
@@ -55,7 +55,7 @@ class LearnerCheckpoint:
         return {name: make[name]() for name in selected(STATE_COMPONENTS, components, not_components, "a Learner")}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets the state to a result of `get_state`; if a part does not match, nothing is changed.
+        """Sets the state to a result of `get_state`; if a component does not match, the learner stays unchanged.
 
         Raises:
             ValueError: See `Learner.set_state`.
@@ -107,11 +107,13 @@ class LearnerCheckpoint:
         learner.place(jax.device_get(host_view(learner.state)).replace(params=params, rest=rest))
 
     def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
-        """Returns ``(params, rest)`` of the learner with the states of some modules replaced."""
+        """Returns the parameters and the other module state of the learner, with the states of some modules
+        replaced.
+        """
         learner = self._learner
         unknown = [module_id for module_id in states if module_id not in learner.template]
         if unknown:
-            raise KeyError(f"No module {unknown[0]!r}; there are {list(learner.template)}.")
+            raise KeyError(f"No module {unknown[0]!r}; this learner has {list(learner.template)}.")
         module = learner.scratch_module()
         for module_id, state in states.items():
             module[module_id].set_state(state)

@@ -104,7 +104,7 @@ class LearnerGroup(Checkpointable):
 
     @property
     def num_updates(self) -> int:
-        """Number of updates so far: the ``weights_seq_no`` of the current weights."""
+        """Number of updates so far, reported as ``weights_seq_no`` with the weights."""
         return self._local.num_updates if self._actors is None else self._actors.num_updates
 
     @property
@@ -393,24 +393,26 @@ class LearnerGroup(Checkpointable):
         return change(self._local) if self._actors is None else self._actors.change_modules(change)
 
     def _first(self, func: Callable[..., Any], **kwargs: Any) -> Any:
-        """Returns ``func(learner, **kwargs)`` of the first learner; all have the same state."""
+        """Calls ``func(learner, **kwargs)`` with the first learner and returns the result; all learners have the same
+        state.
+        """
         return func(self._local, **kwargs) if self._actors is None else self._actors.first(func, **kwargs)
 
     def _change(self, method: str, value: Any) -> None:
-        """Calls ``learner.method(value)`` of all learners."""
+        """Calls ``learner.method(value)`` on all learners."""
         if self._actors is None:
             getattr(self._local, method)(value)
         else:
             self._actors.change(method, value)
 
     def copied_modules(self) -> dict[str, RLModule]:
-        """Builds new modules in this process with the current weights, by id."""
+        """Returns new modules in this process with the current weights, ``{module_id: module}``."""
         modules = self._first(_spec_of_modules).build(seed=0)
         modules.set_state(self.get_weights())
         return dict(modules.items())
 
     def get_weights(self, module_ids: Collection[str] | None = None, *, inference_only: bool = False) -> dict[str, Any]:
-        """Returns copies of weights.
+        """Returns copies of the modules' weights.
 
         Args:
             module_ids: Ids of the modules; None for all.
@@ -429,7 +431,8 @@ class LearnerGroup(Checkpointable):
         self._change("set_weights", weights)
 
     def get_weights_ref(self) -> Any:
-        """Returns a Ray reference to the learners' part of an env runner's state.
+        """Returns a Ray reference to the entries of an EnvRunner's state that come from the learner: weights and number
+        of updates.
 
         All runners share one object: ``runner.set_state.remote(ref)``. A learner actor writes it into the object store
         itself, so that it does not pass through this process.
@@ -504,7 +507,9 @@ def _spec_of_modules(learner: Learner) -> MultiRLModuleSpec:
 
 
 def _parts_of_learner(components: str | Collection[str]) -> list[str]:
-    """Returns the parts of a Learner's state for ``"learner"``, ``"learner/rl_module"`` or ``"rl_module"``."""
+    """Returns the components of a Learner's state that the names ``"learner"``, ``"learner/rl_module"`` or
+    ``"rl_module"`` select.
+    """
     names = [components] if isinstance(components, str) else list(components)
     parts = [name.removeprefix(f"{COMPONENT_LEARNER}/").partition("/")[0] for name in names]
     return [part for name in parts for part in (STATE_COMPONENTS if name == COMPONENT_LEARNER else (name,))]

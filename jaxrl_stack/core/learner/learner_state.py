@@ -14,7 +14,8 @@ STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "host_connec
 
 @struct.dataclass
 class LearnerState:
-    """State of a Learner, replicated over its devices. Every update donates its buffers.
+    """State of a Learner: parameters, optimizer states, counters and PRNG key; replicated over devices, and donated to
+    every update.
 
     Attributes:
         params: Trained parameters, ``{ref: array}`` with ``ref = "module_id/path/to/leaf"``.
@@ -40,7 +41,7 @@ class LearnerState:
 
 
 def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
-    """Returns `fresh` with the values of `kept` wherever keys, structure and shapes agree.
+    """Returns `fresh`, with values of `kept` wherever both have the same keys, structure and shapes.
 
     For example, an earlier optimizer state is kept, unless it is missing or belongs to other parameters.
     """

@@ -1,4 +1,4 @@
-"""Losses of a minibatch as a traced function, and facts from its trace."""
+"""Losses of a minibatch as a function for tracing, and the columns that the traced losses read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class LossOutputs(NamedTuple):
-    """Auxiliary outputs of the losses.
+    """Auxiliary outputs of the losses: module state, metrics and values per row.
 
     Attributes:
         rest: Non-parameter state of the modules after the forward passes.
@@ -44,7 +44,8 @@ LossFunction = Callable[[ParamDict, dict[str, jax.Array], Batch, Any, ParamDict]
 
 @dataclasses.dataclass(frozen=True)
 class TracedLosses:
-    """Traced losses. Tracing the loss takes most of the time of tracing an update, and every step replays the trace.
+    """Losses that were traced once; all gradient steps replay the trace, because tracing the loss takes most of the
+    time of tracing an update.
 
     Attributes:
         function: Function with the results of `Losses` for rows of these shapes; it calls no hook.
@@ -67,7 +68,8 @@ class TracedLosses:
 
 
 class Losses:
-    """Losses of rows as a function of the parameters.
+    """Function from parameters and a minibatch to the losses, which calls the modules and the learner's
+    `compute_losses`.
 
     Args:
         learner: The learner, whose hooks are looked up during tracing.
@@ -83,7 +85,7 @@ class Losses:
     def __call__(
         self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch, row_counts: Any, trained: ParamDict
     ) -> tuple[dict[ModuleID, Any], LossOutputs]:
-        """Computes the losses of rows, ``{module_id: loss}``, and their auxiliary outputs.
+        """Computes the losses of a minibatch, ``{module_id: loss}``, and their auxiliary outputs.
 
         Args:
             params: All parameters.
@@ -115,16 +117,16 @@ class Losses:
                 columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
                 raise ValueError(
                     f"The loss of {type(learner).__name__}, or a forward_train(), looks up {error}, but the batch has "
-                    f"{columns}, and forward_train() returned {outputs}. Make it in a learner connector; or make it "
-                    f"in forward_exploration() or an env-to-module connector, and declare it: columns_from_acting = "
-                    f"({error},) in {type(learner).__name__}."
+                    f"{columns}, and forward_train() returned {outputs}. Add the column in "
+                    f"a learner connector; or add it in forward_exploration() or an env-to-module connector, and set "
+                    f"columns_from_acting = ({error},) in {type(learner).__name__}."
                 ) from error
         _check_losses(losses, type(learner).__name__)
         rest = learner.pure.unbind(trace.module)[1]
         return losses, LossOutputs(rest, trace.metrics.collect(), trace.metrics.rows)
 
     def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
-        """Returns the arguments for tracing.
+        """Returns the arguments with which the losses are traced.
 
         Args:
             params: All parameters.
@@ -152,7 +154,7 @@ def loss_is_linear(learner: Learner) -> bool:
 
 
 def _check_losses(losses: Any, learner: str) -> None:
-    """Raises a ValueError if `compute_losses` of a learner class returned anything but scalars by module id."""
+    """Raises a ValueError if a learner's `compute_losses` did not return a dict of float32 scalars by module id."""
     if not isinstance(losses, Mapping):
         raise ValueError(
             f"{learner}.compute_losses() returned a {type(losses).__name__}. Return a dict {{module_id: loss}}."

@@ -1,4 +1,4 @@
-"""Records of minibatches: metrics, norms of gradients and the rows with the largest losses, for inspections."""
+"""Records of single minibatches for debugging: metrics, gradient norms, and the rows with the largest losses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NUM_MINIBATCHES = "num_minibatches"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recorder:
-    """Sizes of records.
+    """Sizes of minibatch records: number of rows, and largest column.
 
     Attributes:
         num_rows: Number of rows with the largest losses that each minibatch records.
@@ -57,7 +57,8 @@ class Recorder:
 
 
 class MinibatchRecords:
-    """Traced function that records a gradient step.
+    """Function that records one gradient step (metrics, gradient norms, rows with the largest losses) while the update
+    is traced.
 
     The loss of a row is the row's contribution to the minibatch's loss, times the number of valid rows: the mean over
     the rows is the loss. It is the derivative of the loss with respect to the row's weight in all `masked_means`, which
@@ -90,13 +91,13 @@ class MinibatchRecords:
         self._norms: Record = {}
 
     def note_gradients(self, gradients: ParamDict, applied: ParamDict) -> None:
-        """Records the norms of the gradients before and after `Learner.postprocess_gradients`."""
+        """Stores the norms of the gradients before and after `Learner.postprocess_gradients` for the next record."""
         self._norms = _norms(GRADIENT, gradients) | _norms(APPLIED_GRADIENT, applied)
 
     def __call__(
         self, before: Carry, after: Carry, logged: TracedMetrics, taken: TakenFrom, index: Mapping[ModuleID, Any]
     ) -> Record:
-        """Returns the record of a step, after `note_gradients`.
+        """Returns the record of a gradient step; call `note_gradients` before.
 
         Args:
             before, after: Arrays before and after the step.
@@ -114,7 +115,7 @@ class MinibatchRecords:
         return record | self._rows(before, taken, index, trace.axis_name) if is_linear else record
 
     def _rows(self, before: Carry, taken: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> Record:
-        """Returns the rows with the largest losses."""
+        """Returns the entries of a record for the rows with the largest losses."""
         counts = row_counts(taken, index, axis_name)
 
         def of_part(rest: Any, part: Any) -> tuple[Any, Any]:
@@ -144,7 +145,9 @@ class MinibatchRecords:
     def _losses_of_rows(
         self, params: ParamDict, rest: dict[str, jax.Array], batch: dict[ModuleID, Any], counts: dict[ModuleID, Any]
     ) -> tuple[dict[ModuleID, jax.Array], dict[str, jax.Array]]:
-        """Returns ``({module_id: float32 [rows]}, state of the modules)`` of a part of a minibatch."""
+        """Returns the loss of every row in a microbatch, ``{module_id: float32 [rows]}``, and the new state of the
+        modules.
+        """
 
         def total(weights: dict[ModuleID, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
             losses = Losses(self._learner, functools.partial(self._trace_of, row_weights=weights), self._forms)
@@ -156,7 +159,7 @@ class MinibatchRecords:
         return {mid: own * counts[mid] for mid, own in found.items()}, rest
 
     def _shown(self, module_id: ModuleID, rows: jax.Array, index: jax.Array | None) -> Record:
-        """Returns places and columns of some rows.
+        """Returns the indices and the columns of some rows, as entries of a record.
 
         Args:
             module_id: The module.
@@ -187,7 +190,7 @@ class MinibatchRecords:
 
     @staticmethod
     def _place(form: Form, shard: Any, item: Any, step: Any, num_columns: int, index: Any) -> Record:
-        """Returns the column and the time step of rows in the block of this device, ``[T, B]``."""
+        """Returns the column b and the time step t of rows in the sampled block ``[T, B]`` of this device."""
         num_agents = form.num_agents if isinstance(form, EnvStepForm) else 1
         per_shard = num_columns // num_agents // index.shape[1]
         column, time = shard * per_shard + item % per_shard, item // per_shard
@@ -203,14 +206,16 @@ def _norms(name: str, leaves: ParamDict) -> Record:
 
 
 def _norm(x: jax.Array) -> jax.Array:
-    """Returns the Euclidean norm, also if the squares of the numbers are no float32 numbers."""
+    """Returns the Euclidean norm, scaled so that the squares do not overflow or underflow in float32."""
     largest = jnp.max(jnp.abs(x), initial=0.0)
     scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return scale * jnp.sqrt(jnp.sum(jnp.square(x / scale)))
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
-    """Returns the items of a column ``[S, N, ...]``, or of stacked frames, at pairs of indices ``[k]``."""
+    """Returns the entries of a column ``[S, N, ...]``, or of frame-stacked observations, at pairs of indices (shard,
+    item).
+    """
     if isinstance(column, FrameRows):
         return jax.vmap(lambda s, i: jax.tree.map(lambda x: x[s], column).take(i[None])[0])(shard, item)
     return jax.tree.map(lambda x: x[shard, item], column)

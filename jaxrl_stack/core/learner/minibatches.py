@@ -1,4 +1,4 @@
-"""Row indices of minibatches, inside the compiled update; `items` gathers the rows.
+"""Indices of the rows in each minibatch, computed inside the compiled update.
 
 The update is one flat scan. Row ``p`` of the stream of all rows of all epochs is ``perm_{p // N}(p mod N)``, where
 ``perm_e`` is the permutation of epoch ``e``; a minibatch is the next ``m`` rows of that stream. So each epoch covers
@@ -27,7 +27,7 @@ Batch = dict[ModuleID, dict[str, Any]]
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) -> int:
-    """Returns the number of minibatches in ``num_epochs`` passes over ``num_rows`` rows.
+    """Returns the number of minibatches in `num_epochs` passes over `num_rows` rows.
 
     It is ``ceil(num_epochs * num_rows / minibatch_size)``; `num_epochs` if ``minibatch_size`` is None.
     """
@@ -35,7 +35,7 @@ def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) 
 
 
 def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array:
-    """Returns the round keys of the permutation of every epoch and shard.
+    """Returns the keys of the pseudo-random permutations that shuffle the rows of every epoch and shard.
 
     Args:
         seed: uint32 ``[NUM_ROUNDS]``, the round keys of this update.
@@ -50,7 +50,7 @@ def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array
 
 
 def minibatch_index(step: jax.Array, size: int, num_rows: int, keys: jax.Array | None) -> jax.Array:
-    """Returns the row indices of one minibatch in every local shard.
+    """Returns the row indices of one minibatch, for every shuffle shard on this device.
 
     Args:
         step: uint32 scalar, index of the minibatch in the update.
@@ -76,7 +76,7 @@ def minibatch_index(step: jax.Array, size: int, num_rows: int, keys: jax.Array |
 def minibatch_index_within(
     step: jax.Array, size: int, domain: jax.Array, seed: jax.Array | None, shards: jax.Array
 ) -> jax.Array:
-    """Returns the same row indices as `minibatch_index`, for a number of rows that is an argument of the program.
+    """Returns the row indices of one minibatch like `minibatch_index`, for a number of rows that is a traced value.
 
     Args:
         step: uint32 scalar, index of the minibatch in the update.
@@ -97,5 +97,5 @@ def minibatch_index_within(
 
 
 def in_parts(index: jax.Array, num_parts: int) -> jax.Array:
-    """Splits the row indices of a minibatch, ``[S, m]``, into equal parts, ``[num_parts, S, m / num_parts]``."""
+    """Splits the row indices of a minibatch, ``[S, m]``, into equal microbatches, ``[num_parts, S, m / num_parts]``."""
     return jnp.moveaxis(index.reshape(len(index), num_parts, -1), 1, 0)

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 @jax.tree_util.register_pytree_node_class
 class LossesByOptimizer(dict[str, Any]):
-    """Loss for each optimizer, ``{optimizer name: scalar}``. Each is differentiated only for the parameters of its
-    optimizer.
+    """Losses of a module with several optimizers, ``{optimizer name: scalar}``. Each loss is differentiated only for
+    the parameters of its optimizer.
 
     A term that is added (``super().compute_loss_for_module(...) + penalty``) is differentiated for all parameters, and
     counts once in the sum of the losses, which is reported as ``total_loss``.

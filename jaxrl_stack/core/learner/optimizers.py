@@ -33,7 +33,9 @@ times fewer operations for a network of a dozen leaves."""
 
 
 def is_elementwise(factory: Any) -> bool:
-    """Whether a factory is one of `ELEMENTWISE_OPTIMIZERS`, or a `functools.partial` of one."""
+    """Whether an optimizer factory, or the function inside a `functools.partial`, is one of
+    `ELEMENTWISE_OPTIMIZERS`.
+    """
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
 
@@ -47,7 +49,7 @@ _CHANGE_RATE = "To change the learning rate of a running algorithm, use algorith
 
 @dataclasses.dataclass(eq=False)
 class RegisteredOptimizer:
-    """Optimizer of a module: its factory and its parameters.
+    """Registered optimizer of a module: name, factory, learning rate and the parameters that it updates.
 
     Attributes:
         module_id: The module it belongs to.
@@ -69,7 +71,7 @@ class RegisteredOptimizer:
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name in vars(self):
-                raise AttributeError(f"Cannot set {name} of {self.name!r}. {_CHANGE_RATE}")
+                raise AttributeError(f"The {name} of optimizer {self.name!r} cannot be set. {_CHANGE_RATE}")
             super().__setattr__(name, value)
 
         __getattr__ = old_members({"param_groups": _CHANGE_RATE, "set_lr": _CHANGE_RATE})
@@ -102,7 +104,7 @@ class RegisteredOptimizer:
 
 
 class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
-    """Optimizers of a Learner, ``{module_id: {name: optimizer}}``, in the order of registration; empty at first."""
+    """All optimizers of a Learner, ``{module_id: {name: optimizer}}``, in the order of registration."""
 
     def __init__(self) -> None:
         self._by_module: dict[ModuleID, dict[str, RegisteredOptimizer]] = {}
@@ -166,7 +168,9 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
         return {mid: {name: own.init(params) for name, own in by_name.items()} for mid, by_name in self.items()}
 
     def rates(self) -> dict[ModuleID, dict[str, Any]]:
-        """Returns the learning rates as arrays, ``{module_id: {name: schedule}}``, of optimizers with a rate."""
+        """Returns the learning rates as schedule arrays, ``{module_id: {name: schedule}}``, without optimizers that
+        take no rate.
+        """
         return {
             mid: {name: schedules.encode(own.lr) for name, own in by_name.items() if own.lr is not None}
             for mid, by_name in self.items()
@@ -187,7 +191,7 @@ def as_vector(params: ParamDict) -> tuple[Any, Callable[[Any], ParamDict]]:
 
 
 def check_gradients(gradients: Any, hook: str, learner: str) -> None:
-    """Raises a ValueError if a hook of a learner class returned anything but ``{ref: gradient}``."""
+    """Raises a ValueError if a gradient hook of a learner class did not return a dict ``{ref: gradient}``."""
     if not isinstance(gradients, Mapping):
         raise ValueError(
             f"{learner}.{hook}() returned {type(gradients).__name__}. Return the gradients, a dict {{ref: array}}."
@@ -225,7 +229,7 @@ def optimizer_factory(
     optimizer_name: str,
     module_id: str,
 ) -> Callable[[Any], optax.GradientTransformation]:
-    """Returns ``lr -> optax.GradientTransformation`` for arguments of `Learner.register_optimizer`.
+    """Returns the function from a learning rate to an optax optimizer that `Learner.register_optimizer` describes.
 
     Raises:
         ValueError: If a learning rate is missing, or has no effect.
@@ -261,7 +265,7 @@ def optimizer_factory(
 
 
 def refs_to_optimize(pure: PureModule, params: Any, optimizer_name: str) -> tuple[str, ...]:
-    """Returns the refs of the `params` of `Learner.register_optimizer`, without duplicates.
+    """Returns the names (refs) of the parameters that `Learner.register_optimizer` got as `params`, without duplicates.
 
     Raises:
         ValueError: If there are no parameters, or unknown refs.
@@ -293,7 +297,7 @@ def registered_optimizer(
     params: Any,
     lr_or_lr_schedule: Any,
 ) -> RegisteredOptimizer:
-    """Builds an optimizer from arguments of `Learner.register_optimizer`.
+    """Builds a registered optimizer from the arguments of `Learner.register_optimizer`.
 
     Args:
         pure: The learner's modules.
@@ -325,14 +329,15 @@ def registered_optimizer(
 
 
 def is_another_value(value: Any, former: Any) -> bool:
-    """Whether a traced setting has a new value for programs, which read numbers as float32."""
+    """Whether a traced setting has changed in float32, the precision in which programs read it."""
     if isinstance(value, int | float) and isinstance(former, int | float):
         return bool(np.float32(value) != np.float32(former))
     return value != former
 
 
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
-    """Returns an error message if changed learning rates need a new program or have no effect; else "".
+    """Returns an error message if changed learning rates would need a new compiled program or would have no effect;
+    else "".
 
     Args:
         before: Schedules of the learning rates, by module and optimizer.

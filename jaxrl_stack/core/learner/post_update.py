@@ -1,4 +1,6 @@
-"""Results of the hook `Learner.post_update`: the current pair, and the single state of earlier versions."""
+"""Return values of the hook `Learner.post_update`: the pair ``(state, metrics)``, or only a state as in earlier
+versions.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ UpdateResult = tuple[LearnerState, dict[MetricKey, Any]]
 
 @struct.dataclass
 class UpdatedState(LearnerState):
-    """Result ``(state, metrics)`` of `post_update` that also works as a state, for hooks written in the older form.
+    """Return value ``(state, metrics)`` of `post_update` that also works as a state, for hooks written for earlier
+    versions.
 
     ``state, metrics = super().post_update(...)`` unpacks it. A hook in the form of earlier versions, ``state =
     super().post_update(...)``, uses it as the state.
@@ -29,14 +32,16 @@ class UpdatedState(LearnerState):
 
     @classmethod
     def of(cls, state: LearnerState, metrics: Mapping[MetricKey, Any]) -> Self:
-        """Builds the pair of a state and metrics."""
+        """Creates the object from a state and metrics."""
         own = cls(**vars(_plain(state)))
         object.__setattr__(own, "_metrics", dict(metrics))
         return own
 
     @property
     def pair(self) -> UpdateResult | None:
-        """``(state, metrics)``; None if a hook replaced parts of the state, which drops the metrics."""
+        """Pair ``(state, metrics)``; None if a hook replaced attributes of the state, because the copy has no
+        metrics.
+        """
         metrics = vars(self).get("_metrics")
         return None if metrics is None else (_plain(self), dict(metrics))
 
@@ -53,14 +58,15 @@ class UpdatedState(LearnerState):
 
 
 def _plain(state: LearnerState) -> LearnerState:
-    """Converts to `LearnerState`, the class that programs accept."""
+    """Converts an `UpdatedState` to a plain `LearnerState`, which compiled programs accept."""
     if type(state) is not UpdatedState:
         return state
     return LearnerState(**{name: value for name, value in vars(state).items() if name != "_metrics"})
 
 
 def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., Any]:
-    """Wraps `post_update` so that subclasses written in either form can call it by ``super()``.
+    """Wraps a `post_update` hook so that overrides that return a pair and overrides that return only a state can call
+    it by ``super()``.
 
     Args:
         hook: A class's `post_update`, in one of the forms.
@@ -86,7 +92,7 @@ def accepts_both_forms(hook: Callable[..., Any], owner: type) -> Callable[..., A
 def update_result(
     result: Any, before: Mapping[MetricKey, Any], given: Mapping[MetricKey, Any], owner: type
 ) -> UpdateResult:
-    """Converts the result of a `post_update` in either form to ``(state, metrics)``.
+    """Converts the return value of a `post_update` hook, a pair or only a state, to ``(state, metrics)``.
 
     Args:
         result: Return value of the hook.

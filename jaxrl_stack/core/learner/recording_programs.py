@@ -1,4 +1,4 @@
-"""Programs of updates that record minibatches, next to the programs that train."""
+"""Compiled programs of updates that also record their minibatches, for debugging."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ the training program."""
 
 
 class RecordingPrograms:
-    """`UpdatePrograms` that record each update with a second program, which runs first and from the same state.
+    """Variant of `UpdatePrograms` that records the minibatches of each update: a second program runs first, from the
+    same state.
 
     The state comes from the program of training, so that its bits do not depend on the recording.
 
@@ -47,18 +48,20 @@ class RecordingPrograms:
         return getattr(self._programs, name)
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> Callable[..., Any]:
-        """Returns the recorded update from sampled blocks; see `UpdatePrograms.of_blocks`."""
+        """Returns a function that records and makes the update from sampled blocks; see `UpdatePrograms.of_blocks`."""
         return self._recorded(self._programs.of_blocks(plan, blocks), self._whole(plan, self._recorder))
 
     def of_batch(self, batch: PaddedRows) -> Callable[..., Any]:
-        """Returns the recorded update from padded rows; see `UpdatePrograms.of_batch`."""
+        """Returns a function that records and makes the update from padded rows; see `UpdatePrograms.of_batch`."""
         most = max((int(np.max(counts.num_steps)) for counts in batch.row_counts), default=None)
         recorder = dataclasses.replace(self._recorder, most_minibatches=most)
         function = self._whole(batch.plan, recorder)
         return self._recorded(self._programs.of_batch(batch), function, most, num_mapped=len(batch.row_counts))
 
     def of_rows(self) -> Callable[..., Any]:
-        """Returns the recorded update with one gradient step on rows; see `UpdatePrograms.of_rows`."""
+        """Returns a function that records and makes the update with one gradient step on all rows; see
+        `UpdatePrograms.of_rows`.
+        """
         learner, recorder = self._learner, self._recorder
 
         def step(state: LearnerState, *arguments: Any) -> tuple[LearnerState, Any, Record]:
@@ -77,7 +80,7 @@ class RecordingPrograms:
     def _recorded(
         self, training: Any, function: Callable[..., Any], most_minibatches: int | None = None, *, num_mapped: int = 0
     ) -> Callable[..., Any]:
-        """Returns a call of the recording program of `function`, then of the training program."""
+        """Returns a function that calls the recording program, then the training program from the same state."""
         key = (id(training), most_minibatches)
         if key not in self._compiled:
             # With the training program, whose id stays unique as long as it exists.

@@ -1,4 +1,4 @@
-"""Padding of rows on the host to a few fixed sizes, so that few programs are compiled.
+"""Padding of batches in host memory to a few fixed sizes, so that few programs are compiled.
 
 The number of rows of an update is an array argument of its program. The padded sizes grow in steps of at most a
 quarter. Padding is never read, or is masked if a loss takes all rows in one step.
@@ -29,7 +29,7 @@ _EIGHTHS = (8, 10, 12, 15)
 
 
 class PaddedRows(NamedTuple):
-    """Padded rows as arguments of a compiled update.
+    """Padded batch as arguments of a compiled update.
 
     Attributes:
         items: ``{module_id: Items}``, with the device axis first; see `lay_out_rows`.
@@ -43,7 +43,7 @@ class PaddedRows(NamedTuple):
 
 
 def padded_size(n: int) -> int:
-    """Smallest padded size for `n` rows, at most a quarter above `n`."""
+    """Returns the smallest allowed batch size for `n` rows; it is at most a quarter larger than `n`."""
     if n <= 8:
         return n
     unit = 1 << ((n - 1).bit_length() - 4)
@@ -51,14 +51,15 @@ def padded_size(n: int) -> int:
 
 
 def rows_per_shard(num_rows: int, num_shards: int) -> int:
-    """Returns the number of rows of each shard, ``ceil(num_rows / num_shards)``."""
+    """Returns the number of rows in each shuffle shard, ``ceil(num_rows / num_shards)``."""
     return -(-num_rows // num_shards)
 
 
 def lay_out_rows(
     columns: dict[str, Any], form: Form, *, num_devices: int, num_shards: int, size: int, mask: bool
 ) -> Items:
-    """Splits rows ``[N, ...]``, or chunks, into items for D devices, with columns ``[D, S / D, size, ...]``.
+    """Splits a batch of rows ``[N, ...]``, or of chunks, over devices and shuffle shards, and pads it: columns ``[D, S
+    / D, size, ...]``.
 
     Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. The padding of the last
     shards up to ``n``, and of every shard up to `size`, repeats real rows, so that it causes no invalid gradients.
@@ -110,7 +111,7 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
 
 
 def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: UpdatePlan) -> Block:
-    """Checks a module's block ``[T, B, ...]``, and returns it with a layout.
+    """Checks that a module's block ``[T, B, ...]`` fits the module and the devices, and returns it with a layout.
 
     Args:
         module_id: Id of the module.

@@ -1,4 +1,4 @@
-"""Counters of the steps on which a Learner was trained."""
+"""Counters of the steps on which a Learner has trained its modules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Timesteps = dict[str, Any] | int | None
 
 @dataclasses.dataclass(frozen=True)
 class TrainedOn:
-    """Number of rows on which one update trains a module.
+    """Numbers of rows on which one update trains a module: per gradient step, and in total.
 
     Attributes:
         batch_size: Mean number of valid rows per gradient step (of a minibatch, or of the whole batch).
@@ -35,7 +35,7 @@ class TrainedOn:
 
 
 class Amount(NamedTuple):
-    """Amount of data for one module's update.
+    """Amount of data for one module in an update: steps, and units (steps or chunks) that minibatches draw.
 
     Attributes:
         num_rows: Number of steps.
@@ -49,7 +49,8 @@ class Amount(NamedTuple):
 
 
 def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
-    """Returns the lifetime env steps of an argument ``{"num_env_steps_sampled_lifetime": n}``, n, or None for 0.
+    """Returns the lifetime env steps that `timesteps` contains: a number, a dict ``{"num_env_steps_sampled_lifetime":
+    n}``, or None for 0.
 
     Raises:
         TypeError: If `timesteps` has a different form.
@@ -63,7 +64,9 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
 
 
 def amount_of_block(form: Form, num_steps: int, num_columns: int) -> Amount:
-    """Amount of data in a block ``[T, B, ...]`` that is cut into items of a form."""
+    """Returns the amount of data in a block ``[T, B, ...]``, for minibatches that draw single steps or chunks
+    (`form`).
+    """
     return Amount(num_steps * num_columns, form.num_items(num_steps, num_columns), form.rows_per_item)
 
 
@@ -74,8 +77,8 @@ def trained_on(
     masks: Mapping[str, Any],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Counts the valid rows on which one update trains each module, from sizes and masks on the host. See
-    `counted_by_program` for masks that only the program knows.
+    """Counts the valid rows on which one update trains each module, from batch sizes and masks in host memory.
+    `counted_by_program` does so for masks inside a compiled program.
 
     Args:
         modules: The learner's modules, by id.
@@ -111,7 +114,7 @@ def trained_in_each(
     forms: Mapping[str, Form],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Counts the rows in each of several equal updates from the sizes of their batches; see
+    """Counts the rows on which each of several equal updates trains each module, from batch sizes; see
     `Learner.training_counts`.
     """
     columns = num_columns or dict.fromkeys(modules, 1)
@@ -120,7 +123,8 @@ def trained_in_each(
 
 
 def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, TrainedOn]:
-    """Counts that the program has computed for modules with masks; only the program knows their valid rows.
+    """Reads the numbers of trained rows that a compiled program has counted, for modules whose masks only the program
+    knows.
 
     Args:
         learned: Metrics of the program on the host: batch sizes of its last update, steps of all its updates.
@@ -137,7 +141,7 @@ def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, Trai
 
 @dataclasses.dataclass
 class StepsTrained:
-    """Lifetime counters of rows used in gradient steps, up to some update.
+    """Lifetime counters of the rows used in gradient steps, by module.
 
     The updates of an iteration on the device have equal sizes and are not counted one by one: `lifetime` extrapolates
     from the size of one update.
@@ -151,14 +155,14 @@ class StepsTrained:
     num_updates: int = 0
 
     def count(self, trained_on: Mapping[str, TrainedOn], num_updates: int) -> None:
-        """Adds one update. `num_updates` is the learner's number of updates after it."""
+        """Adds the rows of one update; `num_updates` is the learner's number of updates afterwards."""
         for name in (*trained_on, ALL_MODULES):
             used = trained_on[name].num_steps if name in trained_on else env_steps(trained_on)
             self.steps[name] = self.lifetime(name, used, num_updates)
         self.num_updates = num_updates
 
     def add(self, steps: Mapping[str, int], num_updates: int) -> None:
-        """Adds several updates.
+        """Adds the rows of several updates.
 
         Args:
             steps: Numbers of steps on which these updates together have trained modules, by module.
@@ -169,7 +173,8 @@ class StepsTrained:
         self.num_updates = num_updates
 
     def lifetime(self, name: str, num_steps: int, num_updates: int) -> int:
-        """Steps trained in `num_updates` updates: the counted ones, and `num_steps` for each update not counted yet.
+        """Returns the number of steps trained in `num_updates` updates; each update that was not counted adds
+        `num_steps`.
 
         Args:
             name: Module id, or ALL_MODULES for steps of the environment.
@@ -186,7 +191,7 @@ class StepsTrained:
         total: int,
         sizes: Mapping[str, Mapping[str, int]],
     ) -> dict[str, Any]:
-        """Returns the counters for a result.
+        """Returns the counters that a training result contains, such as ``num_module_steps_trained_lifetime``.
 
         Args:
             counts: Rows of each update, by module.
@@ -232,5 +237,7 @@ class StepsTrained:
 
 
 def env_steps(trained_on: Mapping[str, TrainedOn]) -> int:
-    """Returns the number of environment steps of the modules' rows: the maximum, since all act in the same steps."""
+    """Returns the number of environment steps on which modules were trained: the maximum over modules, which act in the
+    same env steps.
+    """
     return max((own.num_steps for own in trained_on.values()), default=0)

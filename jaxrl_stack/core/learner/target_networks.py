@@ -38,7 +38,9 @@ class TargetNetworkUpdates(Learner):
     shared_extra: tuple[str, ...] = (LAST_TARGET_UPDATE, TARGET_UPDATES)
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Returns, for every module with targets, the env steps at the last target update and the number of updates."""
+        """Returns the initial counters of target updates: env steps at the last target update, and number of updates,
+        by module.
+        """
         return {
             **super().initial_extra_state(),
             LAST_TARGET_UPDATE: {mid: counters.zero() for mid in self._ids_with_targets()},
@@ -48,7 +50,7 @@ class TargetNetworkUpdates(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Updates the target networks that are due; pure, see `Learner.post_update`."""
+        """Updates the target networks whose update is due; pure, see `Learner.post_update`."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         last, number = dict(state.extra[LAST_TARGET_UPDATE]), dict(state.extra[TARGET_UPDATES])
         rest, metrics = dict(state.rest), dict(metrics)
@@ -67,7 +69,7 @@ class TargetNetworkUpdates(Learner):
         return dataclasses.replace(state, rest=rest, extra=extra), metrics
 
     def target_update_is_due(self, state: LearnerState, module_id: str) -> jax.Array:
-        """Whether a module's target networks are updated after this update, bool scalar.
+        """Whether a module's target networks must be updated now, as a bool scalar.
 
         Args:
             state: State after the update, as in `post_update`.
@@ -84,7 +86,9 @@ class TargetNetworkUpdates(Learner):
         return [mid for mid, module in self.template.items() if isinstance(module, TargetNetworkAPI)]
 
     def _sources_of_targets(self, module_id: str) -> dict[str, str]:
-        """Returns ``{ref of a target network's leaf: ref of the main network's leaf}``."""
+        """Returns, for each array of the target networks, the array of the main network that it follows, ``{target ref:
+        main ref}``.
+        """
         sources: dict[str, str] = {}
         module = cast(TargetNetworkAPI, self.template[module_id])
         for main, target in module.get_target_network_pairs():
@@ -98,5 +102,5 @@ class TargetNetworkUpdates(Learner):
 def _moved(
     main: dict[str, jax.Array], target: dict[str, jax.Array], due: jax.Array, tau: jax.Array | float
 ) -> dict[str, jax.Array]:
-    """Returns the targets after an update: unchanged if the target update is not due."""
+    """Returns the target network's arrays after a soft update, or unchanged if no update is due."""
     return jax.lax.cond(due, lambda: q_learning.soft_update(main, target, tau), lambda: target)

@@ -1,4 +1,4 @@
-"""Metrics that are logged during tracing and that the compiled program returns."""
+"""Metrics that hooks log inside a compiled update, and that the program returns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _START = {"min": jnp.inf, "max": -jnp.inf}
 
 
 class TracedMetrics:
-    """Collector of traced values with the logging methods of MetricsLogger.
+    """Collector for metrics inside a compiled update, with the logging methods of MetricsLogger.
 
     Arguments of a call determine the reduction over the minibatches of an update: ``window=1`` (and no ``reduce``)
     keeps the last value, ``reduce="mean" | "sum" | "min" | "max"`` reduces over all values.
@@ -105,7 +105,7 @@ class TracedMetrics:
         self._values[path] = (how, value)
 
     def log_dict(self, stats_dict: Mapping[str, Any], *, key: Key | None = None, **kwargs: Any) -> None:
-        """Logs every entry of a dict below `key`; nested dicts become longer paths. See `log_value`."""
+        """Logs every entry of a dict under the path `key`; nested dicts become longer paths. See `log_value`."""
         prefix = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         for name, value in stats_dict.items():
             if isinstance(value, Mapping):
@@ -114,7 +114,7 @@ class TracedMetrics:
                 self.log_value((*prefix, name), value, **kwargs)
 
     def peek(self, key: Key, default: Any = None) -> Any:
-        """Value logged under a path in this minibatch, an array through which gradients flow.
+        """Returns the value that was logged under a path in this minibatch, an array through which gradients flow.
 
         Raises:
             KeyError: If nothing was logged under the path and `default` is None.
@@ -130,7 +130,7 @@ class TracedMetrics:
         function: Callable[[RunningStatistics], jax.Array | dict[str, jax.Array]],
         statistics: RunningStatistics,
     ) -> None:
-        """Logs a function of the statistics of the last minibatch's rows.
+        """Logs a function of statistics (mean, variance) over the rows of the last minibatch.
 
         The statistics of all parts of a minibatch and of all devices are merged first.
 
@@ -144,13 +144,13 @@ class TracedMetrics:
         self._values[path] = (function, statistics)
 
     def collect(self) -> Metrics:
-        """The logged metrics as a pytree, which can be returned from the traced function."""
+        """Returns the logged metrics as a pytree, which traced functions can return."""
         return Metrics.of(self._values)
 
 
 @struct.dataclass
 class Metrics:
-    """Metrics of a part of an update, as a monoid: metrics of parts, minibatches and devices can be merged.
+    """Metrics of a microbatch, minibatch or update, which can be merged over microbatches, minibatches and devices.
 
     ==========  ====================  =====================  ================
     reduction   parts of a minibatch  minibatches            devices
@@ -174,7 +174,7 @@ class Metrics:
 
     @classmethod
     def of(cls, logged: Mapping[MetricKey, tuple[How, Any]]) -> Metrics:
-        """Builds metrics from ``{path: (reduction, scalar or statistics)}``."""
+        """Creates the object from ``{path: (reduction, scalar or statistics)}``."""
         by_how: dict[str, list[Any]] = {}
         for how, value in logged.values():
             if isinstance(how, str):
@@ -184,20 +184,22 @@ class Metrics:
         return cls(numbers, statistics, tuple((path, how) for path, (how, _) in logged.items()))
 
     def logged(self) -> dict[MetricKey, tuple[How, Any]]:
-        """Returns ``{path: (reduction, scalar or statistics)}``, in the order of logging."""
+        """Returns the metrics as ``{path: (reduction, scalar or statistics)}``, in the order of logging."""
         numbers = {how: iter(values) for how, values in self.numbers.items()}
         statistics = iter(self.statistics)
         return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self.entries}
 
     def _with(self, numbers: Mapping[str, Any], statistics: Any = None) -> Metrics:
-        """Returns the metrics with some numbers, or all statistics, replaced."""
+        """Returns a copy with some numbers replaced, and with all statistics replaced if given."""
         statistics = self.statistics if statistics is None else statistics
         return dataclasses.replace(self, numbers={**self.numbers, **numbers}, statistics=statistics)
 
     # ----------------------------------------------------------------------------------------- parts of a minibatch
 
     def nothing(self) -> Metrics:
-        """Returns the identity element of the merge, for metrics of this structure."""
+        """Returns the identity element of `with_part`, with the same structure: zeros, and ±inf for minima and
+        maxima.
+        """
         numbers = {
             how: tuple(jnp.full(x.shape, _START.get(how, 0.0), x.dtype) for x in own)
             for how, own in self.numbers.items()
@@ -205,7 +207,7 @@ class Metrics:
         return self._with(numbers, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.statistics))
 
     def with_part(self, part: Metrics) -> Metrics:
-        """Merges the metrics with the metrics of another part of the same minibatch."""
+        """Merges the metrics of two microbatches of the same minibatch."""
         merges = {"min": jnp.minimum, "max": jnp.maximum}
         numbers = {
             how: tuple(map(merges.get(how, jnp.add), own, part.numbers[how])) for how, own in self.numbers.items()
@@ -215,11 +217,12 @@ class Metrics:
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
-        """Numbers to average over devices; they can be part of the gradients' all-reduce."""
+        """Numbers that are averaged over devices, together with the gradients in one all-reduce."""
         return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
-        """Statistics with leaves ``[D, ...]``: this device's values at its index, zeros elsewhere.
+        """Returns the statistics with an axis of devices, ``[D, ...]``: this device's values at its index, zeros
+        elsewhere.
 
         Their sum over devices contains the statistics of each device, and can join an existing all-reduce: a separate
         one takes tens of microseconds, whatever its size.
@@ -232,25 +235,29 @@ class Metrics:
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
-        """Returns the metrics with `averages` and `statistics_in_slots` replaced by results of the all-reduce."""
+        """Returns a copy with `averages` and `statistics_in_slots` replaced by their sums or means over the devices."""
         return self._with(averages, slots)
 
     # -------------------------------------------------------------------------------------------------- minibatches
 
     def over_minibatches(self) -> Metrics:
-        """Reduces metrics of all minibatches, with leaves ``[num_minibatches, ...]``, to metrics of the update."""
+        """Reduces metrics with an axis of minibatches, ``[num_minibatches, ...]``, to metrics of the update."""
         reducers = {"last": lambda x: x[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
         numbers = {how: tuple(map(reducers[how], own)) for how, own in self.numbers.items()}
         return self._with(numbers, jax.tree.map(lambda x: x[-1], self.statistics))
 
     def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
-        """Initial values of a reduction over minibatches: metrics, and rounding errors of sums."""
+        """Returns the initial carry of a loop that reduces metrics over minibatches: metrics, and rounding errors of
+        sums.
+        """
         start = self.nothing()
         return start, {how: own for how, own in start.numbers.items() if how in ("mean", "sum")}
 
     @staticmethod
     def with_minibatch(reduced: tuple[Metrics, dict[str, Any]], latest: Metrics) -> tuple[Metrics, dict[str, Any]]:
-        """Adds one minibatch to a reduction; sums are compensated (see `reductions.compensated_add`)."""
+        """Adds the metrics of one minibatch in such a loop, `reduced`; sums are compensated (see
+        `reductions.compensated_add`).
+        """
         so_far, errors = reduced[0].numbers, dict(reduced[1])
         numbers: dict[str, Any] = dict(latest.numbers)
         for how, merge in (("min", jnp.minimum), ("max", jnp.maximum)):
@@ -263,7 +270,9 @@ class Metrics:
 
     @staticmethod
     def after_minibatches(reduced: tuple[Metrics, dict[str, Any]], num_minibatches: jax.Array) -> Metrics:
-        """Returns the metrics of a reduction after the last of `num_minibatches` (a scalar)."""
+        """Returns the metrics of the update after a loop over `num_minibatches` minibatches: divides sums by their
+        number.
+        """
         metrics, _ = reduced
         number = num_minibatches.astype(jnp.float32)
         return metrics._with(
@@ -273,7 +282,7 @@ class Metrics:
     # ------------------------------------------------------------------------------------------------------ devices
 
     def values(self, axis_name: str | None = None, *, are_exchanged: bool = False) -> dict[MetricKey, jax.Array]:
-        """Returns one number for each metric, ``{path: float32}``.
+        """Returns the final number of each metric, ``{path: float32}``, merged over devices if `axis_name` is given.
 
         Args:
             axis_name: Device axis, to merge the metrics of all devices; None returns this device's metrics.
@@ -307,8 +316,8 @@ class Metrics:
 
 
 def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) -> None:
-    """Reports a counter exactly, as two float32 whose float64 sum is the counter; a single float32 is exact only up to
-    2**24.
+    """Adds a uint32[2] counter to the metrics as two float32 numbers with an exact sum; a single float32 is exact only
+    up to 2**24.
 
     Args:
         metrics: Metrics that the program returns; changed in place.
@@ -319,7 +328,7 @@ def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) ->
 
 
 def sum_of_counters(one: jax.Array, other: jax.Array) -> jax.Array:
-    """Adds two counters in the form of `put_counter`, float32 ``[2]``, without rounding.
+    """Adds two counters, each stored by `put_counter` as float32 ``[2]``, without rounding.
 
     The rounding error of the sum of the first numbers is computed exactly (Knuth, The Art of Computer Programming,
     volume 2, 4.2.2), and added to the second numbers, which are small.
@@ -331,7 +340,7 @@ def sum_of_counters(one: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array) -> None:
-    """Reports a float32 setting so that results show its shortest decimal, such as 0.0003.
+    """Adds a float32 setting to the metrics so that results show its shortest decimal, such as 0.0003.
 
     Args:
         metrics: Metrics that the program returns; changed in place.
@@ -364,13 +373,15 @@ def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) 
 
 
 def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """Returns ``{(module_id, name): value}`` as ``{module_id: {name: float}}``, without the flags of ``check_nans``."""
+    """Converts metrics ``{(module_id, name): value}`` to the nested dict of results, ``{module_id: {name: float}}``."""
     readings = {(): float, (1,): _setting, (2,): _counter}
     return _nested({path: readings[np.shape(value)](value) for path, value in flat.items() if path[0] != NOT_FINITE})
 
 
 def nest_metrics_of_members(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """Returns `nest_metrics` for values ``[..., M]`` of M members: ``{module_id: {name: float64[M]}}``."""
+    """Converts metrics of a population of M runs, values ``[..., M]``, to a nested dict ``{module_id: {name:
+    float64[M]}}``.
+    """
     readings = {(): np.float64, (1,): _settings, (2,): _counters}
     values = {path: value for path, value in flat.items() if path[0] != NOT_FINITE}
     return _nested({path: readings[np.shape(value)[:-1]](value) for path, value in values.items()})
@@ -387,20 +398,20 @@ def _nested(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
 
 
 def _setting(value: np.ndarray) -> float:
-    """Value of a setting reported by `put_setting`, float32 ``[1]``."""
+    """Returns a setting that `put_setting` stored as float32 ``[1]``, as a Python float."""
     return float(str(value[0]))
 
 
 def _counter(value: np.ndarray) -> float:
-    """Value of a counter reported by `put_counter`, float32 ``[2]``."""
+    """Returns a counter that `put_counter` stored as float32 ``[2]``, as a Python float."""
     return float(value[0]) + float(value[1])
 
 
 def _settings(values: np.ndarray) -> np.ndarray:
-    """Returns `_setting` of several members: float32 ``[1, M]`` to float64 ``[M]``."""
+    """Returns the settings of M runs that `put_setting` stored, float32 ``[1, M]``, as float64 ``[M]``."""
     return np.array([_setting(value[None]) for value in values[0]], np.float64)
 
 
 def _counters(values: np.ndarray) -> np.ndarray:
-    """Returns `_counter` of several members: float32 ``[2, M]`` to float64 ``[M]``."""
+    """Returns the counters of M runs that `put_counter` stored, float32 ``[2, M]``, as float64 ``[M]``."""
     return values[0].astype(np.float64) + values[1].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Trace of an update: values for a learner's hooks while they are traced."""
+"""Values that a learner's hooks read and change while JAX traces the update, such as parameters, config and metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Trace:
-    """Values that hooks may read and change while one gradient step is traced.
+    """Values that hooks read and change while JAX traces one gradient step: modules, config, metrics, parameters,
+    gradients.
 
     Attributes:
         module: The modules, with traced parameters.
@@ -65,7 +66,8 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class LinearizedLosses:
-    """Losses of a minibatch, linearized in the parameters: one trace gives all gradients.
+    """Losses of a minibatch and their derivative as a linear function, from which the gradients of each loss follow
+    without another forward pass.
 
     Attributes:
         function: ``{ref: tangent} -> {module_id: tangent of the loss, or {optimizer: tangent}}``; linear.
@@ -76,7 +78,7 @@ class LinearizedLosses:
     params: ParamDict
 
     def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
-        """Gradients, for some parameters, of a scalar that depends on the losses.
+        """Returns the gradients of a linear function of the losses, such as their sum, for some parameters.
 
         Computations that lead only to other losses are skipped, and, in a compiled program, also those that lead only
         to other parameters.
@@ -91,7 +93,8 @@ class LinearizedLosses:
 
 
 class Tracing(threading.local):
-    """Trace that is active in this thread; other threads may use the learner at the same time.
+    """The `Trace` that hooks of this thread read; None outside of tracing. Other threads may use the learner at the
+    same time.
 
     Attributes:
         trace: The trace; None outside of tracing.

@@ -1,4 +1,4 @@
-"""Trained modules according to the setting ``policies_to_train``."""
+"""Interpretation of the setting ``policies_to_train``, which selects the modules that updates change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NUM_CALLS = 8
 
 
 def is_trained(policies_to_train: Any, module_id: str) -> bool:
-    """Whether a module is trained.
+    """Whether the setting ``policies_to_train`` selects a module for training.
 
     Updates are compiled, so that the answer is fixed before a batch exists.
 
@@ -28,7 +28,8 @@ def is_trained(policies_to_train: Any, module_id: str) -> bool:
 
 
 def trains_nothing(policies_to_train: Any, trained: Collection[str]) -> bool:
-    """Whether a learner makes no updates, as with ``policies_to_train=[]``.
+    """Whether the setting excludes all modules of a learner, as ``policies_to_train=[]`` does, so that the learner
+    makes no updates.
 
     Args:
         policies_to_train: The setting.
@@ -39,7 +40,7 @@ def trains_nothing(policies_to_train: Any, trained: Collection[str]) -> bool:
 
 
 def check_any_is_trained(policies_to_train: Any, trained: Collection[str], batch: Collection[str]) -> None:
-    """Raises a ValueError for a batch without rows of trained modules.
+    """Raises a ValueError if a batch has no rows of modules that are trained.
 
     Args:
         policies_to_train: The setting.

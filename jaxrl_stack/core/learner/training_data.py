@@ -1,4 +1,4 @@
-"""Data of one update, and its split over several learners."""
+"""Data of one update (batch, batches, episodes or Ray references), and its split over several learners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class TrainingData:
-    """Data of `Learner.update`; exactly one attribute is set.
+    """Data of `Learner.update`: a batch, batches, episodes, data iterators, or Ray references; exactly one attribute is
+    set.
 
     Attributes:
         batch: ``{module_id: {column: [N, ...]}}``, or ``{column: [N, ...]}`` for a single module.
@@ -38,7 +39,7 @@ class TrainingData:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Attributes that are not None, by name."""
+        """The attributes that are set (not None), ``{name: value}``."""
         pairs = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
         return {name: value for name, value in pairs if value is not None}
 
@@ -57,7 +58,7 @@ class TrainingData:
 
     @classmethod
     def of(cls, training_data: Any, *data: Any) -> TrainingData:
-        """Creates the data of one update.
+        """Creates the object from the data arguments of `update`.
 
         Args:
             training_data: An object with (some of) the attributes of this class, or None.
@@ -83,12 +84,12 @@ class TrainingData:
         return found
 
     def _split_agents(self) -> None:
-        """Splits episodes of several agents into episodes of each agent."""
+        """Replaces multi-agent episodes by their single-agent episodes."""
         if self.episodes is not None:
             self.episodes = episodes_of_agents(self.episodes)
 
     def validate(self) -> None:
-        """Checks that exactly one attribute is set.
+        """Raises a ValueError unless exactly one attribute is set.
 
         Raises:
             ValueError: If none or several are set, or `batches` is not a list of at least one batch.
@@ -142,7 +143,8 @@ class TrainingData:
         if self.data_iterators is not None:
             if len(self.data_iterators) != num_shards:
                 raise ValueError(
-                    f"{len(self.data_iterators)} data_iterators do not match {num_shards} learners. Pass one for each."
+                    f"{len(self.data_iterators)} data_iterators do not match {num_shards} learners. Pass one "
+                    f"iterator for each learner."
                 )
             return [TrainingData(data_iterators=[iterator]) for iterator in self.data_iterators]
         if self.batch_refs is not None and len(self.batch_refs) % num_shards == 0:
@@ -172,7 +174,7 @@ def _fetched(refs: Sequence[Any], name: str) -> list[Any]:
 
 
 def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
-    """``(start, stop)`` of each shard: consecutive ranges of items. The first ranges may be longer by one."""
+    """Returns the range ``(start, stop)`` of each shard, for consecutive ranges whose sizes differ by at most one."""
     size, more = divmod(num_items, num_shards)
     stops = [size * i + min(i, more) for i in range(num_shards + 1)]
     return list(itertools.pairwise(stops))

@@ -1,4 +1,4 @@
-"""Restoration of modules that have no valid row in an update."""
+"""Restores the state of modules without a valid row after an update."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def restore_unused_modules(
 
 
 def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: type[nnx.Variable]) -> dict[str, Any]:
-    """For each ref (name of an array), whether a module that contains it has rows in the batch."""
+    """Returns, for each parameter or variable name (ref), whether a module that contains it has rows in the batch."""
     flags: dict[str, list[Any]] = {}
     for mid, own in has_rows.items():
         for ref in learner.pure.refs_of(learner.template[mid], kind):
@@ -64,7 +64,7 @@ def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: t
 
 
 def _any(flags: list[Any]) -> Any:
-    """Returns the disjunction of flags: True if a flag is the constant True, else a bool scalar."""
+    """Returns the logical "or" of flags: True if one is the Python constant True, else a bool scalar."""
     if any(flag is True for flag in flags):
         return True
     return functools.reduce(jnp.logical_or, {id(flag): flag for flag in flags}.values())

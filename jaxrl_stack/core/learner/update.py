@@ -1,4 +1,4 @@
-"""The update of a Learner as pure functions: connector pipeline, minibatches, gradient steps."""
+"""The update of a Learner as pure functions: connector pipeline, loop over minibatches, gradient steps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class _Started:
-    """Inputs of the gradient steps of an update.
+    """Inputs of an update's gradient steps, after the hook `pre_update`.
 
     Attributes:
         state: State after `pre_update`.
@@ -72,7 +72,7 @@ class _Started:
 
 
 class RowsUpdate(NamedTuple):
-    """Result of `Update.step`.
+    """Result of `Update.step`: state, metrics and values per row.
 
     Attributes:
         state: State after the update.
@@ -86,7 +86,7 @@ class RowsUpdate(NamedTuple):
 
 
 class RecordedUpdate(NamedTuple):
-    """Result of `Update.recorded`.
+    """Result of `Update.recorded`: state, metrics and records of the minibatches.
 
     Attributes:
         state: State after the update.
@@ -101,7 +101,8 @@ class RecordedUpdate(NamedTuple):
 
 
 class Update:
-    """Functions of an update that a `Learner` and drivers trace into their compiled programs.
+    """Pure functions that make an update; Learners and on-device training loops trace them into their compiled
+    programs.
 
     All methods are pure functions of a `LearnerState`. They call the learner's hooks, which are looked up during
     tracing. A call of the object makes a whole update.
@@ -124,7 +125,8 @@ class Update:
         plan: UpdatePlan,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
-        """Makes a whole update: reward clipping and connector pipeline, then the loop over minibatches.
+        """Makes a whole update: clips rewards, runs the learner connector pipeline, then makes gradient steps over
+        minibatches.
 
         Args:
             state: State before the update.
@@ -157,7 +159,7 @@ class Update:
         axis_name: str | None,
         recorder: Recorder | None,
     ) -> RecordedUpdate:
-        """Makes a whole update like `__call__`, and records its minibatches.
+        """Makes a whole update like `__call__`, and records each minibatch for debugging (see `MinibatchRecords`).
 
         Args:
             state, data, settings, timesteps, row_counts, plan, axis_name: See `__call__`.
@@ -199,7 +201,7 @@ class Update:
         return trains_nothing(learner.policies_to_train, trained)
 
     def _items(self, module_id: ModuleID, data: Block | Items, plan: UpdatePlan) -> Items:
-        """Returns the items of a module's block; items pass unchanged."""
+        """Converts a module's block to `Items`, from which minibatches are drawn; returns `Items` unchanged."""
         if isinstance(data, Items):
             return data
         data.check(module_id)  # connectors may have made other columns
@@ -209,7 +211,8 @@ class Update:
         )
 
     def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
-        """Returns blocks with whole observations instead of frames.
+        """Converts blocks of single frames to blocks of frame-stacked observations, unless connectors and minibatches
+        read frames.
 
         Frames are kept if all their readers take them: the connectors, and minibatches of rows.
 
@@ -250,7 +253,7 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[ModuleID, Block]]:
-        """Passes sampled blocks through the learner connector pipeline, which may add blocks of further modules.
+        """Passes sampled blocks through the learner connector pipeline, which may add blocks of other modules.
 
         Args:
             state, blocks, settings, timesteps, axis_name: See `__call__`.
@@ -278,7 +281,8 @@ class Update:
         axis_name: str | None,
         layouts: Layouts | None = None,
     ) -> tuple[LearnerState, Batch]:
-        """Passes a sampled batch through the learner connector pipeline (advantages, custom connectors).
+        """Passes sampled columns through the learner connector pipeline, which computes advantages and runs custom
+        connectors.
 
         Args:
             state, settings, timesteps, axis_name: See `__call__`.
@@ -316,7 +320,7 @@ class Update:
     def step(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, *, axis_name: str | None
     ) -> RowsUpdate:
-        """Makes an update with a single gradient step on all rows, as off-policy algorithms do with a drawn batch.
+        """Makes an update with a single gradient step on all rows of a batch, as off-policy algorithms do with replay.
 
         Args:
             state: State before the update.
@@ -338,7 +342,7 @@ class Update:
         axis_name: str | None,
         recorder: Recorder | None,
     ) -> tuple[RowsUpdate, Any]:
-        """Makes an update like `step`, and records it like an update with one minibatch.
+        """Makes an update like `step`, and records it as one minibatch for debugging.
 
         Args:
             state, batch, settings, timesteps, axis_name: See `step`.
@@ -373,7 +377,7 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[Flat]:
-        """Returns the losses and logged metrics of rows as in a `step`, without gradients; the state is only read.
+        """Returns the losses and logged metrics of rows as in `step`, without gradients and without an update.
 
         Args:
             state, batch, settings, timesteps, axis_name: See `step`.
@@ -396,7 +400,9 @@ class Update:
     def _connected_rows(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, axis_name: str | None
     ) -> tuple[LearnerState, Batch, dict[ModuleID, Form]]:
-        """Passes rows through the learner connector pipeline; returns state, rows and forms of the rows."""
+        """Passes rows through the learner connector pipeline; returns state, rows and the shapes that losses receive
+        (`Form`).
+        """
         template, needs_time = self._learner.template, self._learner.loss_needs_time
         forms = forms_of_batch(template, batch, needs_time=needs_time)
         if len(self._learner.pure_connector):
@@ -415,7 +421,9 @@ class Update:
         return state, batch, forms
 
     def _started(self, state: LearnerState, batch: Batch, settings: dict[str, Any], axis_name: str | None) -> _Started:
-        """Prepares the gradient steps of an update."""
+        """Prepares the gradient steps of an update: evaluates schedules, calls `pre_update`, and selects the trained
+        modules.
+        """
         learner = self._learner
         values = _with_lr_factors(learner, state, learner.current_values(settings, state.timesteps))
         with learner.in_pure_hook("pre_update"):
@@ -456,7 +464,8 @@ class Update:
         has_rows: Mapping[ModuleID, Any],
         counted: Mapping[ModuleID, CountedRows] = MappingProxyType({}),
     ) -> tuple[LearnerState, dict[MetricKey, jax.Array]]:
-        """Returns the state after an update, and its metrics.
+        """Finishes an update after the last gradient step: calls `post_update`, and returns the new state and the
+        metrics.
 
         Args:
             started: Result of `_started`.
@@ -501,7 +510,8 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """Returns blocks whose rows are grouped as minibatches can draw them.
+    """Returns blocks whose layouts agree with the minibatch size: either whole env steps of all agents are drawn, or
+    single rows.
 
     If a minibatch is too small for whole steps of all agents in some module, or rows of some module are masked, rows
     are drawn one by one in all modules. Otherwise blocks stay unchanged: some may draw agents together, others rows.
@@ -513,7 +523,7 @@ def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> 
 
 
 def _with_lr_factors(learner: Learner, state: LearnerState, values: dict[str, Any]) -> dict[str, Any]:
-    """Returns `values` with learning rates multiplied by the config's optax schedules at the number of updates."""
+    """Multiplies the learning rates in `values` by the config's optax schedules, evaluated at the number of updates."""
     factors = learner.config._torch_lr_scheduler_classes
     if not factors:
         return values
@@ -526,7 +536,7 @@ def _with_lr_factors(learner: Learner, state: LearnerState, values: dict[str, An
 
 
 def _trained_refs(learner: Learner, trained: set[ModuleID], batch: Batch) -> tuple[str, ...]:
-    """Returns the refs of the parameters that an update from this batch changes.
+    """Returns the names (refs) of the parameters that an update from this batch changes.
 
     These are the parameters of every optimizer that a module of the batch has or shares, without modules that
     ``policies_to_train`` leaves out. Zero gradients for the others are not enough: momentum and weight decay change
@@ -544,24 +554,26 @@ def _trained_refs(learner: Learner, trained: set[ModuleID], batch: Batch) -> tup
 
 
 def _update_key(state: LearnerState, purpose: int) -> jax.Array:
-    """Returns the key of one purpose within one update, equal on all devices."""
+    """Returns the PRNG key for one purpose in the current update, equal on all devices."""
     return jax.random.fold_in(state.key, state.num_updates * jnp.uint32(4) + jnp.uint32(purpose))
 
 
 def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax.Array:
-    """Returns the key of one purpose within one update on one device; without an axis the first device's key."""
+    """Returns the PRNG key for one purpose in the current update on this device; the first device's key if `axis_name`
+    is None.
+    """
     device = 0 if axis_name is None else jax.lax.axis_index(axis_name)
     return jax.random.fold_in(_update_key(state, purpose), device)
 
 
 def _has_valid_rows(items: Mapping[ModuleID, WholeItems], axis_name: str | None) -> dict[ModuleID, jax.Array]:
-    """Returns whether any device has a valid row of a module, a bool scalar for each module with masks."""
+    """Returns, for each module with a mask, whether any device has a valid row, as a bool scalar."""
     numbers = {mid: jnp.sum(own.mask, dtype=jnp.uint32) for mid, own in items.items() if own.mask is not None}
     return {mid: own > 0 for mid, own in (reductions.psum(numbers, axis_name) if numbers else {}).items()}
 
 
 class _Minibatches:
-    """Minibatches of an update: their number, and the indices of their items.
+    """Numbers and indices of an update's minibatches.
 
     Args:
         learner: The learner.
@@ -592,13 +604,13 @@ class _Minibatches:
         self._num_parts = microbatches_per_minibatch(learner, self._sizes, plan.shards_per_device, self.forms)
 
     def shapes(self) -> dict[ModuleID, Any]:
-        """Returns the `jax.ShapeDtypeStruct`s of the columns that losses receive in one call."""
+        """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns that losses receive in one call."""
         shards = self._plan.shards_per_device
         return {mid: own.shapes(shards * self._sizes[mid] // self._num_parts) for mid, own in self._items.items()}
 
     @functools.cached_property
     def number(self) -> int | jax.Array:
-        """Number of minibatches: an int, or a uint32 scalar if only the program knows it."""
+        """Number of minibatches in the update: an int, or a uint32 scalar if it is computed in the compiled program."""
         items, plan = self._items, self._plan
         if self._row_counts is not None:
             return self._row_counts.num_steps
@@ -612,13 +624,13 @@ class _Minibatches:
 
     @property
     def most(self) -> int:
-        """Upper bound of `number`, for records."""
+        """Upper bound of the number of minibatches, which determines the size of records."""
         if self._recorder is not None and self._recorder.most_minibatches is not None:
             return self._recorder.most_minibatches
         return max(self._plan.num_steps(own.num_items, own.form.rows_per_item) for own in self._items.values())
 
     def indices(self, state: LearnerState) -> Callable[[jax.Array], dict[ModuleID, jax.Array]]:
-        """Returns the function from the index of a minibatch to the indices of its items.
+        """Returns the function from the number of a minibatch to the indices of the items in it.
 
         The results are ``{module_id: uint32 [parts, S, m / parts]}``.
 
@@ -654,7 +666,7 @@ class _Minibatches:
         return lambda step: {mid: of_module(mid, step) for mid in items}
 
     def counted(self) -> dict[ModuleID, CountedRows]:
-        """Counts the valid rows of the batch and of all minibatches; ``{}`` if no module has a masked block.
+        """Counts the valid rows of the batch and of all minibatches, by module; ``{}`` if no module has a masked block.
 
         In that case the host knows the numbers; it also counts the masked rows of a batch that is ready for the loss.
         """
@@ -676,7 +688,7 @@ def _over_minibatches(
     minibatches: _Minibatches,
     records: MinibatchRecords | None,
 ) -> tuple[Carry, Metrics, Any]:
-    """Makes a gradient step on each minibatch.
+    """Makes a gradient step on each minibatch, in one loop.
 
     Args:
         step: The gradient step.
@@ -712,7 +724,7 @@ def _over_minibatches(
 def _scan(
     body: Callable[[Any, jax.Array], tuple[Any, Metrics, Any]], carry: Any, num_steps: int
 ) -> tuple[Any, Metrics, Any]:
-    """Runs the minibatches of an update.
+    """Makes a gradient step on each minibatch with `lax.scan`, for a static number of minibatches.
 
     Args:
         body: ``(carry, index of the minibatch) -> (carry, metrics, record)``.
@@ -734,7 +746,8 @@ def _scan(
 def _scan_while(
     body: Callable[[Any, jax.Array], tuple[Any, Metrics, Any]], carry: Any, num_steps: jax.Array, most: int
 ) -> tuple[Any, Metrics, Any]:
-    """Runs the minibatches like `_scan`, with a number that only the running program knows, uint32 of at least 1.
+    """Makes a gradient step on each minibatch with `lax.while_loop`, for a number that is a traced value, uint32 of at
+    least 1.
 
     Records have leaves ``[most, ...]``, where `most` is an upper bound of the number.
     """

@@ -1,4 +1,4 @@
-"""Sizes of an update: static ones, and ones that are arguments of its program."""
+"""Sizes of an update: a static plan that is compiled into the program, and row counts that are its arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxrl_stack.core.learner.minibatches import num_minibatches
 
 @dataclasses.dataclass(frozen=True)
 class UpdatePlan:
-    """Static sizes of an update; each combination needs a separate program.
+    """Static sizes of an update (epochs, minibatch size, shards); each combination is compiled separately.
 
     Attributes:
         num_epochs: Number of passes over the batch.
@@ -48,7 +48,7 @@ class UpdatePlan:
         return self.num_shards // self.num_devices
 
     def rows_per_shard_and_step(self, length: int = 1) -> int | None:
-        """Returns the number of rows of a minibatch from each shard; None for all rows.
+        """Returns the number of rows that a minibatch takes from each shuffle shard; None: all rows.
 
         Args:
             length: Number of steps of a chunk. If above 1, the result counts chunks: those that fit, but at least one.
@@ -68,7 +68,7 @@ class UpdatePlan:
 
 @struct.dataclass
 class RowCounts:
-    """Numbers of real rows of a padded batch, as arrays, so that the program serves all numbers.
+    """Numbers of unpadded rows of a padded batch, as arrays, so that one compiled program serves all numbers.
 
     Attributes:
         domains: ``{module_id: uint32 [3]}``, `permutation.domain` of the rows per shard.

@@ -20,7 +20,7 @@ AXIS_NAME = "devices"
 
 
 class UpdateProgram:
-    """Program of one update of a learner, compiled for every shape of its arguments.
+    """Compiled program of one update on a learner's devices; it is compiled for each combination of argument shapes.
 
     It donates the whole state except parameters and PRNG keys. Parameters become new arrays, so that a policy in this
     process can act with the old ones without a copy. Metrics are returned as one vector, because fetching a dozen
@@ -73,7 +73,7 @@ class UpdateProgram:
     def __call__(
         self, state: LearnerState, batch: Any, settings: Any, counter: np.ndarray, *mapped: Any, is_dealt: bool = True
     ) -> tuple[LearnerState, Flat, dict[MetricKey, np.ndarray]]:
-        """Makes one update and waits until it is finished; no device reads the caller's arrays afterwards.
+        """Makes one update and waits until it is finished; afterwards no device reads the caller's arrays.
 
         Args:
             state: State of the learner; everything except parameters and PRNG keys is donated.
@@ -105,14 +105,14 @@ class UpdateProgram:
         return _joined(params, others, keys), metrics, rows
 
     def _fetched_row(self, row: jax.Array) -> np.ndarray:
-        """Fetches values that were logged per row, ``[N, ...]``, from all devices."""
+        """Fetches a value that was logged for each row, ``[N, ...]``, from all devices."""
         if not self._is_mapped:
             return np.asarray(row)
         shards = np.asarray(row) if self._is_eager else devices.own_shards(row)
         return shards.reshape(-1, *shards.shape[2:])
 
     def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
-        """Splits a state into a state without parameters and PRNG keys, and the keys.
+        """Separates parameters and PRNG keys from a state; returns the rest of the state, and the keys.
 
         A key that a program takes and returns costs as much time as several arrays. Keys rarely change: programs derive
         their random numbers from them and from the number of updates.
@@ -123,21 +123,23 @@ class UpdateProgram:
 
 
 def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> LearnerState:
-    """Inverts `UpdateProgram._split`."""
+    """Joins parameters, other state and PRNG keys to a state; inverse of `UpdateProgram._split`."""
     return dataclasses.replace(others, params=params, rest={**others.rest, **keys["rest"]}, key=keys["key"])
 
 
 def fetched(metrics: Flat | None) -> dict[MetricKey, Any]:
-    """Fetches the metrics that a program returned; {} without metrics."""
+    """Copies the metrics that a program returned to the host, ``{path: value}``; {} if there are none."""
     return {} if metrics is None else metrics.unravel(np.asarray(devices.host_view(metrics.vector)))
 
 
 def as_arrays(batch: Any, is_eager: bool) -> Any:
-    """Converts NumPy leaves to JAX arrays in an eager run, where no compiled program does it."""
+    """Converts NumPy arrays to JAX arrays if nothing is compiled (``disable_jit``); a compiled program does so
+    itself.
+    """
     return jax.tree.map(jnp.asarray, batch) if is_eager else batch
 
 
 def signature(tree: Any) -> tuple[Hashable, ...]:
-    """Returns structure, shapes and dtypes of a pytree, for which a program is compiled."""
+    """Returns a hashable key of a pytree's structure, shapes and dtypes, by which compiled programs are stored."""
     leaves, treedef = jax.tree.flatten(tree)
     return treedef, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves)

@@ -1,4 +1,4 @@
-"""Compiled programs that a Learner calls with data from the host, and recovery from failed calls."""
+"""Compiled programs that a Learner calls with data in host memory, and recovery from failed calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class UpdatePrograms:
-    """Compiled programs that a Learner calls with data from the host.
+    """Compiled programs that a Learner calls with data in host memory.
 
     A program is compiled at the first call with data of its shapes, and kept. After a change of the learner pipeline's
     connectors, programs are compiled again. Programs that update donate the learner's state, of which copies are kept:
@@ -51,15 +51,15 @@ class UpdatePrograms:
     # ---------------------------------------------------------------------------------------------------------- updates
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> UpdateProgram:
-        """Returns the update from sampled blocks of these shapes, with columns ``[D, T, B / D, ...]``."""
+        """Returns the program that updates from sampled blocks of these shapes, with columns ``[D, T, B / D, ...]``."""
         return self._of_shapes("blocks", plan, lambda own: own.columns, blocks)
 
     def of_batch(self, batch: PaddedRows) -> UpdateProgram:
-        """Returns the update from padded rows of these shapes."""
+        """Returns the program that updates from a padded batch of these shapes."""
         return self._of_shapes("items", batch.plan, lambda own: own.batch_of_devices, batch.items, *batch.row_counts)
 
     def of_rows(self) -> UpdateProgram:
-        """Returns the update with one gradient step on rows from replay, for all shapes."""
+        """Returns the program that makes one gradient step on all rows of a batch; it accepts all shapes."""
         key = ("rows", self._learner.num_connector_changes)
         if key not in self._compiled:
             learner = self._learner
@@ -71,7 +71,7 @@ class UpdatePrograms:
     def _of_shapes(
         self, name: str, plan: UpdatePlan, shown: Callable[[Any], dict[str, Any]], *mapped: Any
     ) -> UpdateProgram:
-        """Returns the program of an update, for a batch and further arguments of these shapes.
+        """Returns the program of an update for these argument shapes; compiles it at the first call.
 
         Args:
             name: Kind of the batch.
@@ -96,7 +96,7 @@ class UpdatePrograms:
     # ------------------------------------------------------------------------------------------ programs that only read
 
     def connect(self, blocks: Mapping[ModuleID, Block], counter: np.ndarray) -> tuple[Any, dict[ModuleID, Block]]:
-        """Passes blocks of episodes through the compiled connectors.
+        """Passes blocks that were built from episodes through the compiled learner connectors.
 
         Args:
             blocks: Blocks with columns ``[D, T, B / D, ...]``.
@@ -151,7 +151,7 @@ class UpdatePrograms:
     def padded(
         self, rows: Batch, forms: Mapping[ModuleID, Form], per_shard: Mapping[ModuleID, int], plan: UpdatePlan
     ) -> PaddedRows:
-        """Pads rows to the shapes for which programs are compiled.
+        """Pads a batch to sizes for which programs are compiled, and splits it over devices and shuffle shards.
 
         Args:
             rows: ``{module_id: {column: [N, ...]}}``.
@@ -196,11 +196,14 @@ class UpdatePrograms:
         return PaddedRows(items, (row_counts,), plan)
 
     def largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Returns the maximum of each size over joined learners, which run one program and need the same shapes."""
+        """Returns the maximum of each size over joined learners, which need equal shapes because they run one
+        program.
+        """
         return {name: int(everyone.max()) for name, everyone in self.sizes_of_all_learners(sizes).items()}
 
     def sizes_of_all_learners(self, sizes: Mapping[str, int], batch: Any = None) -> dict[str, np.ndarray]:
-        """Returns each size in every joined learner; all learners must call it with the same names.
+        """Exchanges sizes between joined learners: returns each learner's value of each size. All learners must call it
+        with the same names.
 
         Args:
             sizes: Sizes of this learner, by name.
@@ -229,7 +232,7 @@ class UpdatePrograms:
 
     @contextlib.contextmanager
     def guard(self, num_updates: int, go_on_from: Callable[[LearnerState], None]) -> Iterator[None]:
-        """Context manager around the call of an update program and the assignment of its state.
+        """Context manager around the call of an update program: if the call destroys the state, a snapshot replaces it.
 
         Ctrl-C is deferred until both are done. If the program fails while it runs, and the donated state is lost, the
         learner continues from the last copy. Lost updates stay counted, so that ``weights_seq_no`` never decreases.
@@ -263,10 +266,10 @@ class UpdatePrograms:
                 )
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
-        """Treats `new` as the `old` state, so that the replacement requires no new copy."""
+        """Registers that `new` replaces `old` as the learner's state and needs no new snapshot."""
         self._snapshots.renamed(old, new)
 
     def forget(self) -> None:
-        """Frees all programs and copies."""
+        """Frees all compiled programs and snapshots."""
         self._compiled.clear()
         self._snapshots.forget()

@@ -1,4 +1,4 @@
-"""Helpers for modules and learners with target networks, under RLlib's import path."""
+"""Helpers for modules and learners with target networks, at RLlib's import path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Minibatches of the valid rows of masked blocks, whose number is known only in the running program.
+"""Minibatches over the valid rows of masked blocks, whose number is known only inside the running program.
 
 Each shard has a list of its valid rows, or of its chunks with a valid step, in their order; minibatches draw only from
 these. All devices make the same number of gradient steps. So shards and modules with fewer valid rows start over until
@@ -20,7 +20,7 @@ from jaxrl_stack.ops import masks, permutation, reductions
 
 @struct.dataclass
 class ValidItems:
-    """Valid rows or chunks of one module, in every shard on this device.
+    """Indices of the valid rows (or chunks) of one module, in every shuffle shard on this device.
 
     Attributes:
         order: int32 ``[S, N]``, indices of the valid items in order, then ``N - 1``.
@@ -36,7 +36,9 @@ class ValidItems:
 
     @classmethod
     def of(cls, mask: jax.Array) -> ValidItems:
-        """Finds the valid items in a ``LOSS_MASK``, bool ``[S, N]`` of rows or ``[S, N, L]`` of chunks."""
+        """Finds the valid rows, or the chunks with a valid step, in a ``LOSS_MASK``: bool ``[S, N]`` of rows or ``[S,
+        N, L]`` of chunks.
+        """
         num_rows = jnp.sum(mask, axis=range(1, mask.ndim), dtype=jnp.uint32)
         is_valid = jnp.any(mask, axis=-1) if mask.ndim == 3 else mask
         num_items = jnp.sum(is_valid, axis=1, dtype=jnp.uint32)
@@ -45,7 +47,7 @@ class ValidItems:
         return cls(order, domains, num_items, num_rows)
 
     def minibatch(self, step: jax.Array, size: int, seed: jax.Array | None, shards: jax.Array) -> jax.Array:
-        """Item indices of one minibatch in every shard on this device; see `minibatch_index_within`.
+        """Returns the indices of the rows (or chunks) in one minibatch, for every shuffle shard on this device.
 
         Args:
             step: uint32 scalar, index of the minibatch in the update.
@@ -64,7 +66,7 @@ class ValidItems:
         return jax.vmap(of_shard)(self.order, self.domains, shards)
 
     def num_trained(self, num_steps: Any, size: int | None) -> jax.Array:
-        """Returns the number of valid steps in `num_steps` minibatches of this device, uint32.
+        """Returns the number of valid steps in the first `num_steps` minibatches on this device, uint32.
 
         Args:
             num_steps: Number of minibatches, an int or an array.
@@ -80,12 +82,14 @@ class ValidItems:
         return jnp.sum(rounds * self.num_rows + jnp.where(self.num_rows == number, rest, share))
 
     def num_minibatches(self, size: int, num_epochs: int) -> jax.Array:
-        """Number of minibatches in all epochs over the largest shard on this device, uint32."""
+        """Returns the number of minibatches for `num_epochs` passes over this device's shard with the most valid rows,
+        uint32.
+        """
         return (jnp.uint32(num_epochs) * jnp.max(self.num_items) + jnp.uint32(size - 1)) // jnp.uint32(size)
 
 
 class CountedRows(NamedTuple):
-    """Number of valid rows of one module in an update.
+    """Numbers of valid rows of one module in an update: in the batch, per gradient step, and in all gradient steps.
 
     Attributes:
         has_rows: bool scalar, whether any device has a valid row; True for a module without masks.
@@ -101,7 +105,7 @@ class CountedRows(NamedTuple):
 def num_minibatches(
     valid: Mapping[Any, ValidItems], sizes: Mapping[Any, int], num_epochs: int, at_least: int, axis_name: str | None
 ) -> jax.Array:
-    """Number of minibatches until all shards on all devices have finished their epochs.
+    """Returns the number of minibatches after which all shuffle shards on all devices have made `num_epochs` passes.
 
     Args:
         valid: Valid items of modules with masks, by module.
@@ -126,7 +130,7 @@ def counted_rows(
     num_learners: int,
     axis_name: str | None,
 ) -> dict[Any, CountedRows]:
-    """Counts the valid rows of modules in a batch and in the minibatches of an update.
+    """Counts, for each module, the valid rows in the batch and in the minibatches of an update.
 
     Args:
         valid: Valid items, by module.

@@ -1,4 +1,4 @@
-"""Base class of encoders, and helpers for recurrent states and batches."""
+"""Base class of encoders, and helpers for their recurrent states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CRITIC = "critic"
 
 
 class Encoder(nnx.Module):
-    """Base class of default encoders and your own: ``{column: pytree [..., d]}`` -> ``{ENCODER_OUT: [..., latent]}``.
+    """Base class of encoders, for subclassing: maps columns ``{column: pytree [..., d]}`` to latents ``{ENCODER_OUT:
+    [..., latent]}``.
 
     Built in ``setup()`` of an RLModule, or by a ``ModelConfig`` of your own in a catalog.
     """
@@ -26,8 +27,8 @@ class Encoder(nnx.Module):
     """Whether it starts from its initial state where the column `RESETS` says so; see `RLModule.handles_resets`."""
 
     def get_initial_state(self) -> Any:
-        """Recurrent state at the start of an episode: a dict of arrays without batch axis, {} for a stateless
-        encoder.
+        """Returns the recurrent state at the start of an episode: a dict of arrays without batch axis, {} for a
+        stateless encoder.
         """
         return {}
 
@@ -43,12 +44,12 @@ class Encoder(nnx.Module):
 
 
 def initial_state_of(encoder: Any) -> Any:
-    """Initial state of an encoder; {} for a module that is no `Encoder`."""
+    """Returns the initial recurrent state of an encoder; {} for other modules."""
     return encoder.get_initial_state() if isinstance(encoder, Encoder) else {}
 
 
 def batched_state(state: Any, number: int) -> Any:
-    """Repeats a state without batch axis for `number` environments or sequences, ``[number, ...]``."""
+    """Repeats a recurrent state without batch axis for `number` environments or sequences, ``[number, ...]``."""
     return jax.tree.map(lambda x: jnp.broadcast_to(jnp.asarray(x), (number, *jnp.shape(x))), state)
 
 
@@ -60,21 +61,27 @@ def as_sequences(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_steps(columns: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Applies `change` to all columns except recurrent states, which have no entry per step."""
+    """Applies `change` to all columns except recurrent states, which have one entry per sequence instead of per
+    step.
+    """
     states = (Columns.STATE_IN, Columns.STATE_OUT)
     return {name: own if name in states else jax.tree.map(change, own) for name, own in columns.items()}
 
 
 def state_out_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects ``{STATE_OUT: state}`` from the outputs of an encoder or module; {} without a recurrent state."""
+    """Returns ``{STATE_OUT: state}`` from the outputs of an encoder or module; {} if they contain no recurrent
+    state.
+    """
     return {Columns.STATE_OUT: outputs[Columns.STATE_OUT]} if Columns.STATE_OUT in outputs else {}
 
 
 def has_inputs(encoder: Any, inputs: dict[str, Any]) -> bool:
-    """`Encoder.has_inputs`; True for a module that is no `Encoder`."""
+    """Whether a batch has all columns and observation keys that an encoder reads; True for modules that are not
+    `Encoder`s.
+    """
     return not isinstance(encoder, Encoder) or encoder.has_inputs(inputs)
 
 
 def handles_resets(encoder: Any) -> bool:
-    """`Encoder.handles_resets`; False for a module that is no `Encoder`."""
+    """Whether an encoder restarts from its initial state at ``RESETS``; False for modules that are not `Encoder`s."""
     return isinstance(encoder, Encoder) and encoder.handles_resets

@@ -42,7 +42,7 @@ _RAW_ATARI = (210, 160, 3)
 
 
 class Catalog:
-    """Builds an encoder for an observation space and names the distribution for an action space.
+    """Builds the encoder for an observation space, and selects the action distribution for an action space.
 
     Override a method to change what a default module is made of.
 
@@ -108,7 +108,9 @@ class Catalog:
         return self._encoder_config_of(POLICY_OBS_KEY)
 
     def _encoder_config_of(self, setting: str) -> ModelConfig:
-        """Config of an encoder for the observation keys that a setting selects, or for whole observations."""
+        """Returns the config of an encoder for the observation keys that a setting selects, or for complete
+        observations.
+        """
         settings, space = self.model_config_dict, observations_space(self.observation_space)
         if self.observed_keys is None:
             tokenizer = self.get_tokenizer_config(space, settings)
@@ -130,7 +132,7 @@ class Catalog:
         self._latent_dims = tuple(value)
 
     def build_encoder(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """The encoder: an `nnx.Module` `{OBS: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`.
+        """Builds the encoder: an `nnx.Module` `{OBS: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`.
 
         Args:
             framework: "jax".
@@ -139,11 +141,11 @@ class Catalog:
         return self.encoder_config.build(framework, rngs=rngs)
 
     def get_action_dist_cls(self, framework: str = "jax") -> type[Distribution]:
-        """The distribution class for the action space."""
+        """Returns the distribution class for the action space."""
         return get_action_dist_cls_for_space(self.action_space)
 
     def _policy_head(self, framework: str, rngs: nnx.Rngs) -> Any:
-        """Builds a head `[..., latent]` -> inputs of the action distribution.
+        """Builds the policy head, which maps latents `[..., latent]` to the inputs of the action distribution.
 
         Raises:
             ValueError: For `free_log_std=True` with an action space that is no Box.
@@ -164,7 +166,7 @@ class Catalog:
         ).build(framework, rngs=rngs)
 
     def _head_settings(self) -> dict[str, Any]:
-        """Arguments that all heads' configs share, from the `head_fcnet_*` settings."""
+        """Returns the arguments that the configs of all heads have in common, from the `head_fcnet_*` settings."""
         settings = self.model_config_dict
         return {
             "input_dims": self.latent_dims,
@@ -176,7 +178,8 @@ class Catalog:
     def get_tokenizer_config(
         cls, observation_space: gym.Space | None, model_config_dict: Mapping[str, Any]
     ) -> ModelConfig:
-        """Describes the encoder of single observations of a space: convolutions for images, an MLP for vectors.
+        """Returns the config of the encoder for single observations (before an LSTM): convolutions for images, an MLP
+        for vectors.
 
         A Dict gets an encoder for each of its entries, whose latents are put side by side.
 
@@ -310,7 +313,7 @@ _INITIALIZER_ARGUMENTS = {
 
 
 def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Arguments for a config's hidden layers, from the "fcnet" or "head_fcnet" settings (`part`)."""
+    """Returns config arguments for hidden layers, from the settings ``fcnet_*`` or ``head_fcnet_*`` (`part`)."""
     hiddens, activation, use_layernorm = _HIDDEN_LAYERS[part]
     return {
         "hidden_layer_dims": list(settings[hiddens]),
@@ -322,7 +325,7 @@ def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
 
 
 def initializers(settings: Mapping[str, Any], part: str, layers: str) -> dict[str, Any]:
-    """Arguments for a config's initializers, from the settings of one part of the networks.
+    """Returns config arguments for weight and bias initializers, from the settings of one part of the networks.
 
     Args:
         settings: All settings of `DefaultModelConfig`.

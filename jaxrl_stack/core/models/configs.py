@@ -67,7 +67,7 @@ class ModelConfig(abc.ABC):
 
 
 class _OwnConfig(ModelConfig):
-    """Base class of this package's model configs."""
+    """Base class of the model configs in this package, which build JAX models only."""
 
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
         if framework != "jax":
@@ -100,7 +100,7 @@ def _image_dims(config: Any, name: str) -> tuple[int, int, int]:
 
 @dataclasses.dataclass
 class _LayersConfig(_OwnConfig):
-    """Hidden layers, then an output layer unless `output_layer_dim` is None.
+    """Config of hidden layers and an optional output layer (none if `output_layer_dim` is None).
 
     Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`.
     """
@@ -129,7 +129,7 @@ class _LayersConfig(_OwnConfig):
 
     @abc.abstractmethod
     def _input_dim(self) -> int:
-        """Number of inputs of the first layer."""
+        """Returns the number of inputs of the first layer."""
 
     def _layers(self, *, is_head: bool = False) -> list[Layer]:
         kinds = [(False, int(dim)) for dim in self.hidden_layer_dims]
@@ -184,7 +184,7 @@ class _LayersConfig(_OwnConfig):
 
 @dataclasses.dataclass
 class _MLPConfig(_LayersConfig):
-    """`clip_log_std` clamps the second half of the outputs to ± `log_std_clip_param`."""
+    """Config of an MLP. If `clip_log_std`, the second half of the outputs is clipped to ± `log_std_clip_param`."""
 
     hidden_layer_use_layernorm: bool = False
     output_layer_use_layernorm: bool = False

@@ -1,4 +1,4 @@
-"""The dense layer of the default modules."""
+"""Dense layer of the default modules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from jaxrl_stack.ops.dense import dense
 
 
 class LayerInput(NamedTuple):
-    """One of several inputs of a layer, which are concatenated: floats, or integers that stand for one-hot vectors.
+    """Input of a layer with several concatenated inputs: a float vector, or an integer that represents a one-hot
+    vector.
 
     Attributes:
         values: Float ``[..., width]``; or int ``[...]``, numbers that stand for one-hot vectors.
@@ -25,11 +26,11 @@ class LayerInput(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Number of columns after one-hot encoding, equal to the number of kernel rows."""
+        """Width of the input after one-hot encoding, equal to its number of kernel rows."""
         return self.values.shape[-1] if self.num_values is None else self.num_values
 
     def as_floats(self) -> jax.Array:
-        """Float ``[..., width]``: integers become one-hot vectors, all zeros if out of range."""
+        """Returns the input as float ``[..., width]``: integers become one-hot vectors, all zeros if out of range."""
         return self.values if self.num_values is None else jax.nn.one_hot(self.values, self.num_values)
 
 
@@ -37,7 +38,7 @@ class Dense(nnx.Linear):
     """`nnx.Linear` whose gradients use matrix products that are faster on CPUs; see `jaxrl_stack.ops.dense.dense`."""
 
     def __call__(self, inputs: jax.Array, out_sharding=None) -> jax.Array:
-        """Float ``[..., in_features]`` -> ``[..., out_features]``."""
+        """Applies the layer: float ``[..., in_features]`` -> ``[..., out_features]``."""
         if self.bias is None or out_sharding is not None:
             return super().__call__(inputs, out_sharding)
         kernel, bias = self.kernel[...], self.bias[...]
@@ -45,7 +46,7 @@ class Dense(nnx.Linear):
         return dense(inputs, kernel, bias)
 
     def of_parts(self, parts: Sequence[LayerInput]) -> jax.Array:
-        """Applies the layer to ``jnp.concatenate([part.as_floats() for part in parts], axis=-1)``, without building
+        """Applies the layer to several concatenated inputs; looks up kernel rows for integers instead of building
         one-hot vectors.
 
         Of numbers, the rows of the kernel are looked up that their one-hot vectors would be multiplied with.
@@ -62,6 +63,6 @@ class Dense(nnx.Linear):
 
 
 def _rows_at(rows: jax.Array, numbers: jax.Array) -> jax.Array:
-    """``rows[numbers]`` with zeros for numbers out of range, including negative ones."""
+    """Returns ``rows[numbers]``, with zeros for numbers out of range, including negative ones."""
     within = jnp.where(numbers < 0, len(rows), numbers)
     return rows.at[within].get(mode="fill", fill_value=0)

@@ -135,8 +135,8 @@ class MultiStreamEncoder(Encoder):
 
 
 def side_by_side(parts: Sequence[jax.Array]) -> jax.Array:
-    """Concatenates on the last axis and broadcasts leading axes: one observation ``[N, 1, d]`` with several actions
-    ``[N, K, n]``.
+    """Broadcasts the leading axes and concatenates on the last axis, for example one observation ``[N, 1, d]`` with K
+    actions ``[N, K, n]``.
     """
     leading = jnp.broadcast_shapes(*(part.shape[:-1] for part in parts))
     return jnp.concatenate([jnp.broadcast_to(part, (*leading, part.shape[-1])) for part in parts], axis=-1)
@@ -168,7 +168,7 @@ class ObservationKeysEncoder(Encoder):
         if not self.has_inputs(inputs):
             missing = [key for key in self.space.spaces if key not in inputs[Columns.OBS]]
             raise ValueError(
-                f"Observations have no {', '.join(map(repr, missing))}, which this network sees. Give all of "
+                f"Observations have no {', '.join(map(repr, missing))}, which this network reads. Pass all keys of "
                 f"{list(self.space.spaces)}."
             )
         return self.encoder({**inputs, Columns.OBS: selected_observation(self.space, inputs[Columns.OBS])})
@@ -248,8 +248,8 @@ class ActorCriticEncoder(Encoder):
 
 
 def _state_of(inputs: dict[str, Any], part: str) -> dict[str, Any]:
-    """Columns of the recurrent state of one part (actor or critic): ``STATE_IN``, and ``RESETS`` if the batch has them.
-    {} without a state.
+    """Returns the recurrent inputs of the actor's or critic's encoder (`part`): ``STATE_IN``, and ``RESETS`` if
+    present; {} without a state.
     """
     if part not in inputs.get(Columns.STATE_IN, {}):
         return {}

@@ -1,4 +1,4 @@
-"""Parsing of convolution filter lists: kernels, strides, padding and output sizes."""
+"""Parsing of the setting ``conv_filters``: kernels, strides, padding and output sizes of convolutions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_CHANNELS_FIRST = 4
 
 @dataclasses.dataclass(frozen=True)
 class Filter:
-    """One convolution or transposed convolution.
+    """Channels, kernel, stride and padding of one convolution or transposed convolution.
 
     Attributes:
         channels: Number of its outputs at each place.
@@ -43,7 +43,9 @@ class Filter:
     padding: str = SAME
 
     def margins(self, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Padding ``((above, below), (left, right))`` for an image of a size; negative values crop."""
+        """Returns the padding ``((above, below), (left, right))`` for an image of a given size; negative values
+        crop.
+        """
         if self.padding == VALID:
             return (0, 0), (0, 0)
         totals = [
@@ -54,7 +56,7 @@ class Filter:
         return (above, totals[0] - above), (left, totals[1] - left)
 
     def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of the output for an image of a size; below 1 if the kernel does not fit."""
+        """Returns height and width of the output for an image of a given size; below 1 if the kernel does not fit."""
         height, width = (
             -(-(given - (kernel - 1) * (self.padding == VALID)) // stride)
             for given, kernel, stride in zip(size, self.kernel, self.stride, strict=True)
@@ -62,20 +64,20 @@ class Filter:
         return height, width
 
     def transposed_margins(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Padding of a transposed convolution, applied after zeros were inserted for the stride; an odd remainder goes
-        above and left.
+        """Returns the padding of a transposed convolution, applied after zeros were inserted for the stride; an odd
+        remainder is added above and left.
         """
         totals = [kernel - 1 + stride - 1 for kernel, stride in zip(self.kernel, self.stride, strict=True)]
         (above, below), (left, right) = ((total - total // 2, total // 2) for total in totals)
         return (above, below), (left, right)
 
     def transposed_output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of a transposed convolution's output for an image of a size."""
+        """Returns height and width of a transposed convolution's output for an image of a given size."""
         return size[0] * self.stride[0], size[1] * self.stride[1]
 
 
 def parse_filters(specifiers: Any, setting: str, *, transposed: bool = False) -> list[Filter]:
-    """Parses the filters of a setting.
+    """Parses a list of convolution filters, such as ``[[16, 4, 2], [32, 4, 2]]``.
 
     Args:
         specifiers: ``[[channels, kernel, stride], ...]`` or ``[[channels, kernel, stride, padding], ...]``; kernel and
@@ -123,7 +125,7 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def default_filters(shape: Sequence[int]) -> list[list[Any]]:
-    """Default filters for images of a size, as listed in `docs/networks.md`.
+    """Returns the default filters for images of a given size, as listed in `docs/networks.md`.
 
     Square images of 10, 42, 64, 84 and 96 pixels have RLlib's. Of others, boards of at most 20 pixels a side get two
     convolutions of 3 x 3 that keep their size; images of at most 2 a dense layer, as a kernel that is the whole image;
@@ -141,15 +143,15 @@ def default_filters(shape: Sequence[int]) -> list[list[Any]]:
     shape = tuple(int(n) for n in shape)
     if len(shape) != 3 or min(shape) < 1:
         raise ValueError(
-            f"There are no default filters for images of the shape {list(shape)}: give them one axis of channels, the "
-            "last one, [height, width, channels]."
+            f"No default filters fit images of the shape {list(shape)}. Images need three axes, [height, width, "
+            "channels]: change the shape with a wrapper of the environment."
         )
     *size, _ = height, width, channels = shape
     if height <= _MOST_CHANNELS_FIRST and min(width, channels) > _LARGEST_BOARD:
         raise ValueError(
-            f"There are no default filters for images of the shape {list(shape)}: the channels seem to come first. "
-            f"Give the environment a wrapper that moves them to the end, {[width, channels, height]}, or, if they are "
-            "the last axis already, set rl_module(model_config={'conv_filters': ...})."
+            f"No default filters fit images of the shape {list(shape)}: the channels seem to come first. Wrap the "
+            f"environment so that the channels come last, {[width, channels, height]}; or, if they are last already, "
+            "set rl_module(model_config={'conv_filters': ...})."
         )
     if height == width and height in _DEFAULT_FILTERS:
         return [list(specifier) for specifier in _DEFAULT_FILTERS[height]]
@@ -161,8 +163,8 @@ def default_filters(shape: Sequence[int]) -> list[list[Any]]:
 
 
 def _halving_filters(size: list[int]) -> list[list[Any]]:
-    """Filters that halve each side of an image until it has at most 6 pixels, and double the channels each time, up to
-    256.
+    """Returns filters that halve each side of an image until it has at most 6 pixels, and double the channels each
+    time, up to 256.
     """
     filters, channels = [], 16
     while max(size) > _SMALLEST_HALVED:

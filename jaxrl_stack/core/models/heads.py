@@ -34,7 +34,7 @@ class MLPHead(MLP):
 
 
 class FreeLogStdMLPHead(nnx.Module):
-    """MLP for the mean, and a parameter `log_std`, initially 0, that does not depend on the input.
+    """Head with an MLP for the mean and a state-independent parameter `log_std`, initially 0.
 
     Args:
         mean: The MLP `[..., latent]` -> `[..., d]`.
@@ -48,7 +48,7 @@ class FreeLogStdMLPHead(nnx.Module):
         self.log_std_bound = log_std_bound
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Float `[..., latent]` -> `[mean, log std]`, `[..., 2 d]`."""
+        """Maps float `[..., latent]` to `[mean, log std]`, `[..., 2 d]`."""
         mean = self.mean(x)
         log_std = self.log_std[...]
         if self.log_std_bound is not None:
@@ -73,6 +73,6 @@ class CNNTransposeHead(nnx.Module):
         self.cnn_transpose_net = cnn_transpose_net
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Float `[..., latent]` -> `[..., H, W, C]`."""
+        """Maps float `[..., latent]` to images `[..., H, W, C]`."""
         images = self.initial_dense(x).reshape(*x.shape[:-1], *self.initial_image_dims)
         return self.cnn_transpose_net(images) + 0.5

@@ -1,4 +1,4 @@
-"""Initial weights, drawn with NumPy on the host.
+"""Initializers of weights, which draw random numbers with NumPy on the host.
 
 A draw with `jax.random` compiles a program for each shape (tens of milliseconds each, before anything is
 trained), and many orthogonal draws at once can deadlock XLA's batched QR on CPU. Drawing on the host costs
@@ -26,7 +26,7 @@ Initializer = Callable[..., jax.Array]
 
 
 def on_host(draw: Draw) -> Initializer:
-    """Creates an initializer `(key, shape, dtype=float32) -> array` that draws with NumPy.
+    """Converts a NumPy drawing function to a JAX initializer `(key, shape, dtype=float32) -> array`.
 
     Args:
         draw: `(numpy Generator, shape) -> array`; the generator is seeded with the key.
@@ -49,12 +49,14 @@ def on_host(draw: Draw) -> Initializer:
 
 
 def torch_default_kernel() -> Initializer:
-    """Kernels `[in, out]` (or `[..., in, out]`) uniform in ±1/sqrt(fan_in)."""
+    """Returns torch's default initializer of kernels `[in, out]` (or `[..., in, out]`): uniform in ±1/sqrt(fan_in)."""
     return on_host(lambda rng, shape: _symmetric(rng, shape, 1.0 / math.sqrt(_fans(shape)[0])))
 
 
 def torch_default_bias(fan_in: int) -> Initializer:
-    """Biases, and kernels of any shape, uniform in ±1/sqrt(fan_in), where fan_in is the kernel's."""
+    """Returns torch's default initializer of biases (usable for kernels of any shape): uniform in ±1/sqrt(fan_in), with
+    the kernel's fan_in.
+    """
     return on_host(lambda rng, shape: _symmetric(rng, shape, 1.0 / math.sqrt(max(fan_in, 1))))
 
 
@@ -74,7 +76,9 @@ def get_initializer(initializer: str | Callable[..., Any] | None, kwargs: dict |
     kwargs = dict(kwargs or {})
     if initializer is None:
         if kwargs:
-            raise ValueError(f"{setting}_kwargs={kwargs} without {setting}: name the initializer that they are for.")
+            raise ValueError(
+                f"{setting}_kwargs={kwargs} has no effect without {setting}. Set {setting} to the initializer."
+            )
         return None
     if not isinstance(initializer, str):
         name = _name_of_jax_factory(initializer)

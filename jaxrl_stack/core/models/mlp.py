@@ -1,4 +1,4 @@
-"""Stacks of dense layers, and the base class that they share with convolutions."""
+"""Stacks of dense layers, and the base class for stacks of dense layers or convolutions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAYERNORM_EPSILON = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """One dense or convolution layer, with its activation and normalisation.
+    """Settings of one dense or convolution layer, with its activation and normalisation.
 
     Attributes:
         width: Number of its outputs; a convolution's channels.
@@ -41,7 +41,7 @@ class Layer:
     filter: Filter | None = None
 
     def dense(self, input_dim: int, rngs: nnx.Rngs, layer_class: Callable[..., nnx.Linear] = Dense) -> nnx.Linear:
-        """The layer itself, made as `nnx.Linear` is."""
+        """Builds the dense layer."""
         return layer_class(
             input_dim,
             self.width,
@@ -85,7 +85,7 @@ class Stack(nnx.Module):
         return self._from(0, x)
 
     def _from(self, first: int, x: jax.Array) -> jax.Array:
-        """Applies the layers from index `first` on."""
+        """Applies the layers with index `first` and higher."""
         for i in range(first, len(self.activations)):
             x = self._after(i, getattr(self, f"{self.kind}_{i}")(x))
         return x

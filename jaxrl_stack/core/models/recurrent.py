@@ -23,7 +23,7 @@ State = tuple[jax.Array, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Kind of recurrent layer: one step, and the gradients of the step.
+    """Definition of a recurrent layer type (LSTM, GRU): the function of one step, and its gradients.
 
     Attributes:
         num_gates: ``k``, how many times as wide as its state what goes into it is.
@@ -47,7 +47,7 @@ def _side_by_side(*parts: Any) -> jax.Array:
 
 
 def _lstm_step(from_input: Any, from_state: Any, h: Any, c: Any) -> tuple[State, Any]:
-    """One LSTM step. The gates are concatenated in PyTorch's order: input, forget, cell, output.
+    """Computes one LSTM step. The gates are concatenated in PyTorch's order: input, forget, cell, output.
 
     The logistic function of x is ``(tanh(x / 2) + 1) / 2``: XLA's takes four times as long as tanh on a CPU.
     """
@@ -69,8 +69,8 @@ def _lstm_pull_back(factors: Any, of_h: Any, of_c: Any) -> Any:
 
 
 def _gru_step(from_input: Any, from_state: Any, h: Any) -> tuple[State, Any]:
-    """One GRU step, with gates in PyTorch's order: reset, update, new. As in PyTorch, the reset gate multiplies h's
-    product including the bias.
+    """Computes one GRU step, with gates in PyTorch's order: reset, update, new. As in PyTorch, the reset gate
+    multiplies h's product including the bias.
     """
     (r, z, n), (state_r, state_z, state_n) = (jnp.split(x, 3, axis=-1) for x in (from_input, from_state))
     reset, update = (0.5 * jnp.tanh(0.5 * x) + 0.5 for x in (r + state_r, z + state_z))
@@ -93,7 +93,7 @@ CELLS = {"lstm": Cell(4, ("h", "c"), _lstm_step, _lstm_pull_back), "gru": Cell(3
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def unroll(cell: Cell, inputs: jax.Array, kernel: jax.Array, bias: Any, state: State, resets: Any) -> Any:
-    """Runs a recurrent cell over all steps; gradients equal autodiff's.
+    """Runs a recurrent cell over all steps, with a custom gradient that equals autodiff's but is faster.
 
     Autodiff adds the gradient of the kernel up step by step, a product of ``[H, B]`` and ``[B, k H]`` and a sum over a
     matrix in each, and keeps more of every step than its gradients need. Here it is one product over all steps, after
@@ -189,7 +189,7 @@ class RecurrentLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, state: dict[str, jax.Array], resets: jax.Array | None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Applies the layer to sequences.
+        """Applies the layer to sequences, time-major.
 
         Args:
             x: Float ``[T, B, input_dim]``.

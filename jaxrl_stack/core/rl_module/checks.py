@@ -1,4 +1,4 @@
-"""Checks of the inputs and outputs of a module's forward passes, before training."""
+"""Checks of the inputs and outputs of a module's forward passes, made before training."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def check_module_outputs(
 
 
 class _ReadsDeclaredColumn(Exception):
-    """Raised inside a check if a forward pass reads a column of sampled steps whose shape is unknown."""
+    """Raised inside a check if a forward pass reads an additional column of sampled steps, whose shape is unknown."""
 
 
 class _ForwardCheck:
-    """Check of one forward pass of one module."""
+    """Check of one forward pass (exploration, inference or training) of one module."""
 
     def __init__(self, module: RLModule, module_id: str | None, forward: str, declared: Collection[str]):
         self.module = module
@@ -146,7 +146,7 @@ class _ForwardCheck:
             ) from error
 
     def run(self, required: Collection[str], traced: dict[str, Any]) -> None:
-        """Checks the pass.
+        """Traces the forward pass, and raises a ValueError if its outputs are invalid.
 
         Args:
             required: Columns that the pass must return.

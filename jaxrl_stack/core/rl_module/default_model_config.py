@@ -1,4 +1,4 @@
-"""The settings of the default models."""
+"""Settings of the default models (``model_config``)."""
 
 from __future__ import annotations
 
@@ -122,12 +122,12 @@ class DefaultModelConfig(Plain):
         super().__setattr__(name, value)
 
     def to_plain(self) -> dict[str, Any]:
-        """All fields, `{name: value}`. Each overrides the algorithm's default for its modules."""
+        """Returns all settings, `{name: value}`, as plain data for checkpoints."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> DefaultModelConfig | dict[str, Any]:
-        """The inverse of `to_plain`; a dict for data without some of the fields.
+        """Creates a config from a result of `to_plain`; returns a dict if some settings are missing.
 
         Such data is of a checkpoint in which only the fields override an algorithm's settings that it has.
         """

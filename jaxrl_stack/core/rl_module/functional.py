@@ -1,4 +1,4 @@
-"""Split of modules into arrays and a static definition, for plain JAX transformations.
+"""Separation of modules into arrays and a static definition, for plain JAX transformations.
 
 `nnx.split` runs once; traced functions then take and return flat dicts `{ref: array}`. A `ref` is the path of a leaf
 joined by "/": `"default_policy/encoder/actor/dense_0/kernel"`.
@@ -28,12 +28,12 @@ MODULES_ATTRIBUTE = "_rl_modules"
 
 
 def join_path(path: Path) -> str:
-    """Name (ref) of an array: the parts of its path, joined by "/"."""
+    """Joins the path of an array to its name (ref), `"encoder/dense_0/kernel"`."""
     return "/".join(str(part) for part in path)
 
 
 def raw_value(leaf: Any) -> Any:
-    """Returns the array inside a Variable; arrays pass unchanged."""
+    """Returns the array inside a Flax Variable; returns arrays unchanged."""
     return leaf.get_raw_value() if isinstance(leaf, nnx.Variable) else leaf
 
 
@@ -69,7 +69,8 @@ class ModuleDefinition:
 
     @classmethod
     def of(cls, module: nnx.Module, rename: Callable[[Path], str] = join_path) -> tuple[ModuleDefinition, Flat, Flat]:
-        """Splits `module` into (definition, params, rest); the last two are `{ref: array}`, without copies.
+        """Splits `module` into its definition, parameters and other arrays; the latter two are `{ref: array}`, without
+        copies.
 
         Args:
             module: The module; it is not changed.
@@ -102,18 +103,20 @@ class ModuleDefinition:
         )
 
     def merge(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> Any:
-        """Builds the module from arrays."""
+        """Builds a module from its arrays."""
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
 
     def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-        """Arrays as the leaves of a flat NNX state, ``[(path, array)]``."""
+        """Converts arrays by ref to the leaves of a flat NNX state, ``[(path, array)]``."""
         return [
             *((path, params[ref]) for path, ref in self.param_refs.items()),
             *((path, rest[ref]) for path, ref in self.rest_refs.items()),
         ]
 
     def flatten(self, module: nnx.Module) -> tuple[Flat, Flat]:
-        """Returns (params, rest) of a module of this definition, in the order of the definition."""
+        """Returns the parameters and other arrays of a module with this definition, ``{ref: array}``, in the
+        definition's order.
+        """
         _, params, rest = _split(module)
         return self._named(type(module), params, rest)
 
@@ -148,8 +151,7 @@ def _split(module: nnx.Module) -> tuple[Any, Flat, Flat]:
 
 
 class PureModule:
-    """Pure functions for a built `MultiRLModule`, whose arrays are passed as arguments. The static definition is stored
-    once.
+    """Pure functions for a built `MultiRLModule`, which take its arrays as arguments.
 
     A Variable that several modules share has one ref. It belongs to the module with the fewest Params, so that a
     shared part with its own module id belongs to that id; among equal numbers, to the module that was added first.
@@ -207,15 +209,18 @@ class PureModule:
         return self.definition.merge(params, rest)
 
     def unbind(self, module: MultiRLModule) -> tuple[Flat, Flat]:
-        """Returns ``(params, rest)`` of a bound module, with the structure and order of the initial arrays."""
+        """Returns the parameters and other arrays of a module that `bind` built, with the structure and order of the
+        initial arrays.
+        """
         return self.definition.flatten(module)
 
     def reseed(self, rest: Mapping[str, Any], key: jax.Array) -> Flat:
-        """Returns `rest` with random streams restarted from `key`; unchanged if the module has none."""
+        """Returns `rest` with all random streams restarted from `key`; unchanged if the module has none."""
         return {**rest, **self.random_streams(rest, key)}
 
     def random_streams(self, rest: Mapping[str, Any], key: jax.Array, module_id: str | None = None) -> Flat:
-        """Returns only the entries of `rest` that `reseed` changes. Use `jax.vmap` for many keys.
+        """Returns the entries of `rest` that `reseed` changes: random streams restarted from `key`. Use `jax.vmap` for
+        many keys.
 
         Args:
             rest: Non-parameter state.
@@ -236,7 +241,8 @@ class PureModule:
         return fresh
 
     def refs_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> list[str]:
-        """Names (refs) of one Variable of the template module, or of all Variables of a kind in a submodule.
+        """Returns the names (refs) of one Variable of the template module, or of all Variables of a kind in a
+        submodule.
 
         Variables that the submodule shares with others are included.
 
@@ -250,7 +256,9 @@ class PureModule:
         return list(self.paths_of(variable_or_submodule, kind).values())
 
     def paths_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> dict[str, str]:
-        """Returns ``{path within the submodule: ref}`` for the refs of `refs_of`; the path of a Variable is ""."""
+        """Returns ``{path within the submodule: ref}`` of the same Variables as `refs_of`; the path of a single
+        Variable is "".
+        """
         if isinstance(variable_or_submodule, nnx.Variable):
             variables = {"": variable_or_submodule}
         else:
@@ -266,7 +274,7 @@ class PureModule:
 
     @property
     def stream_refs(self) -> frozenset[str]:
-        """Refs of the entries of `rest` that are random streams: their keys and counts."""
+        """Names (refs) of the random streams in `rest`: their keys and counts."""
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
@@ -275,7 +283,7 @@ class PureModule:
         nnx.update(module, nnx.from_flat_state(leaves))
 
     def parameters_of(self, submodule: Any) -> list[Any]:
-        """The Params of a submodule.
+        """Returns the parameters (`nnx.Param` Variables) of a submodule.
 
         For parts of the template, the result is remembered: each change of settings asks for it, and walking through a
         module takes a millisecond.
@@ -290,11 +298,12 @@ class PureModule:
 
     @property
     def trainable_ids(self) -> list[str]:
-        """Ids of the modules with Params, which may be shared."""
+        """Ids of the modules with parameters, including parameters shared with other modules."""
         return list(self._trainable_ids)
 
     def module_refs(self, module_id: str) -> list[str]:
-        """Names (refs) of a module's Params. A Param that several modules share belongs to one of them.
+        """Returns the names (refs) of a module's parameters. A parameter that several modules share belongs to one of
+        them.
 
         Raises:
             KeyError: If the module does not exist.
@@ -304,7 +313,7 @@ class PureModule:
         return [ref for ref in self.params if ref.startswith(f"{module_id}/")]
 
     def parameter_counts(self) -> dict[str, dict[str, int]]:
-        """Returns the numbers of parameters of every module, and of all modules together under ALL_MODULES."""
+        """Returns the number of parameters of every module, and of all modules together under ALL_MODULES."""
 
         def count(params: Iterable[Any], rest: Iterable[Any]) -> dict[str, int]:
             return {

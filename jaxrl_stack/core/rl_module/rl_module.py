@@ -83,7 +83,9 @@ _OTHER_ATTRIBUTES = {
 
 
 class _RLModuleMeta(type(nnx.Module)):
-    """Metaclass that checks and completes a module after its constructor has run, even if overridden."""
+    """Metaclass that checks and completes a module after its constructor, also for subclasses that override the
+    constructor.
+    """
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -228,7 +230,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 delattr(owner, name)
 
     def _non_inference_attributes(self) -> tuple[str, ...]:
-        """Paths of the attributes that an inference-only module lacks; () for other modules."""
+        """Returns the paths of the attributes that this inference-only module lacks; () for other modules."""
         if self.inference_only and isinstance(self, InferenceOnlyAPI):
             return tuple(self.get_non_inference_attributes())
         return ()
@@ -255,7 +257,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         """Builds the networks. `self.rngs` is the source of layers' initial weights and random streams."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Forward pass for inference, exploration and training; the three specific passes call it unless overridden.
+        """Forward pass that `_forward_inference`, `_forward_exploration` and `_forward_train` call unless they are
+        overridden.
 
         Args:
             batch: Columns with leading batch axes, such as `OBS` `[N, ...]`.
@@ -294,7 +297,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return self._default_action_dist_cls()
 
     def get_initial_state(self) -> Any:
-        """Returns the recurrent state at the start of an episode: a dict of arrays without batch axis; {}: stateless.
+        """Returns the recurrent state at the start of an episode: a dict of arrays without batch axis, {} for a
+        stateless module.
 
         If the module has a state, all columns of forward passes are sequences `[B, T, ...]`. `STATE_IN` `[B, ...]` is
         the state before their first step. Passes return `STATE_OUT`, the state after the last step.
@@ -328,7 +332,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return self._run_forward("_forward_exploration", batch, kwargs)
 
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Calls the compiled `_forward_train` (see `forward_inference`). Changes of non-trained state, such as running
+        """Calls the compiled `_forward_train` (see `forward_inference`). Changes of untrained state, such as running
         means, are stored in the module.
         """
         return self._run_forward("_forward_train", batch, kwargs)
@@ -402,7 +406,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 update_target_network(main_net=main, target_net=target, tau=1.0)
 
     def _fitting(self, state: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Any, Any]]:
-        """Returns ``(path, value, current array)`` of the leaves in a state.
+        """Checks that the leaves of a state exist in this module and have matching shapes and dtypes; returns ``(path,
+        value, current array)`` of each.
 
         Raises:
             ValueError: If the module does not have a leaf of a name, or its shape or kind of dtype differs.
@@ -438,7 +443,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return build()
 
     def _check_outline(self, state: Mapping[str, Any]) -> None:
-        """Raises a ValueError unless a state fits the module and is complete."""
+        """Raises a ValueError if a state does not fit the module, or lacks one of its leaves."""
         self._fitting(state)
         missing = sorted(set(self._state_leaves()) - set(state))
         if missing:
@@ -454,7 +459,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         }
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that construct an equal module with new weights."""
+        """Returns constructor arguments for an equal module with new weights."""
         return (), _attributes(self, _ARGUMENTS) | {"model_config": dict(self.model_config)}
 
     def as_multi_rl_module(self) -> MultiRLModule:
@@ -464,7 +469,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return multi
 
     def unwrapped(self) -> RLModule:
-        """Returns the module itself, since modules are never wrapped."""
+        """Returns the module; for compatibility with RLlib, where modules may be wrapped."""
         return self
 
     def __repr__(self) -> str:
@@ -693,7 +698,7 @@ class MultiRLModule(RLModule):
             self[module_id].load_rllib_weights(own)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that construct a MultiRLModule with the current modules."""
+        """Returns constructor arguments for a MultiRLModule with the same modules."""
         return (), _attributes(self, (*_SHARED_ARGUMENTS, "learner_only")) | {
             "model_config": dict(self.model_config),
             "rl_module_specs": {i: RLModuleSpec.from_module(m) for i, m in self.items()},
@@ -975,7 +980,7 @@ AnyRLModuleSpec = RLModuleSpec | MultiRLModuleSpec
 
 
 class _CompiledForwards:
-    """Compiled forward passes of a module. A change of structure or plain attributes recompiles them."""
+    """Compiled forward passes of a module, compiled again if its structure or plain attributes change."""
 
     def __init__(self) -> None:
         self._entries: dict[str, list[tuple[ModuleDefinition, Callable[..., Any]]]] = {}
@@ -1004,7 +1009,7 @@ class _CompiledForwards:
 
 
 def parameter_table(module: RLModule) -> str:
-    """Table of a module's parameters (name, shape, dtype, size) with totals, as text."""
+    """Returns a table of a module's parameters (name, shape, dtype, size) with totals, as text."""
     prefix = MODULES_ATTRIBUTE + "/"
     leaves = nnx.to_flat_state(nnx.state(module))
     params = {
@@ -1032,7 +1037,7 @@ def _attributes(owner: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _spec_to_dict(spec: AnyRLModuleSpec) -> dict[str, Any]:
-    """Returns a spec's fields by name, with classes, spaces and the model config as plain data."""
+    """Converts a spec to plain data, ``{field: value}``: classes as names, spaces and the model config as dicts."""
     out: dict[str, Any] = {}
     for name, value in _attributes(spec, (field.name for field in dataclasses.fields(spec))).items():
         if name.endswith("_class"):
@@ -1046,7 +1051,7 @@ def _spec_to_dict(spec: AnyRLModuleSpec) -> dict[str, Any]:
 
 
 def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[str, Any]:
-    """Inverts `_spec_to_dict`."""
+    """Creates a spec from a result of `_spec_to_dict`."""
     out = dict(fields)
     for name, value in fields.items():
         if name.endswith("_class") and isinstance(value, str):
@@ -1057,7 +1062,9 @@ def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[
 
 
 def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
-    """Copies fields of another spec except `leave`; without `override`, only fields that are None in `spec`."""
+    """Copies fields from another spec into `spec`, except those in `leave`; without `override`, only into fields that
+    are None.
+    """
     for field in dataclasses.fields(spec):
         mine, theirs = getattr(spec, field.name), getattr(other, field.name)
         if field.name != leave and theirs is not None and (override or mine is None):
@@ -1070,7 +1077,7 @@ def _can_hold(dtype: Any, given: Any) -> bool:
 
 
 def check_fits_specs(specs: MultiRLModuleSpec, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises ValueError unless the specs build modules that fit these states. Allocates nothing.
+    """Raises a ValueError if modules built from these specs do not fit the given states. Allocates no arrays.
 
     Args:
         specs: Complete specs.
@@ -1127,7 +1134,7 @@ def _takes_t(function: Callable[..., Any]) -> bool:
 
 
 def _accepted(method: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Removes `t` from `kwargs` if `method` has no such argument."""
+    """Returns `kwargs`, without `t` if `method` has no such argument."""
     if "t" in kwargs and not _takes_t(method.__func__):  # type: ignore[attr-defined]
         return {name: value for name, value in kwargs.items() if name != "t"}
     return kwargs

@@ -34,7 +34,7 @@ _MAX_NAME = 300
 
 
 def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
-    """Reads the arrays of a file, by name.
+    """Reads the weights in a file, ``{name: array}``.
 
     Args:
         path: ``.npz``; ``.safetensors``; or ``.pt``, ``.pth`` of a state dict, which needs PyTorch.
@@ -56,7 +56,7 @@ def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str
     try:
         found = _READERS[suffix](path, max_bytes)
         if not isinstance(found, Mapping):
-            raise ValueError(f"it contains a {type(found).__name__}, not a dict of arrays")
+            raise ValueError(f"the file contains a {type(found).__name__}, not a dict of arrays")
         return dict(found)
     except ImportError as error:
         raise ImportError(
@@ -72,7 +72,7 @@ def _read_npz(path: Any, max_bytes: int) -> Any:
     with zipfile.ZipFile(path) as packed:
         size = sum(info.file_size for info in packed.infolist())
     if size > max_bytes:
-        raise ValueError(f"it has {size:,} bytes, more than the {max_bytes:,} that weights of this module can have")
+        raise ValueError(f"the file has {size:,} bytes, more than the {max_bytes:,} allowed for this module")
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -131,7 +131,7 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
-    """Name (ref) of a layer of a torch Sequential, whose indices also count activations and padding."""
+    """Returns the name (ref) of a layer of a torch Sequential, whose indices also count activations and padding."""
     net, index, kind = layer["net"], int(layer["index"]), layer["kind"]
     # Weights of a dense layer have two axes and those of a convolution four; those of a layer normalisation, which
     # follows either, have one.
@@ -146,7 +146,7 @@ def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _net_ref(net: str) -> str:
-    """Returns the ref of a network, with the names of actor and critic encoders replaced."""
+    """Returns the name (ref) of a network; the names of actor and critic encoders are replaced."""
     first, *rest = net.split(".")
     if first in ("encoder", "_old_encoder") and rest and rest[0] in _ENCODERS:
         rest[0] = _ENCODERS[rest[0]]

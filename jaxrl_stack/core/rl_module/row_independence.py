@@ -1,4 +1,4 @@
-"""Properties that a module's class declares.
+"""Declared properties of modules: independent rows, handling of resets, observations shared by agents.
 
 They are: independent rows, so that a batch may be split and padded; sequences with starts of episodes; observations
 that the agents of a step share.
@@ -31,7 +31,7 @@ def rows_are_independent(module: RLModule) -> bool:
 
 
 def handles_resets(module: RLModule) -> bool:
-    """Whether training sequences of a module with a recurrent state may contain starts of episodes.
+    """Whether a recurrent module handles training sequences in which an episode starts.
 
     True if its class and its catalog declare it (`RLModule.handles_resets`), and its encoder, if any.
     """
@@ -40,12 +40,14 @@ def handles_resets(module: RLModule) -> bool:
 
 
 def shared_observations(module: RLModule) -> tuple[str, ...]:
-    """Observation keys that the module's class declares as shared by agents (see `ValueFunctionAPI`)."""
+    """Returns the observation keys whose values are equal for all agents, as the module's class declares (see
+    `ValueFunctionAPI`).
+    """
     return _says_so(type(module), "shared_observations") or ()
 
 
 def can_be_split(module: RLModule) -> bool:
-    """Whether several forward passes on parts of a batch give the same outputs as one pass.
+    """Whether forward passes on parts of a batch give the same outputs as one pass on the whole batch.
 
     True if rows are independent, and the module has no random streams, from which each pass would draw again.
     """
@@ -61,7 +63,7 @@ def _say(classes: list[type], name: str) -> bool:
 
 
 def _says_so(cls: type, name: str) -> Any:
-    """Returns the class's declaration `name`.
+    """Returns a class attribute that declares a property of a module, such as ``rows_are_independent``.
 
     False if no class declares it, or a subclass of the declaring class defines a method.
     """

@@ -1,4 +1,4 @@
-"""Step-by-step processing of training sequences.
+"""Processing of training sequences step by step, for recurrent modules.
 
 A sequence is a chunk of a block (`Block.chunks`), or was drawn from replay. ``STATE_IN`` has the recurrent state before
 its first step. If chunks are cut at fixed steps, ``RESETS`` marks the steps at which the state is reset.
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def step_by_step(module: RLModule, batch: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Runs a recurrent module that does not read ``RESETS`` over sequences, one step at a time; returns them as
-    sequences of one step.
+    """Runs a recurrent module that does not read ``RESETS`` over sequences ``[N, L, ...]``, one step at a time, and
+    resets its state between episodes.
 
     The module processes one step at a time, from the state after the step before, or from its initial state where
     ``RESETS`` is True. Gradients flow from step to step.

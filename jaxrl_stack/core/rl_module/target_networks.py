@@ -52,5 +52,7 @@ def update_target_network(*, main_net: Any, target_net: Any, tau: float) -> None
 
 
 def follows(kind: type) -> bool:
-    """Whether a Variable of this type follows the main network's Variable: all types except random streams do."""
+    """Whether target networks copy a Variable of this type from the main network: True for all types except random
+    streams.
+    """
     return issubclass(kind, nnx.Variable) and not issubclass(kind, nnx.RngState)
