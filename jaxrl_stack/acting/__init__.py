@@ -1,1 +1,1 @@
-"""Acting and recording: one policy step, shared by host runners and by rollouts on the device."""
+"""Acting and recording: one policy step, shared by host EnvRunners and by rollouts on the device."""

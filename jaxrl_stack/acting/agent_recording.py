@@ -1,4 +1,5 @@
-"""Recordings of agents that do not act in every step, on a host runner: dense columns by module.
+"""Recording of steps on a host EnvRunner for agents that do not act in every env step: arrays of complete steps by
+module.
 
 A step of an agent is complete with the agent's next observation or its end. The policy's results are stored for all
 rows at once. A row is one agent in one environment; for each row, a list holds the acts that began its complete steps.
@@ -26,8 +27,8 @@ NO_ACT = -1
 
 
 class HeldRows(NamedTuple):
-    """State of the rows between two blocks: incomplete steps, and whether episodes continue. A row is one agent in one
-    environment.
+    """State of a module's rows (one agent in one environment) between two recorded blocks: incomplete steps, and which
+    episodes continue.
 
     Attributes:
         rows: Rows with an incomplete step, ``n`` of them.
@@ -45,7 +46,8 @@ class HeldRows(NamedTuple):
 
 
 class AgentRecording:
-    """Records steps of the ``R`` rows of a module, at most ``T`` steps per row. A row is one agent in one environment.
+    """Recorder of the steps of one module's ``R`` rows, at most ``T`` steps per row; a row is one agent in one
+    environment.
 
     The state of each row is kept in lists: reading or writing one number takes longer in an array, and there are few
     rows.
@@ -105,16 +107,18 @@ class AgentRecording:
 
     @property
     def keeps_times(self) -> bool:
-        """Whether the env steps of agent steps (`times`) are recorded."""
+        """Whether the env step at which each agent step began and ended (`times`) is recorded."""
         return self._seen is not None
 
     @property
     def counts(self) -> np.ndarray:
-        """Number of complete steps so far, int64 ``[R]``."""
+        """Number of complete steps of each row so far, int64 ``[R]``."""
         return np.array([len(steps) for steps in self._steps])
 
     def held_steps(self) -> HeldRows:
-        """Returns the state from which the next block continues; incomplete steps are copies."""
+        """Returns incomplete steps and running episodes, from which the recording of the next block continues; arrays
+        are copies.
+        """
         rows = [row for row, act in enumerate(self.held) if act != NO_ACT]
         acts = [self.held[row] for row in rows]
         return HeldRows(
@@ -126,7 +130,7 @@ class AgentRecording:
         )
 
     def _step_of(self, row: int, act: int) -> int:
-        """Returns the vector step in which an action was taken; negative if it was before this block."""
+        """Returns the index of the vector step in which a row acted; negative if it was before this block."""
         return self._held_begins[row] if act == 0 else act - 1
 
     def _starts_next(self, row: int) -> bool:
@@ -137,7 +141,7 @@ class AgentRecording:
         return bool(self._terminateds[number - 1, row] or self._truncateds[number - 1, row])
 
     def go_on_from(self, held: HeldRows) -> None:
-        """Continues from the state at the end of the block before."""
+        """Continues the incomplete steps and running episodes of the previous block, a result of its `held_steps`."""
         for own, given in zip(self._acts, held.leaves, strict=True):
             own[0, held.rows] = given
         for row, reward in zip(held.rows, held.rewards, strict=True):
@@ -146,7 +150,7 @@ class AgentRecording:
         self.starts = list(held.starts)
 
     def begin(self, step: int, rows: Iterable[int], matrix: np.ndarray, loose: Sequence[np.ndarray], obs: Any) -> None:
-        """Begins steps of the rows that act.
+        """Records the observations and actions of the rows that act, with which their agent steps begin.
 
         Args:
             step: Index of the vector step.
@@ -164,7 +168,7 @@ class AgentRecording:
             self.held[row] = act
 
     def complete(self, step: int, rows: Sequence[int]) -> list[float]:
-        """Completes the open steps of the given rows after a vector step; returns their rewards."""
+        """Completes the incomplete steps of the given rows after a vector step; returns the rewards of these steps."""
         rewards = []
         if self._seen is not None:
             for row in rows:
@@ -192,7 +196,7 @@ class AgentRecording:
             column[at, rows] = leaf[rows]
 
     def begin_episodes(self, rows: Iterable[int]) -> None:
-        """Begins new episodes with the next steps of these rows."""
+        """Marks the next step of these rows as the first one of an episode."""
         for row in rows:
             self._begins[row] = number = len(self._steps[row])
             if not number:
@@ -209,7 +213,7 @@ class AgentRecording:
             self.held[row], self.pending[row] = NO_ACT, 0.0
 
     def finish(self) -> None:
-        """Stores, after the last vector step, the final observations of rows with an incomplete step.
+        """Stores the next observations of rows that end with an incomplete step; call it after the last vector step.
 
         If the last complete step of such a row did not end the agent's episode, the observation after it is the
         observation of the incomplete step.
@@ -226,7 +230,7 @@ class AgentRecording:
 
     @property
     def mask(self) -> np.ndarray:
-        """Mask of the complete steps, bool ``[T, R]``."""
+        """Mask of the complete steps, bool ``[T, R]``: True in the first entries of each row."""
         return np.arange(self.num_steps)[:, None] < self.counts
 
     def columns(self) -> dict[str, Any]:
@@ -251,14 +255,17 @@ class AgentRecording:
         }
 
     def _acts_of_steps(self) -> list[np.ndarray]:
-        """Returns the leaves of complete steps' acts, ``[T, R, ...]``; views if all agents acted in every step."""
+        """Returns the arrays recorded at the beginning of each complete step, ``[T, R, ...]``; views if all agents
+        acted in every step.
+        """
         flat = self._gathered()
         if np.array_equal(flat.reshape(-1), np.arange(self.num_rows, flat.size + self.num_rows)):
             return [leaf[1:] for leaf in self._acts]
         return [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
 
     def _gathered(self) -> np.ndarray:
-        """Returns indices of the complete steps' acts in the flat acts ``[(T + 1) * R]``, int64 ``[T, R]``.
+        """Returns the index of the act (policy call) that began each complete step, in the flattened array of acts
+        ``[(T + 1) * R]``, int64 ``[T, R]``.
 
         After a row's last complete step its act is repeated. A row without a complete step repeats the last act of the
         row with the most complete steps.
@@ -281,7 +288,9 @@ class AgentRecording:
         return rewards
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `AgentTimes.begins` and `AgentTimes.seen` of complete steps, int32 ``[T, R]`` each; 0 after them."""
+        """Returns the vector steps in which complete steps began and ended (see `AgentTimes`), int32 ``[T, R]`` each; 0
+        after them.
+        """
         assert self._seen is not None
         begins, seen = np.zeros((2, self.num_steps, self.num_rows), np.int32)
         for row, (acts, own) in enumerate(zip(self._steps, self._seen, strict=True)):
@@ -290,7 +299,8 @@ class AgentRecording:
         return begins, seen
 
     def not_usable(self) -> list[tuple[int, int, str]]:
-        """Finds NaN or infinite observations and rewards, and action masks that allow no action, in begun steps.
+        """Finds invalid values in recorded steps: NaN or infinite observations and rewards, and action masks that allow
+        no action.
 
         Returns:
             ``(step of the row, row, description)`` of each, in order.
@@ -312,7 +322,7 @@ class AgentRecording:
         return [(time // 2, row, what) for time, row, what in sorted(set(found))]
 
     def _problem_with(self, act: int, row: int) -> str:
-        """Returns why an act's observation is unusable, as words of a message."""
+        """Describes why the observation of an act is invalid, as part of an error message."""
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
         is_mask = has_mask and all(np.isfinite(leaf[act, row]).all() for leaf in _leaves(obs))
@@ -321,7 +331,8 @@ class AgentRecording:
 
 @dataclasses.dataclass(eq=False)
 class AgentRecordings:
-    """Recordings of all modules in ``B`` environments: the `RolloutRecording` for agents that may skip steps.
+    """Recordings of all modules in ``B`` environments, for agents that may skip env steps; implements
+    `RolloutRecording`.
 
     Attributes:
         of_modules: ``{module_id: AgentRecording}``.
@@ -377,19 +388,23 @@ class AgentRecordings:
         self.num_failures += 1
 
     def _rows_of(self, recording: AgentRecording, index: int) -> Collection[int]:
-        """Returns the rows of the agents in an environment."""
+        """Returns the rows of a module's recording that belong to one environment."""
         return range(index, recording.num_rows, self.num_envs)
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Returns the complete steps by module, see `AgentRecording.columns`."""
+        """Returns the complete steps of each module, ``{module_id: {column: pytree [T, R, ...]}}``; see
+        `AgentRecording.columns`.
+        """
         return {mid: recording.columns() for mid, recording in self.of_modules.items()}
 
     def starts(self) -> dict[str, np.ndarray]:
-        """Returns `Part.starts` by module, bool ``[R]``."""
+        """Returns, for each row of a module, whether its first complete step begins an episode, ``{module_id: bool
+        [R]}``; see `Part.starts`.
+        """
         return {mid: np.array(recording.starts) for mid, recording in self.of_modules.items()}
 
     def times(self) -> AgentTimes | None:
-        """Returns the environment times of the agents' steps; None if `of_modules` have not recorded them."""
+        """Returns the vector steps in which agent steps began and ended; None if they were not recorded."""
         if not all(recording.keeps_times for recording in self.of_modules.values()):
             return None
         of_modules = {mid: recording.times() for mid, recording in self.of_modules.items()}
@@ -420,7 +435,9 @@ class AgentRecordings:
         return {mid: int(recording.counts.sum()) for mid, recording in self.of_modules.items()}
 
     def not_usable(self) -> list[NotUsable]:
-        """Finds unusable values, see `Recording.not_usable`; steps are counted per agent."""
+        """Finds NaN or infinite values and action masks that allow no action; see `Recording.not_usable`. Steps are
+        counted per agent.
+        """
         found = []
         for mid, recording in self.of_modules.items():
             for step, row, what in recording.not_usable():

@@ -1,4 +1,4 @@
-"""Incomplete steps of agents that do not act in every step of their environment.
+"""Incomplete steps of agents that do not act in every env step: they are stored until the agent's next observation.
 
 A step of an agent is complete with the agent's next observation or its end. It contains the observation, action and
 module outputs of the act, the sum of the rewards since the act, and the observation that completed it. Until then the
@@ -21,7 +21,7 @@ from jaxrl_stack.ops.masks import where_rows
 
 @struct.dataclass
 class HeldSteps:
-    """Incomplete steps of the ``B`` rows of a module; a row is one agent in one environment.
+    """Incomplete steps of a module's ``B`` rows (one agent in one environment): the act, and the rewards since then.
 
     Attributes:
         columns: Columns of the act, ``{column: pytree [B, ...]}``: the module's batch and its outputs.
@@ -35,7 +35,7 @@ class HeldSteps:
 
     @classmethod
     def none(cls, columns: Mapping[str, Any], num_rows: int) -> HeldSteps:
-        """Returns a state without incomplete steps.
+        """Creates a state in which no row has an incomplete step.
 
         Args:
             columns: Shapes of the columns of an act, for one row.
@@ -45,7 +45,7 @@ class HeldSteps:
         return cls(zeros, jnp.zeros((num_rows,), jnp.float32), jnp.zeros((num_rows,), bool))
 
     def begun(self, acts: jax.Array, columns: dict[str, Any]) -> HeldSteps:
-        """Returns the state after the acting rows have begun their steps.
+        """Returns the state after the rows `acts` have acted, so that their steps are incomplete.
 
         Args:
             acts: bool ``[B]``, rows that act; none of them has an incomplete step.
@@ -58,7 +58,7 @@ class HeldSteps:
         )
 
     def rewarded(self, rewards: jax.Array) -> HeldSteps:
-        """Returns the state with an environment step's rewards added; rows without an incomplete step ignore them.
+        """Returns the state with the rewards of an env step added to incomplete steps; other rows ignore them.
 
         Args:
             rewards: float32 ``[B]``.
@@ -66,7 +66,7 @@ class HeldSteps:
         return dataclasses.replace(self, rewards=self.rewards + jnp.where(self.is_held, rewards, 0.0))
 
     def without(self, complete: jax.Array) -> HeldSteps:
-        """Returns the state without the complete steps.
+        """Returns the state after the steps of the rows `complete` have been recorded and removed.
 
         Args:
             complete: bool ``[B]``, rows whose step is complete.
@@ -78,7 +78,7 @@ class HeldSteps:
         )
 
     def recorded(self, complete: jax.Array, terminateds: jax.Array, truncateds: jax.Array) -> dict[str, Any]:
-        """Returns the recorded columns of an environment step, except ``FINAL_OBS``.
+        """Returns the columns that record the complete steps of an env step, except ``FINAL_OBS``.
 
         Args:
             complete: bool ``[B]``, rows whose step is complete. In other rows ``LOSS_MASK`` and the flags are False and

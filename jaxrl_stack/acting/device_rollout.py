@@ -1,4 +1,6 @@
-"""Rollouts on the device: environments, pipelines and module in one scan, as pure functions of a `RunnerState`."""
+"""Rollouts on the device: environments, connector pipelines and modules in one `lax.scan`, as pure functions of a
+`RunnerState`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class RunnerState:
-    """State of a runner on the device.
+    """State of an on-device EnvRunner: environments, connectors, recurrent states and running episodes.
 
     Attributes:
         modules: State of acting, ``{module_id: ModuleState}``.
@@ -65,17 +67,18 @@ class RunnerState:
 
     @property
     def env_to_module(self) -> dict[str, Any]:
-        """States of the env-to-module pipelines of modules that learn, ``{module_id: state}``."""
+        """States of the env-to-module pipelines, ``{module_id: state}``, without snapshots that act as opponents."""
         return {mid: own.env_to_module for mid, own in self.modules.items() if mid != OPPONENTS}
 
     def with_env_to_module(self, states: Mapping[str, Any]) -> RunnerState:
-        """Returns the runner state with these states of the env-to-module pipelines, ``{module_id: state}``."""
+        """Returns a copy with these states of the env-to-module pipelines, ``{module_id: state}``."""
         modules = {mid: dataclasses.replace(self.modules[mid], env_to_module=own) for mid, own in states.items()}
         return dataclasses.replace(self, modules={**self.modules, **modules})
 
 
 class EpisodeEnds(NamedTuple):
-    """Ends of episodes in T steps, ``[T, B]``; the numbers are valid where an episode ended.
+    """Returns and lengths of the episodes that ended in T steps, arrays ``[T, B]``; values are valid where `ended` is
+    True.
 
     Attributes:
         ended: bool, whether an episode ended with the step.
@@ -94,7 +97,7 @@ class EpisodeEnds(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """Record of a step, a pytree.
+    """Recorded data of one step of all environments: columns by module, and ends of episodes.
 
     Attributes:
         columns: ``{module_id: {column: pytree [B, ...]}}``.
@@ -111,7 +114,7 @@ class StepRecord(NamedTuple):
 
 
 class ShownStep(NamedTuple):
-    """One step of several agents in the form from which episode objects are built.
+    """Recorded data of one multi-agent env step, from which `MultiAgentEpisode` objects are built on the host.
 
     Attributes:
         agents: ``{agent: {column: pytree [B, ...]}}``: columns of the act, `ACTS` and `OBSERVES` of
@@ -126,7 +129,7 @@ class ShownStep(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Results of an environment step by module, with rows ``[B, ...]``.
+    """Rewards, flags and next observations of an environment step, grouped by module, with rows ``[B, ...]``.
 
     Attributes:
         final_obs: Observations after the step, before any reset.
@@ -151,7 +154,7 @@ UnrolledSteps: TypeAlias = tuple[RunnerState, StepRecord, EpisodeEnds]
 
 @struct.dataclass
 class StepKeys:
-    """Random numbers of T vector steps; see `DeviceRollout.step_keys`.
+    """PRNG keys and random streams for T vector steps; see `DeviceRollout.step_keys`.
 
     Attributes:
         policy: PRNG keys ``[T]`` of pipelines and modules.
@@ -166,7 +169,7 @@ class StepKeys:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceRollout:
-    """Static parts of a rollout; the methods are pure and are traced into larger programs.
+    """Pure functions of a rollout on the device, with its static parts: environment, modules and connectors.
 
     Attributes:
         modules: Acting step of each module, ``{module_id: ModuleStep}``; of snapshots an `OpponentStep`.
@@ -193,7 +196,7 @@ class DeviceRollout:
 
     @property
     def pure(self) -> PureModule:
-        """The MultiRLModule as pure functions and arrays."""
+        """MultiRLModule as pure functions of its arrays."""
         return next(iter(self.modules.values())).pure
 
     @property
@@ -203,12 +206,12 @@ class DeviceRollout:
 
     @property
     def opponents(self) -> OpponentStep | None:
-        """Acting step of the snapshots that play some rows; None without any."""
+        """Acting step of the snapshots that play as opponents; None if no snapshots play."""
         step = self.modules.get(OPPONENTS)
         return step if isinstance(step, OpponentStep) else None
 
     def with_snapshots(self, module_id: str, *, num_envs: int, num_self_play: int, num_blocks: int) -> Self:
-        """Returns this rollout with snapshots of a module as rivals in the last environments.
+        """Returns a copy in which snapshots of a module play the rivals in the last environments.
 
         Args:
             module_id: The module, which plays all agents in this rollout.
@@ -223,18 +226,18 @@ class DeviceRollout:
         return dataclasses.replace(self, modules={**self.modules, OPPONENTS: step}, module_map=module_map, held=held)
 
     def with_opponents(self, state: RunnerState) -> Self:
-        """Returns this rollout with the weights of the snapshots in `state`, for use inside of a trace."""
+        """Returns a copy that contains the weights of the opponents' snapshots in `state`; call it while tracing."""
         if self.opponents is None:
             return self
         return dataclasses.replace(self, modules={**self.modules, OPPONENTS: self.opponents.of_state(state.opponents)})
 
     def drawing_actions(self) -> Self:
-        """Returns this rollout with actions drawn from the action spaces."""
+        """Returns a copy in which actions are random draws from the action spaces."""
         modules = {mid: dataclasses.replace(step, draws_actions=True) for mid, step in self.modules.items()}
         return dataclasses.replace(self, modules=modules)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> ConnectorContext:
-        """Returns the context of acting, the same for all modules; see `ModuleStep.context`."""
+        """Returns the connector context of a rollout, the same for all modules; see `ModuleStep.context`."""
         return next(iter(self.modules.values())).context(params, rest, settings, timesteps, **static)
 
     def init_connectors(self, num_envs: int) -> dict[str, Any]:
@@ -270,7 +273,7 @@ class DeviceRollout:
         )
 
     def _env_params(self) -> Any:
-        """Returns the environment's parameters for a trace: arrays are JAX arrays, which a traced action can index."""
+        """Returns the environment's parameters with arrays as JAX arrays, which a traced action can index."""
         own = jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, self.env.params)
         return with_named_leaves(own, self.env_params) if self.env_params else own
 
@@ -323,9 +326,7 @@ class DeviceRollout:
         answers: Answers,
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """Completes a step in which all agents act; see `_held_step` for agents that wait, and `step_envs` for
-        `in_frames`.
-        """
+        """Records an env step in which all agents act, and returns the new state; for `in_frames` see `step_envs`."""
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
         for mid, step in self.modules.items():
@@ -357,7 +358,8 @@ class DeviceRollout:
         columns: Mapping[str, dict[str, Any]],
         answers: Answers,
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """Completes a step in which some agents act and others wait: complete steps are recorded.
+        """Records the agent steps that an env step completes, for agents that do not act in every step, and returns the
+        new state.
 
         Args:
             state: State before the step.
@@ -393,7 +395,7 @@ class DeviceRollout:
     def _unclaimed(
         self, held: Mapping[str, HeldSteps], acts: Mapping[str, jax.Array], answers: Answers
     ) -> dict[str, jax.Array]:
-        """Returns `StepRecord.unclaimed` of a step.
+        """Returns the rows that received a reward outside of any agent step; see `StepRecord.unclaimed`.
 
         Args:
             held: Incomplete steps that had begun before it.
@@ -413,7 +415,7 @@ class DeviceRollout:
         answers: Answers,
         after: Any,
     ) -> ShownStep:
-        """Returns the step for building episodes of several agents.
+        """Returns the data of an env step from which multi-agent episodes are built.
 
         Args:
             columns: Columns of the acts of all rows, by module.
@@ -436,20 +438,26 @@ class DeviceRollout:
         return ShownStep(self.module_map.by_agent(shown), after.terminated, after.truncated)
 
     def _of_info(self, module_id: str, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the declared columns that the environments return in `info`, ``[B, ...]``."""
+        """Returns the columns that the environments return in `info` and that the loss or the module declares, ``[B,
+        ...]``.
+        """
         if self.module_map.is_multi_agent:
             return {}
         return {name: info[name] for name in self.declared.get(module_id, ()) if name in info}
 
     def _rows(self, of_env: Any) -> dict[str, Any]:
-        """Returns values of the environments as rows of the modules, ``{module_id: [B, ...]}``."""
+        """Converts values of the environments (by agent, if there are several) to rows of the modules, ``{module_id:
+        [B, ...]}``.
+        """
         if self.module_map.is_multi_agent:
             return self.module_map.rows(of_env)
         (agent_id,) = self.module_map.module_of
         return self.module_map.rows({agent_id: of_env})
 
     def _of_env(self, rows: Mapping[str, Any]) -> Any:
-        """Returns rows of the modules in the form that environments take: by agent, or for the only agent."""
+        """Converts rows of the modules to values for the environments: by agent if there are several, otherwise of the
+        only agent.
+        """
         of_agents = self.module_map.by_agent(rows)
         if self.module_map.is_multi_agent:
             return of_agents
@@ -457,12 +465,14 @@ class DeviceRollout:
         return of_agent
 
     def _who_acts(self, env_state: Any) -> dict[str, jax.Array]:
-        """Returns the rows that are to act, bool ``[B]`` by module; {} if all agents act in every step."""
+        """Returns the rows whose agents act in this step, ``{module_id: bool [B]}``; {} if all agents act in every
+        step.
+        """
         env: Any = self.env
         return self._rows(jax.vmap(env.who_acts)(env_state)) if self.held else {}
 
     def _answers(self, after: Any, ended: jax.Array) -> Answers:
-        """Converts the results of an environment step to rows of the modules.
+        """Groups the results of an environment step by module.
 
         Args:
             after: The environments' own results.
@@ -476,7 +486,7 @@ class DeviceRollout:
         return Answers(*map(self._rows, given))
 
     def count_episodes(self, state: RunnerState, record: StepRecord) -> tuple[RunnerState, EpisodeEnds]:
-        """Updates the returns and lengths of episodes with T steps, after the loop over them.
+        """Computes returns and lengths of episodes from T recorded steps, after the loop over the steps.
 
         Args:
             state: State after the steps; its `episodes` and `agent_episodes` are still those before the steps.
@@ -504,11 +514,13 @@ class DeviceRollout:
         return state, EpisodeEnds(record.ended, after.episode_return, after.episode_length, returns, complete)
 
     def _complete_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns the environment steps with which the agents complete a step, bool ``[T, B]`` by agent."""
+        """Returns the env steps in which each agent completes an agent step, ``{agent: bool [T, B]}``."""
         return self.module_map.by_agent({mid: own[Columns.LOSS_MASK] for mid, own in record.columns.items()}, axis=1)
 
     def num_agent_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns the number of recorded steps that each agent has completed, int32 by agent; {} for one agent."""
+        """Returns the number of agent steps that each agent has completed, ``{agent: int32}``; {} for a single
+        agent.
+        """
         if not self.agents:
             return {}
         if self.held:
@@ -517,7 +529,9 @@ class DeviceRollout:
         return {agent: jnp.int32(record.ended.size) for agent in self.agents}
 
     def unclaimed_rewards(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns whether each agent received a reward outside its steps, bool by agent; {} for one agent."""
+        """Returns whether each agent received a reward outside of its steps, ``{agent: bool}``; {} for a single
+        agent.
+        """
         if not self.agents:
             return {}
         if not self.held:
@@ -543,7 +557,7 @@ class DeviceRollout:
         return dataclasses.replace(state, key=key), record, ended
 
     def step_keys(self, key: jax.Array, num_steps: int, num_envs: int, rest: Any) -> StepKeys:
-        """Derives the random numbers of all steps at once: one by one they would take up to a tenth of the rollout.
+        """Derives the PRNG keys of all steps at once, because one by one takes up to a tenth of the rollout's time.
 
         Args:
             key: PRNG key.
@@ -569,7 +583,8 @@ class DeviceRollout:
     def block(
         self, module_id: str, columns: dict[str, Any], num_fragments: int, layout: Layout, *, earlier: Any = None
     ) -> Block:
-        """Splits one rollout into fragments, each cut at its end, in the form that learners receive.
+        """Converts one rollout to a `Block` for the learner: cuts it into fragments of equal length, placed side by
+        side on axis 1.
 
         Args:
             module_id: Module of the columns.

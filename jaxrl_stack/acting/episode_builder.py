@@ -1,4 +1,4 @@
-"""Builds episodes from recorded time-major blocks, without any work per step."""
+"""Builds episode objects from recorded time-major blocks ``[T, B, ...]``, without a Python loop over steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ WEIGHTS_SEQ_NO = "weights_seq_no"
 
 
 class EpisodeBuilder:
-    """Cuts blocks of steps into episodes, and stores the running episodes between blocks.
+    """Cuts recorded blocks ``[T, B, ...]`` into single-agent episodes, and stores episodes that continue in the next
+    block.
 
     Args:
         observation_space: Space of the module's inputs.
@@ -45,7 +46,7 @@ class EpisodeBuilder:
         reset_infos: dict[tuple[int, int], dict] | None = None,
         weights_seq_no: int | None = None,
     ) -> list[tuple[int, SingleAgentEpisode]]:
-        """Adds a block.
+        """Cuts a block into episodes and returns those that ended.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``; ``final_obs`` is read where an episode ends and in the last row.
@@ -97,11 +98,11 @@ class EpisodeBuilder:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the running episodes as plain data."""
+        """Returns the running episodes as plain data for checkpoints."""
         return {"env_indices": list(self._running), "episodes": [stored_episode(own) for own in self._running.values()]}
 
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
-        """Continues with the episodes of `get_state`, but leaves out the environments `without`."""
+        """Restores the running episodes from a result of `get_state`, except those of the environments `without`."""
         self._running = {
             index: restored_episode(own)
             for index, own in zip(state["env_indices"], state["episodes"], strict=True)
@@ -109,7 +110,7 @@ class EpisodeBuilder:
         }
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Returns the running episodes as chunks, and continues with their successors."""
+        """Returns the running episodes as chunks; each continues in a new chunk."""
         chunks = list(self._running.items())
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]
@@ -121,7 +122,7 @@ def _not_running(running: Collection[int], num_envs: int) -> np.ndarray:
 
 
 def _continued(running: SingleAgentEpisode, chunk: SingleAgentEpisode) -> SingleAgentEpisode:
-    """Returns a running episode extended by its next chunk."""
+    """Appends the next chunk of an episode to its running episode, and returns the running episode."""
     chunk.id_ = running.id_
     chunk.t_started, chunk.t = running.t, running.t + len(chunk)
     first = chunk.get_observations(0)
@@ -133,7 +134,8 @@ def _continued(running: SingleAgentEpisode, chunk: SingleAgentEpisode) -> Single
 
 
 class StepwiseEpisodeBuilder:
-    """Builds multi-agent episodes from blocks, step by step, and stores the running episodes between blocks.
+    """Builds multi-agent episodes from recorded blocks, step by step, and stores episodes that continue in the next
+    block.
 
     Args:
         form: Converts recorded steps to episodes.
@@ -150,7 +152,7 @@ class StepwiseEpisodeBuilder:
         self._running = {}
 
     def add(self, block: Any) -> list[tuple[int, MultiAgentEpisode]]:
-        """Adds a block.
+        """Adds the steps of a block to the running episodes, and returns the episodes that ended.
 
         Args:
             block: A `ShownStep` with NumPy arrays ``[T, B, ...]``.
@@ -172,7 +174,7 @@ class StepwiseEpisodeBuilder:
         return finished
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Returns the running episodes as chunks, environment by environment, and continues with their successors."""
+        """Returns the running episodes as chunks, environment by environment; each continues in a new chunk."""
         chunks = [(index, self._running[index]) for index in sorted(self._running)]
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]

@@ -1,4 +1,4 @@
-"""Builds episodes of one or several agents from recorded environment steps, step by step."""
+"""Conversion of recorded environment steps to episode objects, for one or several agents, step by step."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ ACTS, OBSERVES = "acts", "observes"
 
 
 class EpisodeForm(Protocol):
-    """Converts recorded steps of one environment to episodes; steps are pytrees without time and environment axes."""
+    """Interface of the conversion from recorded steps of one environment to episode objects."""
 
     def new(self) -> Any:
         """Returns an empty episode."""
         ...
 
     def reset(self, episode: Any, step: Any) -> None:
-        """Adds the observations before an episode's first step."""
+        """Adds the first observations to a new episode."""
         ...
 
     def add(self, episode: Any, step: Any) -> None:
-        """Adds a step."""
+        """Adds a recorded step to an episode."""
         ...
 
     def flags(self, block: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ``(terminateds, truncateds)`` of the episodes in a block of steps, bool ``[T, B]`` each."""
+        """Returns the flags ``(terminateds, truncateds)`` of a recorded block of steps, bool ``[T, B]`` each."""
         ...
 
     def stored(self, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Returns running episodes as plain data.
+        """Returns running episodes as plain data for checkpoints.
 
         Returns:
             Lists with one entry per episode. For episodes of one agent also ``"columns"``, with the steps of all
@@ -48,7 +48,7 @@ class EpisodeForm(Protocol):
         ...
 
     def restored(self, state: Mapping[str, Any]) -> list[Any]:
-        """Rebuilds the episodes from the result of `stored`.
+        """Rebuilds running episodes from a result of `stored`.
 
         Args:
             state: Result of `stored`, with the episodes' ``"lengths"``; other entries are ignored.
@@ -57,7 +57,7 @@ class EpisodeForm(Protocol):
 
 
 class SingleAgentForm:
-    """Converts steps to episodes of one agent; a step is a row of the columns of its module.
+    """Converts recorded steps to single-agent episodes; a step is one row of the module's columns.
 
     Args:
         observation_space: Space of the module's inputs.
@@ -72,11 +72,11 @@ class SingleAgentForm:
         return SingleAgentEpisode(**self._spaces)
 
     def reset(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
-        """Adds the observations before an episode's first step."""
+        """Adds the first observation to a new episode."""
         episode.add_env_reset(step[Columns.OBS])
 
     def add(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
-        """Adds a step."""
+        """Adds a recorded step to an episode."""
         episode.add_env_step(
             step[Columns.FINAL_OBS],
             step[Columns.ACTIONS],
@@ -87,11 +87,11 @@ class SingleAgentForm:
         )
 
     def flags(self, block: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ``(terminateds, truncateds)`` of the episodes in a block of steps, bool ``[T, B]`` each."""
+        """Returns the flags ``(terminateds, truncateds)`` of a recorded block of steps, bool ``[T, B]`` each."""
         return block[Columns.TERMINATEDS], block[Columns.TRUNCATEDS]
 
     def stored(self, episodes: Sequence[SingleAgentEpisode]) -> dict[str, Any]:
-        """Returns running episodes as plain data, see `EpisodeForm.stored`."""
+        """Returns running episodes as plain data for checkpoints, see `EpisodeForm.stored`."""
         columns = [
             {
                 **{name: column.get() for name, column in episode.extra_model_outputs.items()},
@@ -108,7 +108,7 @@ class SingleAgentForm:
         }
 
     def restored(self, state: Mapping[str, Any]) -> list[SingleAgentEpisode]:
-        """Returns the episodes that `stored` converted, see `EpisodeForm.restored`."""
+        """Rebuilds running episodes from a result of `stored`, see `EpisodeForm.restored`."""
         episodes, start = [], 0
         members = (state["ids"], state["lengths"], state["custom_data"])
         for number, (id_, length, custom_data) in enumerate(zip(*members, strict=True)):
@@ -130,7 +130,7 @@ class SingleAgentForm:
 
 
 class MultiAgentForm:
-    """Converts steps to episodes of several agents; a step is one step of a `ShownStep`.
+    """Converts recorded steps to multi-agent episodes; a step is one step of a `ShownStep`.
 
     Observations are the modules' inputs.
 
@@ -152,11 +152,11 @@ class MultiAgentForm:
         return self._module_of[agent_id]
 
     def reset(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """Adds the observations before an episode's first step."""
+        """Adds the first observations to a new episode."""
         episode.add_env_reset(observations={a: own[Columns.OBS] for a, own in step.agents.items() if own[ACTS]})
 
     def add(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """Adds a step."""
+        """Adds a recorded step to an episode."""
         known = episode.agent_episodes
         running = {agent: step.agents[agent] for agent, own in known.items() if not own.is_done}
         coming = {agent: own for agent, own in step.agents.items() if agent not in known}
@@ -184,16 +184,16 @@ class MultiAgentForm:
         )
 
     def flags(self, block: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ``(terminateds, truncateds)`` of the episodes in a block of steps, bool ``[T, B]`` each."""
+        """Returns the flags ``(terminateds, truncateds)`` of a recorded block of steps, bool ``[T, B]`` each."""
         return block.terminateds, block.truncateds
 
     def stored(self, episodes: Sequence[MultiAgentEpisode]) -> dict[str, Any]:
-        """Returns running episodes as plain data, see `EpisodeForm.stored`."""
+        """Returns running episodes as plain data for checkpoints, see `EpisodeForm.stored`."""
         states = [_with_data_of_agents(episode.get_state()) for episode in episodes]
         return {"episodes": [{**state, "agent_to_module_mapping_fn": None} for state in states]}
 
     def restored(self, state: Mapping[str, Any]) -> list[MultiAgentEpisode]:
-        """Returns the episodes that `stored` converted, see `EpisodeForm.restored`."""
+        """Rebuilds running episodes from a result of `stored`, see `EpisodeForm.restored`."""
         episodes = [MultiAgentEpisode.from_state(_with_data_of_agents(own)) for own in state["episodes"]]
         for episode in episodes:
             episode.agent_to_module_mapping_fn = self._asked_for
@@ -201,7 +201,7 @@ class MultiAgentForm:
 
 
 def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, Any]]) -> EpisodeForm:
-    """Returns the `EpisodeForm` for a rollout on the device: of one or of several agents.
+    """Selects the conversion of recorded steps to episodes for a rollout on the device: for one agent or for several.
 
     Args:
         module_map: Mapping from agents to modules.
@@ -213,7 +213,7 @@ def episodes_of_rollout(module_map: ModuleMap, spaces: Mapping[str, tuple[Any, A
 
 
 def stored_episode(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """Returns a running episode as plain data, for `restored_episode`.
+    """Converts a running episode to plain data for checkpoints; `restored_episode` inverts it.
 
     Infos and `custom_data` are deep copies without the entries that a checkpoint cannot store.
     """
@@ -226,13 +226,17 @@ def restored_episode(state: Mapping[str, Any]) -> SingleAgentEpisode:
 
 
 def _with_data(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the state of an episode of one agent with `_data_in` its infos and its `custom_data`."""
+    """Returns the state of a single-agent episode, in which infos and `custom_data` contain only data that checkpoints
+    can store.
+    """
     infos = [_data_in(info) if isinstance(info, Mapping) else {} for info in state["infos"]["data"]]
     return {**state, "infos": {**state["infos"], "data": infos}, "custom_data": _data_in(state["custom_data"])}
 
 
 def _with_data_of_agents(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the state of an episode of several agents with `_data_in` all `custom_data` and infos."""
+    """Returns the state of a multi-agent episode, in which infos and `custom_data` contain only data that checkpoints
+    can store.
+    """
     agents = {agent: _with_data(own) for agent, own in state["agent_episodes"].items()}
     return {**state, "agent_episodes": agents, "custom_data": _data_in(state["custom_data"])}
 
@@ -242,17 +246,17 @@ def _has_ended(columns: Mapping[str, Any]) -> bool:
 
 
 def _outputs(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the module's outputs for an act."""
+    """Selects the module's extra outputs, such as ``action_logp``, from the columns of an act."""
     return {name: own for name, own in columns.items() if name not in NOT_MODEL_OUTPUTS | {ACTS, OBSERVES}}
 
 
 def _data_in(entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Returns deep copies of the entries of an info or of `custom_data` that a checkpoint can store."""
+    """Returns deep copies of those entries of an info dict or of `custom_data` that a checkpoint can store."""
     return {key: copy.deepcopy(value) for key, value in entries.items() if _is_data(value)}
 
 
 def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:
-    """Returns one episode's rows of `EpisodeReplay.get_state`, by column."""
+    """Selects the rows of one episode from the columns in `EpisodeReplay.get_state`, as lists by column."""
     observations = slice(first_observation, first_observation + steps.stop - steps.start + 1)
     return {name: unbatch(take(c, observations if name == Columns.OBS else steps)) for name, c in columns.items()}
 

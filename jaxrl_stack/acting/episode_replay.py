@@ -1,4 +1,4 @@
-"""Replays recorded blocks step by step as episodes, for callbacks."""
+"""Replay of recorded blocks as episodes, step by step, for callbacks of on-device environments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 class EpisodeReplay:
-    """Calls the per-episode callback hooks of an algorithm whose environments run inside a compiled program.
+    """Calls the per-episode callback hooks for environments that run inside a compiled program, after the program has
+    recorded its steps.
 
     The program is ahead of the hooks. If a hook raises or Ctrl-C interrupts, the environments stay where the program
     left them. `expect` and `pass_over_missed` make sure that episodes with a gap are not shown any further.
@@ -40,11 +41,11 @@ class EpisodeReplay:
         self._due: int | None = None
 
     def expect(self, num_env_steps: int) -> None:
-        """Sets the number of sampled env steps that the next `replay` shows to callbacks."""
+        """Stores the number of sampled env steps that the next `replay` will pass to the callbacks."""
         self._due = num_env_steps
 
     def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:
-        """Discards the running episodes if an error or Ctrl-C interrupted the last `replay`; warns about it.
+        """Discards the running episodes if an error or Ctrl-C interrupted the last `replay`, and logs a warning.
 
         Episodes that begin later are shown again.
 
@@ -61,7 +62,7 @@ class EpisodeReplay:
         self.set_state({}, lengths())
 
     def replay(self, block: Any, counts: np.ndarray | None = None) -> list[Any]:
-        """Calls the hooks for a block, step by step.
+        """Calls the callback hooks for the steps of a recorded block, in order.
 
         Args:
             block: Record of one rollout, NumPy arrays ``[T, B, ...]``.
@@ -101,7 +102,9 @@ class EpisodeReplay:
         return [*ended, *self._running.values()]
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the running episodes as plain data; {} without any, or if sampled steps have not been shown yet."""
+        """Returns the running episodes as plain data; {} if there are none, or if `replay` has not processed all
+        sampled steps.
+        """
         episodes = list(self._running.values())
         if not episodes or self._due is not None:
             return {}
@@ -109,7 +112,7 @@ class EpisodeReplay:
         return {"env_indices": list(self._running), "lengths": lengths, **self._form.stored(episodes)}
 
     def set_state(self, state: Mapping[str, Any], lengths: np.ndarray) -> None:
-        """Continues with the episodes of `get_state`, without calling hooks for their steps.
+        """Restores the running episodes from a result of `get_state`, without calling hooks for their steps.
 
         Args:
             state: Result of `get_state` or `joined_states`; ``{}`` if these episodes were not watched.
@@ -141,5 +144,5 @@ def joined_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def side_by_side(columns: Any) -> Any:
-    """Returns blocks ``[D, T, B, ...]`` of all devices as one block ``[T, D * B, ...]`` of all environments."""
+    """Joins blocks of D devices, ``[D, T, B, ...]``, to one block of all environments, ``[T, D * B, ...]``."""
     return jax.tree.map(lambda x: np.moveaxis(x, 0, 1).reshape(x.shape[1], -1, *x.shape[3:]), columns)

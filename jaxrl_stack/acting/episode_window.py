@@ -1,4 +1,4 @@
-"""Statistics of the last W finished episodes, kept on the device."""
+"""Statistics of the last W finished episodes, stored on the device."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOBODY: Mapping[Any, Any] = MappingProxyType({})
 
 @struct.dataclass
 class AgentWindow:
-    """Returns and step counts of one agent in the episodes of an `EpisodeWindow`.
+    """Statistics of one agent in the last W finished episodes: its returns, and the number of steps it has completed.
 
     Attributes:
         returns: float32 ``[W]``, sums of the agent's rewards.
@@ -35,7 +35,7 @@ class AgentWindow:
 
 @struct.dataclass
 class EpisodeWindow:
-    """Returns and lengths of the last W finished episodes of one device, oldest first.
+    """Statistics of the last W finished episodes of one device, oldest first: return and length of each.
 
     Attributes:
         returns: float32 ``[W]``.
@@ -118,7 +118,7 @@ class EpisodeWindow:
         )
 
     def packed(self, is_finite: Any = True, axis_name: str | None = None, unclaimed: Sequence[Any] = ()) -> jax.Array:
-        """Packs all fields into one uint32 vector ``[n]``: a program returns one array faster than seven.
+        """Packs all fields into one uint32 vector ``[n]``, because a program returns one array faster than seven.
 
         Args:
             is_finite: bool scalar, packed with the fields; see `unpacked`.
@@ -132,7 +132,7 @@ class EpisodeWindow:
 
     @classmethod
     def unpacked(cls, vectors: np.ndarray, agents: tuple[Hashable, ...] = ()) -> Unpacked:
-        """Unpacks the vectors that `packed` made of the windows of D devices.
+        """Restores the fields from D vectors that `packed` made, one per device.
 
         Fields of the window are NumPy arrays ``[D, ...]``.
 
@@ -152,7 +152,7 @@ class EpisodeWindow:
 
 
 class Unpacked(NamedTuple):
-    """Result of `EpisodeWindow.unpacked`.
+    """Result of `EpisodeWindow.unpacked`: the window and two flags.
 
     Attributes:
         window: Window with NumPy arrays ``[D, ...]``.
@@ -167,13 +167,15 @@ class Unpacked(NamedTuple):
 
 @functools.cache
 def _slots(size: int, agents: tuple[Hashable, ...]) -> tuple[list[packing.Slot], Any]:
-    """Returns the slots of the fields in a vector of `EpisodeWindow.packed`, and the tree structure of the window."""
+    """Returns the position of each field in a vector of `EpisodeWindow.packed`, and the tree structure of the
+    window.
+    """
     leaves, treedef = jax.tree.flatten(jax.eval_shape(functools.partial(EpisodeWindow.empty, size, agents)))
     return packing.slots_of(leaves, lead=0), treedef
 
 
 class LastEpisodes(NamedTuple):
-    """Last episodes of all devices, oldest first.
+    """Statistics of the last episodes of all devices, oldest first.
 
     Attributes:
         returns: float32 ``[n]``.
@@ -204,7 +206,7 @@ def last_episodes(window: Any) -> LastEpisodes:
 
 
 def redistributed(window: Any, num_devices: int, size: int) -> Any:
-    """Returns the window for another number of devices.
+    """Converts the window of all devices to another number of devices.
 
     The first device gets all episodes, and the counts of episodes and agents' steps; each one gets `num_steps`.
 

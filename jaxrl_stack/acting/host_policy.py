@@ -1,4 +1,4 @@
-"""Policy of a module on a host runner, with its pipelines: one jitted call per vector step, one array as result.
+"""Policy of a module on a host EnvRunner, with both connector pipelines: one jitted call per vector step.
 
 A step of a cheap environment takes microseconds, so the call is the bottleneck: each argument or result array takes
 about as long as the arithmetic of a small network. All 32-bit results are therefore packed into one uint32 matrix
@@ -35,7 +35,8 @@ calls. The other fields are made and kept on the host."""
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class PackedColumns:
-    """Layout in which a policy call's results are packed into one matrix.
+    """Positions of a policy call's results (actions, log-probabilities, ...) in one packed uint32 matrix, which is
+    copied from the device once.
 
     Attributes:
         width: Number of columns of the matrix.
@@ -51,7 +52,7 @@ class PackedColumns:
     loose: tuple[tuple[tuple[int, ...], np.dtype], ...]
 
     def read(self, name: str, matrix: np.ndarray, loose: Any = ()) -> Any:
-        """Returns one column, a pytree of arrays ``[..., B, ...]``.
+        """Reads one result from the packed matrix: a pytree of arrays ``[..., B, ...]``.
 
         Args:
             name: Name of the column.
@@ -64,7 +65,9 @@ class PackedColumns:
         return jax.tree.map(lambda slot: slot.read(matrix, loose), slots)
 
     def read_actions(self, matrix: np.ndarray, loose: Any = ()) -> tuple[Any, Any]:
-        """Returns ``(actions of the module, actions for the environments)``; one object if they are equal."""
+        """Reads the actions: ``(actions of the module, actions for the environments)``; the same object if they are
+        equal.
+        """
         actions = self.read(Columns.ACTIONS, matrix, loose)
         return actions, actions if self._are_actions_for_env else self.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
 
@@ -75,7 +78,8 @@ class PackedColumns:
 
 @dataclasses.dataclass
 class _Acting:
-    """Compiled program of one mode. It takes only the arguments that it reads, since each array costs time.
+    """Compiled acting program for one mode (explore, greedy or random actions); it takes only the arguments that it
+    reads.
 
     Attributes:
         program: ``(fixed leaves, memory, counts, batch, varying leaves) -> (matrix, loose, memory)``.
@@ -91,7 +95,7 @@ class _Acting:
 
 
 class HostPolicy:
-    """Acts with one module for ``B`` rows at a time; a row is an environment, or an agent in an environment.
+    """Computes actions of one module for ``B`` rows at a time; a row is an environment, or one agent in an environment.
 
     Args:
         step: Pipelines and module.
@@ -132,7 +136,7 @@ class HostPolicy:
         self.reseed(seed)
 
     def to_device(self, tree: Any) -> Any:
-        """Returns copies on the policy's device, where the program then runs; worth it if several calls use them."""
+        """Copies arrays to the policy's device; saves time if several calls use them."""
         return jax.device_put(jax.tree.map(np.array, tree), self.sharding)
 
     # ----------------------------------------------------------------------------------------------------- state
@@ -142,7 +146,7 @@ class HostPolicy:
         self.set_random_state({"key": [0, seed & 0xFFFFFFFF], "num_calls": 0})
 
     def get_random_state(self) -> dict[str, Any]:
-        """Returns the key of the random numbers, uint32[2], and the number of calls that have drawn from it."""
+        """Returns the random state: PRNG key, uint32[2], and number of calls that have drawn from it."""
         return {"key": np.asarray(self._key), "num_calls": self._count}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
@@ -155,11 +159,11 @@ class HostPolicy:
 
     @staticmethod
     def numbers_of(random: Mapping[str, Any]) -> list[int]:
-        """Returns a result of `get_random_state` as integers, from which seeds can be derived."""
+        """Converts a result of `get_random_state` to integers, from which seeds can be derived."""
         return [*np.asarray(random["key"]).tolist(), int(random["num_calls"])]
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Sets the values of the traced settings."""
+        """Sets the values of traced settings, such as a schedule of ``epsilon``."""
         self._settings = self.to_device(settings)
         self._fixed_changed()
 
@@ -174,7 +178,9 @@ class HostPolicy:
 
     @functools.cached_property
     def refs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Leaf names (refs) of the parameters and of the other state, ``(params, rest)``, without random streams."""
+        """Names (refs) of the parameters and of the other arrays of the modules, ``(params, rest)``, without random
+        streams.
+        """
         pure = self._step.pure
         return tuple(pure.params), tuple(ref for ref in pure.rest if ref not in pure.stream_refs)
 
@@ -202,17 +208,17 @@ class HostPolicy:
 
     @property
     def current_weights(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """``(params, rest)`` as arrays of the policy's device, without random streams."""
+        """Current weights ``(params, rest)``, arrays on the policy's device, without random streams."""
         streams = self._step.pure.stream_refs
         return self._params, {ref: leaf for ref, leaf in self._rest.items() if ref not in streams}
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns ``(params, rest)`` as NumPy arrays, without random streams."""
+        """Returns the current weights ``(params, rest)`` as NumPy arrays, without random streams."""
         return jax.device_get(self.current_weights)
 
     @property
     def modules(self) -> Any:
-        """The MultiRLModule with its initial weights."""
+        """MultiRLModule with its initial weights."""
         return self._step.pure.template
 
     def module_of(self, module_id: str) -> Any:
@@ -225,7 +231,7 @@ class HostPolicy:
 
     @property
     def current_modules(self) -> Any:
-        """The MultiRLModule with the current weights; the same object until the weights change."""
+        """MultiRLModule with the current weights; the same object until the weights change."""
         if self._bound is None:
             self._bound = self._step.pure.bind(self._params, self._rest)
         return self._bound
@@ -246,7 +252,7 @@ class HostPolicy:
         update_statistics: bool,
         acts: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any, Memory]:
-        """Returns the actions of all rows.
+        """Computes the actions of all rows for one vector step.
 
         Args:
             mode: How actions are chosen.
@@ -283,7 +289,9 @@ class HostPolicy:
         return np.asarray(matrix), loose, memory
 
     def _counts(self, timesteps: int) -> np.ndarray:
-        """Returns the number of calls and lifetime env steps, uint32[3]; one array, since each argument costs time."""
+        """Returns the number of calls and the lifetime env steps in one uint32[3] array, because each argument costs
+        time.
+        """
         return np.array([self._count & 0xFFFFFFFF, timesteps >> 32, timesteps & 0xFFFFFFFF], np.uint32)
 
     def _make_acting(
@@ -318,7 +326,7 @@ class HostPolicy:
         module_id: str,
         explore: bool,
     ) -> dict[str, Any]:
-        """Returns the action for the first observation of an episode, outside of any rollout.
+        """Computes the action for the first observation of an episode, outside of any rollout.
 
         Args:
             env_to_module: State of the env-to-module pipeline, whose statistics are used.
@@ -339,21 +347,25 @@ class HostPolicy:
         return self._step.of_module(module_id).first_row(columns)
 
     def initial_recurrent(self, num_envs: int) -> Any:
-        """Returns the module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
+        """Returns the module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` for a stateless
+        module.
+        """
         return self.to_device(self._step.initial_recurrent(num_envs))
 
     def has_packed_columns(self, mode: Mode) -> bool:
-        """Whether `act` has been called with this mode."""
+        """Whether `act` has been called with this mode, so that `packed_columns` is available."""
         return mode in self._packed
 
     def packed_columns(self, mode: Mode) -> PackedColumns:
-        """Returns the layout of the results of `act`, which must have been called with this mode."""
+        """Returns the positions of the results in the matrix that `act` returns; `act` must have been called with this
+        mode.
+        """
         return self._packed[mode]
 
     def observe_final(
         self, env_to_module: Any, observations: Any, prev_actions: Any, prev_rewards: np.ndarray, timesteps: int
     ) -> Any:
-        """Returns the module's inputs after the last step, with the history before any reset.
+        """Returns the module's inputs for the observations after the last step, computed before any reset.
 
         Running statistics do not change.
 
@@ -366,7 +378,9 @@ class HostPolicy:
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _context(self, weights: Sequence[Any], timesteps: Any, **static: Any) -> Any:
-        """Returns the context of a step; `weights` are ``(params, rest, settings)``, schedules are evaluated."""
+        """Returns the connector context of a step, with the current values of schedules; `weights` are ``(params, rest,
+        settings)``.
+        """
         params, rest, settings = weights
         values = schedules.values_at(settings, timesteps, together=False)
         current = {mid: {**own, **self._static_settings.get(mid, {})} for mid, own in values.items()}

@@ -1,4 +1,6 @@
-"""Running episodes of a host runner as objects, for host connectors and callbacks that read every step."""
+"""Running single-agent episodes of a host EnvRunner as objects, for host connectors and callbacks that read
+every step.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ MOST_EARLIER_STEPS = 2**16
 
 
 class LiveEpisodes:
-    """One running episode per environment, extended step by step.
+    """Running single-agent episodes as objects, one per environment, extended step by step.
 
     The last observation of a running episode is the environment's until the module acts on it; then the module's input
     replaces it. If a connector puts its own observations into the batch and leaves the episodes unchanged, running
@@ -61,7 +63,8 @@ class LiveEpisodes:
         self._call("on_episode_start", index, episode)
 
     def saw(self, observations: Any, keeps_own: bool = False) -> None:
-        """Replaces the last observations of running episodes by the module's inputs.
+        """Replaces the last observation of each running episode by the module's input, which connectors computed from
+        it.
 
         Args:
             observations: The module's inputs, ``[B, ...]``.
@@ -76,14 +79,14 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Replaces the newest observations of an episode that will be returned by the module's inputs; `last` is the
-        input after the last step.
+        """Replaces the newest observations of an episode by the module's inputs, before the episode is returned; `last`
+        is the input after the last step.
         """
         seen = [*self._seen[index], last]
         episode.observations.data[-len(seen) :] = seen
 
     def append(self, step: Any, columns: dict[str, Any], next_obs: Any, weights_seq_no: int) -> None:
-        """Adds one vector step. Ended episodes remain in `episodes` until `begin`.
+        """Appends one vector step to the running episodes. Ended episodes remain in `episodes` until `begin`.
 
         Args:
             step: The `VectorStep`.
@@ -110,7 +113,7 @@ class LiveEpisodes:
             )
 
     def report(self, step: Any, final_inputs: Any = None) -> None:
-        """Calls the callbacks for the appended step.
+        """Calls the callbacks ``on_episode_step`` and ``on_episode_end`` for the appended step.
 
         Args:
             step: The `VectorStep`.
@@ -137,12 +140,12 @@ class LiveEpisodes:
             self.start(index, row(step.obs, index), info)
 
     def take_finished(self) -> list[tuple[int, SingleAgentEpisode]]:
-        """Returns ``(environment, episode)`` of the episodes that ended since the last call."""
+        """Returns the episodes that ended since the last call, as pairs ``(environment index, episode)``."""
         finished, self._finished = self._finished, []
         return finished
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Returns the running episodes as chunks, and continues with their successors."""
+        """Returns the running episodes as chunks; each continues in a new chunk."""
         chunks = []
         for index, episode in enumerate(self.episodes):
             if episode.is_done or not len(episode):
@@ -161,7 +164,7 @@ class LiveEpisodes:
         return chunks
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the running episodes as plain data; the finished ones must have been taken."""
+        """Returns the running episodes as plain data for checkpoints; call `take_finished` before."""
         return {
             "episodes": [stored_episode(episode) for episode in self.episodes],
             "earlier_chunks": [[stored_episode(chunk) for chunk in chunks] for chunks in self._chunks],
@@ -169,14 +172,16 @@ class LiveEpisodes:
         }
 
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
-        """Continues with the episodes of `get_state`, but leaves out the environments `without`; calls no hooks."""
+        """Restores the running episodes from a result of `get_state`, except those of the environments `without`; calls
+        no hooks.
+        """
         for index in set(range(len(self.episodes))).difference(without):
             self.episodes[index] = restored_episode(state["episodes"][index])
             self._chunks[index] = [restored_episode(own) for own in state["earlier_chunks"][index]]
             self._seen[index] = list(state["inputs"][index])
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
-        """Appends a chunk to the stored chunks of its episode."""
+        """Appends a chunk to the earlier chunks of its episode, which ``on_episode_end`` receives."""
         # A copy: the chunk itself is returned to the caller.
         chunk = chunk.slice(slice(None), len_lookback_buffer=0)
         if chunks and len(chunks[-1]) + len(chunk) <= JOINED_STEPS:

@@ -1,4 +1,6 @@
-"""Running episodes of several agents as objects, for host connectors and callbacks that read every step."""
+"""Running multi-agent episodes of a host EnvRunner as objects, for host connectors and callbacks that read every
+step.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ _NOT_OUTPUTS = (Columns.OBS, Columns.ACTIONS, Columns.ACTIONS_FOR_ENV, Columns.R
 
 
 class LiveMultiAgentEpisodes:
-    """One running episode of several agents per environment, extended step by step; see `LiveEpisodes` for one agent.
+    """Running multi-agent episodes as objects, one per environment, extended step by step; see `LiveEpisodes` for
+    single agents.
 
     Observations are the environment's until a module acts on them; then the module's inputs replace them.
 
@@ -57,7 +60,8 @@ class LiveMultiAgentEpisodes:
         self._call("on_episode_start", index, episode)
 
     def saw(self, index: int, agent: Any, columns: Mapping[str, Any], at: int, weights_seq_no: int) -> None:
-        """Stores an agent's observation, action and module outputs until its step is appended.
+        """Stores an agent's action and module outputs until the env step is appended, and its module input as the last
+        observation.
 
         Args:
             index: Index of the environment.
@@ -73,13 +77,13 @@ class LiveMultiAgentEpisodes:
         self._outputs[index][agent] = {**outputs, WEIGHTS_SEQ_NO: weights_seq_no}
 
     def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
-        """Replaces an agent's last observation by the module's input in row `at` of `inputs`, ``[R, ...]``."""
+        """Replaces an agent's last observation by the module's input: row `at` of `inputs`, ``[R, ...]``."""
         episode = self.episodes[index].agent_episodes.get(agent)
         if episode is not None:
             episode.set_observations(new_data=row(inputs, at), at_indices=-1)
 
     def append(self, index: int, observations: Mapping[Any, Any], step: Any) -> None:
-        """Adds a step of one environment, before any reset.
+        """Appends a step of one environment to its episode, before any reset.
 
         Args:
             index: Index of the environment.
@@ -99,7 +103,7 @@ class LiveMultiAgentEpisodes:
         )
 
     def report(self, index: int, *, has_ended: bool) -> None:
-        """Calls the callbacks for the appended step."""
+        """Calls the callbacks ``on_episode_step`` and, at the end, ``on_episode_end`` for the appended step."""
         episode = self.episodes[index]
         self._call("on_episode_step", index, episode)
         if has_ended:
@@ -107,16 +111,16 @@ class LiveMultiAgentEpisodes:
             self._finished.append((index, episode))
 
     def forget(self, index: int) -> None:
-        """Discards the stored actions and outputs of an environment that failed before its step was appended."""
+        """Discards the stored actions and outputs of an environment that failed before its step could be appended."""
         self._actions[index], self._outputs[index] = {}, {}
 
     def take_finished(self) -> list[tuple[int, MultiAgentEpisode]]:
-        """Returns ``(environment, episode)`` of the episodes that ended since the last call."""
+        """Returns the episodes that ended since the last call, as pairs ``(environment index, episode)``."""
         finished, self._finished = self._finished, []
         return finished
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Returns the running episodes as chunks, and continues with their successors."""
+        """Returns the running episodes as chunks; each continues in a new chunk."""
         chunks = []
         for index, episode in enumerate(self.episodes):
             if len(episode):

@@ -1,4 +1,4 @@
-"""Policies of the modules of a host runner: one jitted call per module and vector step, with the same weights."""
+"""Policies of all modules of a host EnvRunner: one jitted call per module and vector step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_stack.core.module_map import ByModule, ModuleMap
 
 
 class ModulePolicies(ByModule[HostPolicy]):
-    """Mapping ``{module_id: HostPolicy}`` with calls for all policies.
+    """Policies of all modules, ``{module_id: HostPolicy}``, with methods that call every policy.
 
     Args:
         of: The policies; all have the same device and the same MultiRLModule.
@@ -27,22 +27,22 @@ class ModulePolicies(ByModule[HostPolicy]):
 
     @property
     def sharding(self) -> Any:
-        """Sharding of all arguments: one device."""
+        """Sharding of all arguments of the policies: one device."""
         return self._first.sharding
 
     @property
     def refs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Leaf names (refs) of the parameters and of the other state, see `HostPolicy.refs`."""
+        """Names (refs) of the parameters and of the other arrays of the modules, see `HostPolicy.refs`."""
         return self._first.refs
 
     @property
     def modules(self) -> Any:
-        """The MultiRLModule with its initial weights."""
+        """MultiRLModule with its initial weights."""
         return self._first.modules
 
     @property
     def module(self) -> Any:
-        """The MultiRLModule with the current weights."""
+        """MultiRLModule with the current weights."""
         return self._first.current_modules
 
     def module_of(self, module_id: str) -> Any:
@@ -59,7 +59,9 @@ class ModulePolicies(ByModule[HostPolicy]):
             policy.reseed(self._module_map.seed_of(mid, seed))
 
     def get_random_state(self) -> dict[str, Any]:
-        """Returns the policies' random states, in the form of `ModuleMap.unwrapped`."""
+        """Returns the random states of the policies, ``{module_id: state}``; for a single agent, one state without the
+        dict.
+        """
         return self._module_map.unwrapped({mid: policy.get_random_state() for mid, policy in self._of.items()})
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
@@ -69,7 +71,7 @@ class ModulePolicies(ByModule[HostPolicy]):
             self._of[mid].set_random_state(given[mid])
 
     def numbers_of(self, random: Mapping[str, Any]) -> list[int]:
-        """Returns a result of `get_random_state` as integers, from which seeds can be derived."""
+        """Converts a result of `get_random_state` to integers, from which seeds can be derived."""
         given = self._module_map.by_module(random)
         return [number for mid in sorted(given) for number in HostPolicy.numbers_of(given[mid])]
 
@@ -92,5 +94,5 @@ class ModulePolicies(ByModule[HostPolicy]):
                 policy.adopt_weights(*given)
 
     def get_weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Returns ``(params, rest)`` as NumPy arrays, without random streams."""
+        """Returns the current weights ``(params, rest)`` as NumPy arrays, without random streams."""
         return self._first.get_weights()

@@ -1,4 +1,4 @@
-"""Step from observations to actions: both pipelines and a module, as pure functions.
+"""One step of a policy, from observations to actions: both connector pipelines and the module, as pure functions.
 
 Rollouts on the device, the policies of host runners, served policies and exported policies trace the same
 `ModuleStep.step`.
@@ -30,7 +30,8 @@ StateT = TypeVar("StateT", bound="ModuleState")
 
 @struct.dataclass
 class ModuleState:
-    """State of acting for the ``B`` rows of one module; a row is one agent in a running episode.
+    """State of a policy between steps, for ``B`` rows of one module: connectors, recurrent state, previous actions and
+    rewards.
 
     Attributes:
         env_to_module: State of the env-to-module pipeline.
@@ -49,7 +50,8 @@ class ModuleState:
     reset: Any
 
     def after(self, rewards: jax.Array, reset: jax.Array) -> Self:
-        """Returns the state after an environment step; actions and rewards are zeros where an episode starts.
+        """Returns the state after an environment step; previous actions and rewards become zeros where an episode
+        starts.
 
         Args:
             rewards: Rewards of the step, float32 ``[B]``.
@@ -65,7 +67,7 @@ class ModuleState:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ModuleStep:
-    """Static description of one module's acting step. The methods are pure.
+    """Acting step of one module as pure functions, with its static parts: module and connector pipelines.
 
     They process ``B`` rows: one row per environment, and per agent if several agents share the module.
 
@@ -84,7 +86,7 @@ class ModuleStep:
     draws_actions: bool = False
 
     def of_module(self, module_id: str) -> Self:
-        """Returns the step of another module.
+        """Returns the acting step of another module with the same pipelines.
 
         Raises:
             ValueError: If there is no such module, or it is ``learner_only``.
@@ -117,7 +119,8 @@ class ModuleStep:
         )
 
     def where_rows(self, mask: jax.Array, yes: StateT, no: StateT) -> StateT:
-        """Returns a state with rows of `yes` where `mask` is True, else rows of `no`; statistics come from `yes`.
+        """Selects rows from two states: from `yes` where `mask` is True, else from `no`; connector statistics come from
+        `yes`.
 
         Args:
             mask: bool ``[B]``.
@@ -136,7 +139,9 @@ class ModuleStep:
         )
 
     def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
-        """Returns `state` with the statistics of connectors merged over the devices of an axis, or over none."""
+        """Returns `state` with the statistics of connectors merged over a device axis; unchanged if `axis_name` is
+        None.
+        """
         return dataclasses.replace(
             state,
             env_to_module=self.env_to_module.merge(state.env_to_module, axis_name),
@@ -144,11 +149,13 @@ class ModuleStep:
         )
 
     def initial_recurrent(self, num_envs: Any) -> Any:
-        """Returns the module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` if it has none."""
+        """Returns the module's recurrent state at the start of episodes, ``[B, ...]``; ``{}`` for a stateless
+        module.
+        """
         return batched_state(self.pure.template[self.module_id].get_initial_state(), num_envs)
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """Returns the context of acting, the same at every step of a rollout; `step` adds the varying parts.
+        """Returns the connector context that all steps of a rollout share; `step` adds the values of a step.
 
         Args:
             params: Parameters of the MultiRLModule.
@@ -207,7 +214,7 @@ class ModuleStep:
         return state, batch, acted
 
     def shapes(self, settings: Any, *, explore: bool) -> dict[str, Any]:
-        """Returns the shapes of the columns of `step` for `BATCH_SIZE` environments, without computing anything.
+        """Returns shapes and dtypes of the columns of `step` for `BATCH_SIZE` environments, without computing them.
 
         Args:
             settings: ``{module_id: {name: current value}}``, or their shapes.
@@ -239,7 +246,7 @@ class ModuleStep:
     def observe(
         self, env_to_module: Any, columns: dict[str, Any], context: Any, *, stream: str = "env_to_module"
     ) -> tuple[Any, dict[str, Any]]:
-        """Applies the env-to-module pipeline.
+        """Applies the env-to-module pipeline to observations.
 
         Args:
             env_to_module: State of the pipeline.
@@ -256,7 +263,7 @@ class ModuleStep:
     def observe_final(
         self, env_to_module: Any, final_obs: Any, context: Any, *, prev_actions: Any, prev_rewards: Any
     ) -> Any:
-        """Returns the module's inputs for the observations after a step, before any reset.
+        """Returns the module's inputs for the observations after a step, computed before any reset.
 
         The history continues; statistics do not change.
 
@@ -273,13 +280,13 @@ class ModuleStep:
         return self.observe(env_to_module, columns, context, stream="final_observation")[1][self.module_id][Columns.OBS]
 
     def random_streams(self, rest: Any, key: jax.Array) -> dict[str, Any]:
-        """Returns the module's random streams, the part of its state `rest` that the key of a step determines."""
+        """Returns the module's random streams (of dropout, for example), restarted from the key of a step."""
         return self.pure.random_streams(rest, streams.named(key, "module"), self.module_id)
 
     def act(
         self, module_to_env: Any, batch: dict[str, Any], context: Any, random_streams: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Applies the module's forward pass and the module-to-env pipeline.
+        """Applies the module's forward pass and the module-to-env pipeline to a batch.
 
         Args:
             module_to_env: State of the pipeline.
@@ -317,7 +324,8 @@ class ModuleStep:
         return module_to_env, acted[mid]
 
     def act_once(self, columns: dict[str, Any], key: jax.Array, env_to_module: Any, context: Any) -> dict[str, Any]:
-        """Returns actions for observations outside of any rollout; connectors treat them as first ones of episodes.
+        """Computes actions for single observations outside of any rollout; connectors treat them as first observations
+        of episodes.
 
         Args:
             columns: ``{"obs": observations [B, ...]}`` and columns of host connectors; ``state_in`` for a recurrent
@@ -335,7 +343,9 @@ class ModuleStep:
         return self.step(state, columns, dataclasses.replace(context, key=key, update_statistics=False))[2]
 
     def first_row(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Returns row 0 of the NumPy columns of `act_once`; the action for the environment is a member of its space."""
+        """Returns row 0 of the columns of `act_once`, as NumPy arrays; the action for the environment is a member of
+        its space.
+        """
         columns = jax.tree.map(lambda x: x[0], columns)
         space: Any = self.env_to_module.input_action_space
         return {**columns, Columns.ACTIONS_FOR_ENV: members_of(space)(columns[Columns.ACTIONS_FOR_ENV])}

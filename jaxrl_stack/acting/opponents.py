@@ -1,4 +1,4 @@
-"""Opponents on the device: snapshots of a module that play the rivals in a range of environments.
+"""Opponents of on-device self-play: snapshots of a module play the rivals in some of the environments.
 
 The rivals' rows of that range belong to one frozen module. Its parameters and env-to-module states have a leading axis
 of K blocks; block k plays snapshot ``index[k]``. One vmapped forward pass serves all blocks.
@@ -25,7 +25,7 @@ NO_SNAPSHOT = -1
 
 @struct.dataclass
 class OpponentsState:
-    """Snapshots and the blocks of environments that play against them; of one device.
+    """Snapshots on one device (the stack), and the results of the environment blocks that play against them.
 
     Attributes:
         params: Parameters of the snapshots, ``{ref: [K, ...]}``.
@@ -51,11 +51,11 @@ class OpponentsState:
     num_steps: jax.Array
 
     def at_start_of_call(self) -> OpponentsState:
-        """Returns the state with counts of 0."""
+        """Returns the state with the counters of games and steps set to 0."""
         return dataclasses.replace(self, games=jnp.zeros_like(self.games), num_steps=jnp.zeros_like(self.num_steps))
 
     def with_games(self, ended: jax.Array, margins: jax.Array, num_steps: Any) -> OpponentsState:
-        """Counts the games that have ended in T steps, except games that began with another opponent.
+        """Counts the games that ended in T steps, except games during which the opponent changed.
 
         Args:
             ended: bool ``[T, B]``, whether a game ended with the step.
@@ -79,7 +79,7 @@ class OpponentsState:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class OpponentStep(ModuleStep):
-    """Acting step of the snapshots of a module, for the rows of all blocks.
+    """Acting step of the opponents: one vmapped forward pass with a separate snapshot for each block of environments.
 
     Rows lie as ``[agent, block, environment of the block]``. In states, pipelines have leaves ``[K, ...]``, and all
     other leaves have the rows of all blocks.
@@ -97,7 +97,7 @@ class OpponentStep(ModuleStep):
 
     @classmethod
     def of(cls, step: ModuleStep, *, num_blocks: int, num_agents: int) -> Self:
-        """Returns the step of the snapshots of the module that `step` acts with."""
+        """Creates the opponents' step from the acting step of the module whose snapshots play."""
         own = {field.name: getattr(step, field.name) for field in dataclasses.fields(ModuleStep)}
         return cls(**own, num_blocks=num_blocks, num_agents=num_agents)
 
@@ -154,7 +154,7 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------- opponents
 
     def no_opponents(self, num_envs: int) -> OpponentsState:
-        """Returns a stack without snapshots, whose blocks play place 0.
+        """Creates a stack without snapshots; all blocks play index 0 of the stack.
 
         Args:
             num_envs: ``E``, environments of all blocks.
@@ -190,7 +190,7 @@ class OpponentStep(ModuleStep):
     def with_snapshot(
         self, state: OpponentsState, params: Any, rest: Any, env_to_module: Any, place: Any, number: Any
     ) -> OpponentsState:
-        """Returns the stack with a snapshot in a place.
+        """Stores a snapshot of the module at an index of the stack, and returns the new stack.
 
         Args:
             state: The stack.
@@ -213,7 +213,7 @@ class OpponentStep(ModuleStep):
     def with_index(
         self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
     ) -> tuple[OpponentsState, ModuleState]:
-        """Returns both states with other opponents.
+        """Assigns another snapshot to each block, and returns the new states of the stack and of acting.
 
         If a block gets another snapshot, its running games continue and do not count; the recurrent states and last
         actions of its rows start again.
@@ -252,7 +252,7 @@ class OpponentStep(ModuleStep):
         return dataclasses.replace(state, index=index, playing=playing, is_stale=is_stale), acting
 
     def of_state(self, state: OpponentsState) -> Self:
-        """Returns this step with the weights of the blocks' snapshots."""
+        """Returns a copy with the weights of the snapshot that each block plays."""
         weights = jax.tree.map(lambda x: x[state.index], (state.params, state.rest))
         return dataclasses.replace(self, weights=weights)
 
@@ -263,7 +263,7 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------------- rows
 
     def _split(self, rows: Any) -> Any:
-        """Returns ``[K, rows of a block, ...]`` from ``[rows of all blocks, ...]``."""
+        """Groups rows by block: ``[rows of all blocks, ...]`` becomes ``[K, rows of a block, ...]``."""
 
         def split(x: jax.Array) -> jax.Array:
             x = x.reshape(self.num_agents, self.num_blocks, -1, *x.shape[1:])
@@ -272,7 +272,7 @@ class OpponentStep(ModuleStep):
         return jax.tree.map(split, rows)
 
     def _joined(self, blocks: Any) -> Any:
-        """Inverts `_split`."""
+        """Joins the rows of all blocks; inverse of `_split`."""
 
         def joined(x: jax.Array) -> jax.Array:
             x = x.reshape(self.num_blocks, self.num_agents, -1, *x.shape[2:])
@@ -307,7 +307,8 @@ def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
 def opponent_map(
     module_map: ModuleMap, module_id: str, agents: Sequence[Any], *, num_envs: int, num_self_play: int
 ) -> ModuleMap:
-    """Returns the map in which the snapshots of a module play the rivals from environment `num_self_play` on.
+    """Returns the mapping from agents to modules in which snapshots play the rivals, from environment `num_self_play`
+    on.
 
     Args:
         module_map: Map of all agents to the module.

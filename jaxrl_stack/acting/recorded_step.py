@@ -1,4 +1,4 @@
-"""Shapes of a recorded step, from which memory is estimated before anything is sampled."""
+"""Shapes of a recorded step, from which the memory of a rollout is estimated before sampling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 @dataclasses.dataclass(frozen=True)
 class RecordedStep:
-    """Shapes of the columns of one step of one environment.
+    """Shapes and dtypes of the columns of one recorded step of one environment.
 
     Attributes:
         columns: ``{column: pytree of jax.ShapeDtypeStruct [1, 1, ...]}``, a block ``[T, B, ...]`` of one step.
@@ -30,12 +30,12 @@ class RecordedStep:
 
     @classmethod
     def of_block(cls, columns: Mapping[str, Any]) -> Self:
-        """Builds the step of a block ``{column: pytree [T, B, ...]}``; only shapes and dtypes are read."""
+        """Reads the shapes of a step from a recorded block ``{column: pytree [T, B, ...]}``."""
         return cls({name: _resized(column, 1, 1) for name, column in columns.items()})
 
     @classmethod
     def of_policy(cls, columns: Mapping[str, Any]) -> Self:
-        """Builds the step that a host runner records, from the shapes of its policy's columns ``[B, ...]``."""
+        """Computes the shapes of a step that a host EnvRunner records, from its policy's columns ``[B, ...]``."""
         obs = columns[Columns.OBS]
         shapes = {
             name: jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), own)
@@ -45,7 +45,7 @@ class RecordedStep:
 
     @classmethod
     def of_spaces(cls, observation_space: gym.Space, action_space: gym.Space) -> Self:
-        """Builds the step with the columns that every class of runners records, for a module with these spaces.
+        """Computes the shapes of the columns that every EnvRunner class records, for a module with these spaces.
 
         Raises:
             TypeError: If a space has no fixed shape.
@@ -55,7 +55,7 @@ class RecordedStep:
         return cls(columns | _answers(), is_complete=False)
 
     def block(self, num_steps: int, num_columns: int, layout: Layout | None = None) -> dict[str, Any]:
-        """Returns the shapes of a block ``[T, B, ...]``.
+        """Returns the shapes of a block of recorded steps, ``[T, B, ...]``.
 
         Args:
             num_steps: ``T``.

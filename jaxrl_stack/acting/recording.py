@@ -1,4 +1,4 @@
-"""Recordings of host runners with one agent: preallocated arrays with one row per vector step."""
+"""Recording of single-agent steps on a host EnvRunner: preallocated arrays with one row per vector step."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EndedEpisodes:
 
     @classmethod
     def of(cls, ended: Sequence[Sequence[float]], agents: Sequence[Any] = ()) -> EndedEpisodes:
-        """Builds the statistics from rows ``(return, length, duration, *returns of agents)``, one per episode."""
+        """Creates the object from tuples ``(return, length, duration, *returns of agents)``, one per episode."""
         returns, lengths, durations, *own = zip(*ended, strict=True) if ended else [()] * (3 + len(agents))
         return cls(
             np.array(returns, np.float64),
@@ -50,7 +50,8 @@ class EndedEpisodes:
         )
 
     def mean_returns(self, module_map: ModuleMap) -> dict[str, dict[str, float]]:
-        """Returns mean returns of agents and modules, ``{"agent": {...}, "module": {...}}``; {} for one agent.
+        """Computes the mean returns of agents and modules, ``{"agent": {...}, "module": {...}}``; {} for a single
+        agent.
 
         A mean covers the episodes in which the agent, or one of the module's agents, took part; NaN without any. If
         each episode assigns its agents to modules, ``"module"`` is missing. If the map has a hero, the return of its
@@ -71,7 +72,7 @@ class EndedEpisodes:
         return means
 
     def rows(self) -> Iterator[tuple[float, ...]]:
-        """Returns rows ``(return, length, duration, *returns of agents)``, as `of` takes them."""
+        """Yields tuples ``(return, length, duration, *returns of agents)``, one per episode, as `of` takes them."""
         columns = (self.returns, self.lengths, self.durations, *self.agent_returns.values())
         return zip(*(column.tolist() for column in columns), strict=True)
 
@@ -82,13 +83,13 @@ def _mean_of_known(numbers: np.ndarray) -> float:
 
 
 def _sum_of_known(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Sums parts elementwise, ``[n]``, ignoring NaN; NaN if all parts are NaN."""
+    """Sums arrays ``[n]`` elementwise and ignores NaN; NaN where all arrays are NaN."""
     stacked = np.stack(parts)
     return np.where(np.isnan(stacked).all(axis=0), np.nan, np.nansum(stacked, axis=0, dtype=np.float64))
 
 
 class StepTimes(NamedTuple):
-    """Total duration of vector steps.
+    """Total duration and number of vector steps.
 
     Attributes:
         seconds: Duration of all steps, in seconds.
@@ -99,7 +100,7 @@ class StepTimes(NamedTuple):
     num_steps: int = 0
 
     def plus(self, other: StepTimes) -> StepTimes:
-        """Returns the sums of both."""
+        """Returns the sums of two objects' durations and numbers."""
         return StepTimes(self.seconds + other.seconds, self.num_steps + other.num_steps)
 
 
@@ -108,7 +109,8 @@ NO_STEP_TIMES = StepTimes()
 
 @dataclasses.dataclass
 class SampleReport:
-    """A runner's report on a sample, without the sampled steps.
+    """Results of one `sample` call of an EnvRunner except the sampled steps: episode statistics, metrics, connector
+    state.
 
     Attributes:
         episodes: Statistics of the episodes that ended.
@@ -127,7 +129,7 @@ class SampleReport:
 
 @dataclasses.dataclass
 class SampleBlock:
-    """Sample of one runner: NumPy arrays, which pass between processes without a copy.
+    """Sampled steps of one EnvRunner as NumPy arrays, which pass between processes without a copy.
 
     Attributes:
         part: Columns ``[T, B, ...]`` of the module, or whole episodes. Columns are obs (the module's inputs, or frames
@@ -143,21 +145,22 @@ class SampleBlock:
 
     @property
     def experience(self) -> Experience:
-        """The sampled steps without the report."""
+        """Sampled steps as an `Experience`, without the report."""
         return Experience((self.part,))
 
     @property
     def num_env_steps(self) -> int:
-        """Number of valid environment steps; rows that were only resets do not count."""
+        """Number of valid environment steps, without rows in which an environment was only reset."""
         return self.part.num_env_steps
 
     def kept_at(self, reference: Any) -> SampleBlock:
-        """Returns the block without its columns, which stay in Ray's object store; see `Part.kept_at`."""
+        """Returns a copy without columns, which stay in Ray's object store under `reference`; see `Part.kept_at`."""
         return dataclasses.replace(self, part=self.part.kept_at(reference))
 
 
 def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Returns the newest connector state of each runner; it includes the counts of the runner's earlier states.
+    """Selects the newest connector state of each EnvRunner from several samples; it includes the counts of earlier
+    states.
 
     A restarted runner counts as a different runner, since its statistics start from zero.
     """
@@ -168,7 +171,7 @@ def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]
 
 
 class Recording:
-    """Records up to ``T`` steps of ``B`` environments in dense arrays: the `RolloutRecording` for one agent.
+    """Recorder of up to ``T`` steps of ``B`` single-agent environments in dense arrays; implements `RolloutRecording`.
 
     Args:
         module_id: The module that acts.
@@ -232,7 +235,7 @@ class Recording:
             self.drop_running(index)
 
     def begin(self, where: np.ndarray) -> None:
-        """Begins an episode with the next row, in the environments of a mask, bool ``[B]``."""
+        """Marks the next row as the first of an episode, in the environments of the mask `where`, bool ``[B]``."""
         self.resets[self.num_steps] = where
 
     def drop_running(self, index: int) -> None:
@@ -245,7 +248,9 @@ class Recording:
         self.num_failures += 1
 
     def add_obs(self, obs: Any) -> None:
-        """Stores the environments' observations before the next step, if the recording was made with `obs`."""
+        """Stores the environments' observations before the next step; does nothing if they are among the policy's
+        results.
+        """
         if not self._obs_rows:
             return
         leaves = (obs,) if isinstance(obs, np.ndarray) else jax.tree.leaves(obs)
@@ -253,11 +258,13 @@ class Recording:
             row[self.num_steps] = leaf
 
     def add_final(self, where: np.ndarray, observations: Any) -> None:
-        """Stores the module's inputs after the last step, for the environments of a mask, bool ``[B]``."""
+        """Stores the module's inputs after the last step, for the environments in the mask `where`, bool ``[B]``."""
         self._finals.append((self.num_steps - 1, where, observations))
 
     def not_usable(self) -> list[NotUsable]:
-        """Returns NaN or infinite observations and rewards, and masks that allow no action, in order of time."""
+        """Finds invalid values (NaN or infinite observations and rewards, masks that allow no action), in order of
+        time.
+        """
         end = self.num_steps
         obs_is_usable = self._layout.usable.read(self._matrix[:end], ())
         rewards_are_finite = np.isfinite(self.rewards[:end])
@@ -279,35 +286,37 @@ class Recording:
 
     @property
     def obs_of_envs(self) -> Any:
-        """Observations that `add_obs` has stored so far, ``[T, B, ...]``."""
+        """Observations of the environments that `add_obs` has stored so far, ``[T, B, ...]``."""
         return jax.tree.map(lambda x: x[: self.num_steps], self._obs)
 
     @property
     def num_env_steps(self) -> int:
-        """Number of valid environment steps; rows that were only resets do not count."""
+        """Number of valid environment steps, without rows in which an environment was only reset."""
         size = self.num_steps * self.rewards.shape[1]
         return size if self._valid is None else int(self._valid[: self.num_steps].sum())
 
     @property
     def valid_envs(self) -> np.ndarray:
-        """Indices of the environments with valid rows."""
+        """Indices of the environments with valid steps."""
         if self._valid is None:
             return np.arange(self.rewards.shape[1])
         return np.flatnonzero(self._valid[: self.num_steps].any(axis=0))
 
     def starts(self) -> dict[str, np.ndarray]:
-        """Returns `Part.starts` by module, bool ``[B]``."""
+        """Returns, for each environment, whether row 0 is the first of an episode, ``{module_id: bool [B]}``; see
+        `Part.starts`.
+        """
         return {self.module_id: self.resets[0]}
 
     def times(self) -> None:
-        """Returns None, because the agent acts in every step."""
+        """Returns None, because an agent that acts in every step needs no times of its steps."""
 
     def num_module_steps(self) -> dict[str, int]:
         """Returns the number of completed steps of each module."""
         return {self.module_id: self.num_env_steps}
 
     def num_agent_steps(self) -> dict[Any, int]:
-        """Returns {}, because there is one agent."""
+        """Returns {}: with a single agent there are no counts by agent."""
         return {}
 
     def columns(self) -> dict[str, dict[str, Any]]:
@@ -341,7 +350,7 @@ class Recording:
 
 
 class NotUsable(NamedTuple):
-    """Unusable value that an environment returned: a NaN or infinite number, or a mask that allows no action.
+    """Invalid value that an environment returned: a NaN or infinite number, or an action mask that allows no action.
 
     Attributes:
         step: Vector step of the recording.
@@ -372,7 +381,7 @@ def _reward(value: Any) -> str:
 
 
 def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
-    """Returns the first NaN or infinite observation, reward or final observation of a rollout; None without one.
+    """Finds the first NaN or infinite observation, reward or final observation of a rollout; None if all are finite.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}``, NumPy: OBS, REWARDS, TERMINATEDS, TRUNCATEDS and FINAL_OBS, which
@@ -396,7 +405,7 @@ def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
 
 
 def _is_finite(final: tuple[int, Any, Any]) -> bool:
-    """Whether observations ``(step, mask, observations)`` of `Recording.add_final` are finite."""
+    """Whether the observations in a triple ``(step, mask, observations)`` of `Recording.add_final` are finite."""
     _, where, observations = final
     leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]
     return all(bool(np.isfinite(leaf[where]).all()) for leaf in leaves)

@@ -1,4 +1,4 @@
-"""Protocols of the hot loops of host runners.
+"""Interfaces of the sampling loops of host EnvRunners, and of their recordings.
 
 A runner steps its environments with a `Rollout`, which records each call in a `RolloutRecording`. Each has two
 implementations, since access to a number takes less time in a list than in an array, and access to a row of an array
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RolloutRecording(Protocol):
-    """Recording of up to ``T`` steps of ``B`` environments, from one `Rollout.record` call.
+    """Interface of the recording of up to ``T`` steps of ``B`` environments, made by one `Rollout.record` call.
 
     Attributes:
         num_steps: Vector steps so far.
@@ -45,19 +45,27 @@ class RolloutRecording(Protocol):
 
     @property
     def resets(self) -> np.ndarray | None:
-        """Rows that are the first of an episode, bool ``[T + 1, B]``; None if modules have rows of agents."""
+        """Rows that are the first of an episode, bool ``[T + 1, B]``; None if rows belong to agents instead of
+        environments.
+        """
         ...
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Returns ``{module_id: {column: pytree [T, R, ...]}}``; LOSS_MASK is False for invalid rows."""
+        """Returns the recorded columns, ``{module_id: {column: pytree [T, R, ...]}}``; LOSS_MASK is False for invalid
+        rows.
+        """
         ...
 
     def starts(self) -> dict[str, np.ndarray]:
-        """Returns `Part.starts` by module, bool ``[R]``."""
+        """Returns, for each row of a module, whether its first step begins an episode, ``{module_id: bool [R]}``; see
+        `Part.starts`.
+        """
         ...
 
     def times(self) -> AgentTimes | None:
-        """Returns the environment times of agents' steps; None if they were not recorded, or agents never wait."""
+        """Returns the vector steps in which agent steps began and ended; None if they were not recorded, or agents
+        never skip steps.
+        """
         ...
 
     def num_module_steps(self) -> dict[str, int]:
@@ -65,11 +73,13 @@ class RolloutRecording(Protocol):
         ...
 
     def num_agent_steps(self) -> dict[Any, int]:
-        """Returns the number of completed steps of each agent; {} for one agent."""
+        """Returns the number of completed steps of each agent; {} for a single agent."""
         ...
 
     def not_usable(self) -> list[NotUsable]:
-        """Returns NaN or infinite observations and rewards, and masks that allow no action, in order of time."""
+        """Finds invalid values (NaN or infinite observations and rewards, masks that allow no action), in order of
+        time.
+        """
         ...
 
     def drop_running(self, index: int) -> None:
@@ -78,7 +88,8 @@ class RolloutRecording(Protocol):
 
 
 class Rollout(Protocol):
-    """Loop that steps host environments and records them; stores their state between recordings.
+    """Interface of the loop that steps host environments and records the steps; it stores running episodes between
+    recordings.
 
     Attributes:
         live: Running episodes as objects, from the first `reset` on; None where they are not needed.
@@ -90,7 +101,7 @@ class Rollout(Protocol):
 
     @property
     def has_episodes(self) -> bool:
-        """Whether episodes can be built from the next recording without a `reset`."""
+        """Whether episode objects can be built from the next recording without a `reset`."""
         ...
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
@@ -126,13 +137,15 @@ class Rollout(Protocol):
         ...
 
     def take_ended(self, recording: Any, weights_seq_no: int) -> list[tuple[int, Any]]:
-        """Returns ``(environment, episode)`` of the episodes that ended in a recording made with `wants_episodes`."""
+        """Returns the episodes that ended in a recording made with `wants_episodes`, as pairs ``(environment index,
+        episode)``.
+        """
         ...
 
     def cut(self) -> list[Any]:
-        """Returns the running episodes as chunks, and continues with their successors."""
+        """Returns the running episodes as chunks; each continues in a new chunk."""
         ...
 
     def forget_episodes(self) -> None:
-        """Discards running episodes that only `sample` needs."""
+        """Discards running episode objects that only `sample` needs."""
         ...

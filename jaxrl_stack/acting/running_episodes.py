@@ -1,4 +1,4 @@
-"""Returns and lengths of running episodes, from the rewards and ends of a rollout."""
+"""Returns and lengths of running episodes, computed from the rewards and ends in a rollout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from jaxrl_stack.ops.reductions import compensated_add
 
 @struct.dataclass
 class RunningEpisodes:
-    """Return and length of each environment's running episode: ``[B]``, or ``[T, B]`` after each step.
+    """Statistics of each environment's running episode, its return and length so far: ``[B]``, or ``[T, B]`` after each
+    step.
 
     Attributes:
         episode_return: float32, sum of the unclipped rewards so far.
@@ -25,7 +26,7 @@ class RunningEpisodes:
 
     @classmethod
     def empty(cls, num_envs: int) -> RunningEpisodes:
-        """Returns episodes without a step.
+        """Creates the statistics of B episodes without steps.
 
         Args:
             num_envs: ``B``.
@@ -36,7 +37,7 @@ class RunningEpisodes:
     def extend(
         self, rewards: jax.Array, ended: jax.Array, steps: jax.Array | None = None
     ) -> tuple[RunningEpisodes, RunningEpisodes]:
-        """Returns the sums after a rollout. They are computed after its loop, since each carried array costs time.
+        """Adds the rewards and steps of a rollout, after its loop, because each array in the loop's carry costs time.
 
         Args:
             rewards: float32 ``[T, B]``.
@@ -74,5 +75,5 @@ class RunningEpisodes:
 
 
 def _shifted(x: jax.Array, num_steps: int, first: float) -> jax.Array:
-    """Returns `x`, ``[T, B]``, shifted by `num_steps` along time; the first rows are `first`."""
+    """Shifts `x`, ``[T, B]``, by `num_steps` along time; the first entries become `first`."""
     return jnp.concatenate([jnp.full_like(x[:num_steps], first), x[:-num_steps]])

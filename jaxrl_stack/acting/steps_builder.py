@@ -1,4 +1,6 @@
-"""Builds recorded steps of whole episodes from time-major blocks, without any work per step."""
+"""Builds tables of recorded steps, episode by episode, from time-major blocks ``[T, B, ...]``, without a Python loop
+over steps.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +45,13 @@ class _Rows:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(dict(self.columns)))
 
     def only(self, kept: np.ndarray) -> _Rows:
-        """Selects rows by a mask, bool ``[n]``."""
+        """Returns the steps that a mask, bool ``[n]``, selects."""
         return _Rows(jax.tree.map(lambda x: x[kept], dict(self.columns)), self.number[kept], self.t[kept])
 
 
 class StepsBuilder:
-    """Cuts blocks into episodes. Steps are stored until their episode ends, so that each episode is one contiguous
-    piece.
+    """Cuts recorded blocks into episodes, for data files. Steps are stored until their episode ends, so that each
+    episode is contiguous.
 
     A running episode is cut, and continues as another piece with the same id, if it has at least `max_rows` rows after
     a block. All running episodes are cut if the held steps take more than `MOST_HELD_BYTES`.
@@ -76,7 +78,7 @@ class StepsBuilder:
         return int(self._num_held.sum())
 
     def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
-        """Adds a block.
+        """Cuts a block into episodes, and returns those that ended.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``. ``FINAL_OBS``, and with ``INFOS`` also `FINAL_INFOS`, are read
@@ -127,8 +129,8 @@ class StepsBuilder:
         return self._taken(number[taken], after)
 
     def cut(self) -> Steps | None:
-        """Removes and returns the stored steps; running episodes continue in further pieces. None if no steps are
-        stored.
+        """Removes and returns the stored steps of running episodes, which continue later under the same id. None if no
+        steps are stored.
         """
         envs = np.flatnonzero(self._num_held)
         after = {name: jax.tree.map(lambda x: x[envs], own) for name, own in self._after.items()}
@@ -136,8 +138,8 @@ class StepsBuilder:
         return self._taken(self._number[envs], after)
 
     def restart(self, lengths: np.ndarray | None = None) -> Steps | None:
-        """Returns the stored steps, or None without any. Later steps belong to other episodes: new ones, or running
-        ones whose earlier steps are not stored.
+        """Returns the stored steps, or None if there are none. Steps of later blocks get new episode ids, also if their
+        episodes began earlier.
 
         Args:
             lengths: int ``[B]``, steps that the other episodes have had before; None: they are new.
@@ -153,12 +155,14 @@ class StepsBuilder:
         return out
 
     def _forget_running(self, num_envs: int) -> None:
-        """Resets the state to `num_envs` environments without a running episode."""
+        """Forgets all running episodes, and sets the number of environments."""
         self._number = np.full(num_envs, _NO_EPISODE)
         self._t, self._num_held = np.zeros((2, num_envs), np.int64)
 
     def _segments(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> Segments:
-        """Returns the segments of episodes in a block, whose first rows continue the running episodes."""
+        """Finds the segments of episodes in a block; the first segment of an environment may continue a running
+        episode.
+        """
         terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
         if len(self._number) != terminateds.shape[1]:
             self._forget_running(terminateds.shape[1])

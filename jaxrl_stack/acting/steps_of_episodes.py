@@ -1,4 +1,4 @@
-"""Builds recorded steps from episodes and chunks of episodes."""
+"""Conversion of episode objects, or of chunks of episodes, to tables of recorded steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from jaxrl_stack.utils.nested import batch
 
 
 class ChunkJoiner:
-    """Joins the successive chunks of an episode that a runner returns, and stores them until the episode ends.
+    """Joins the successive chunks of each episode that an EnvRunner's `sample` returns, and stores them until the
+    episode ends.
 
     Args:
         max_rows: Number of rows at which an episode is cut; it continues as another piece with the same id.
@@ -33,7 +34,7 @@ class ChunkJoiner:
         return sum(part.num_steps for parts in self._held.values() for part in parts)
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
-        """Adds the episodes that one call of a runner's `sample` returned.
+        """Adds the chunks of one `sample` call; returns the steps of episodes that ended, were cut or do not continue.
 
         Returns:
             The episodes that ended, were cut, or have no chunk in this call; None without any.
@@ -52,15 +53,15 @@ class ChunkJoiner:
         return _together(out)
 
     def cut(self) -> Steps | None:
-        """Removes and returns the stored steps; running episodes continue in further pieces. None if no steps are
-        stored.
+        """Removes and returns the stored steps of running episodes, which continue later under the same id. None if no
+        steps are stored.
         """
         held, self._held = self._held, {}
         return _together(list(held.values()))
 
 
 def steps_of(episode: SingleAgentEpisode, *, has_infos: bool = False) -> Steps:
-    """Returns the steps of an episode, or of a chunk of one, as one piece, without its look-back.
+    """Converts an episode, or a chunk of one, to a table of steps, without its look-back.
 
     Args:
         episode: Has at least one step.
@@ -95,14 +96,12 @@ def object_array(values: Sequence[Any]) -> np.ndarray:
 
 
 def _together(episodes: Sequence[Sequence[Steps]]) -> Steps | None:
-    """Joins episodes, each given as a sequence of chunks, to steps with one piece per episode; None without
-    episodes.
-    """
+    """Joins episodes, each given as a list of chunks, to one table of steps; None without episodes."""
     return Steps.concatenated([_joined(parts) for parts in episodes]) if episodes else None
 
 
 def _joined(parts: Sequence[Steps]) -> Steps:
-    """Joins the chunks of one episode to one piece."""
+    """Joins the chunks of one episode to a contiguous table of steps."""
     steps = Steps.concatenated(parts)
     kept = ~steps.is_final
     kept[-1] = True
@@ -111,5 +110,5 @@ def _joined(parts: Sequence[Steps]) -> Steps:
 
 
 def _stacked(rows: Any) -> Any:
-    """Returns items of an episode as arrays; items of a finalized episode are arrays already."""
+    """Stacks a list of items of an episode into arrays; items of a finalized episode are arrays already."""
     return batch(rows) if isinstance(rows, list) else rows

@@ -1,4 +1,4 @@
-"""Programs over several processes: the launcher starts copies of one script, `initialize` joins them.
+"""Programs that run on several processes: a launcher starts copies of one script, and `initialize` connects them.
 
 Every process builds the same algorithm and calls the same methods in the same order. The learner's devices are those of
 all processes, and each process steps the JAX environments of its own ones. Without processes of one's own, Ray starts
@@ -34,7 +34,7 @@ def initialize(
     cluster_detection_method: str | None = None,
     initialization_timeout: int = 300,
 ) -> None:
-    """Joins this process with the others that run the same script. Call it first, before any JAX operation.
+    """Connects this process with the others that run the same script. Call it first, before any JAX operation.
 
     What is not given comes from the environment: from the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES``
     and ``JAX_PROCESS_ID`` (in a pod of an indexed Kubernetes Job, ``JOB_COMPLETION_INDEX``), else from what JAX finds
@@ -56,13 +56,13 @@ def initialize(
     """
     if jax.distributed.is_initialized():
         raise RuntimeError(
-            "distributed.initialize(): this process has been joined with others already. Call it once, at the start "
-            "of the script."
+            "distributed.initialize(): this process is connected with others already. Call initialize() only once, at "
+            "the start of the script."
         )
     if is_backend_up():
         raise RuntimeError(
-            "distributed.initialize(): the JAX backend runs already, so processes cannot be joined any more. Call it "
-            "before the first JAX operation (importing gymnax runs one)."
+            "distributed.initialize(): the JAX backend runs already, so that this process cannot be connected with "
+            "others. Call initialize() before the first JAX operation (importing gymnax runs one)."
         )
     coordinator_address = coordinator_address or _from_environment("coordinator_address")
     num_processes = _number("num_processes", num_processes)
@@ -85,9 +85,9 @@ def initialize(
         known = ", ".join(f"{name}={value!r}" for name, value in given.items())
         variables = ", ".join(names[0] for names in _VARIABLES.values())
         raise ValueError(
-            f"distributed.initialize() does not know which processes to join: {known}, and no launcher was found. "
-            f"{error} Pass all three, set {variables}, or start with srun or mpirun; for one process, remove this "
-            "call."
+            f"distributed.initialize() cannot find the other processes: {known}, and no launcher was found. "
+            f"{error} Pass all three arguments, set {variables}, or start with srun or mpirun; with one process, "
+            "remove this call."
         ) from error
 
 
@@ -103,6 +103,6 @@ def _number(name: str, given: int | None) -> int | None:
         return int(text)
     except ValueError:
         raise ValueError(
-            f"distributed.initialize(): {' or '.join(_VARIABLES[name])}={text!r} is no integer. Set it to {name}, or "
-            f"pass {name}=."
+            f"distributed.initialize(): {' or '.join(_VARIABLES[name])}={text!r} must be an integer. Correct "
+            f"the environment variable, or pass initialize({name}=...)."
         ) from None
