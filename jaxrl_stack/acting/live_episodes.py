@@ -172,7 +172,7 @@ class LiveEpisodes:
         }
 
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
-        """Restores the running episodes from a result of `get_state`, except those of the environments `without`; calls
+        """Restores the running episodes from a result of `get_state`, except for the environments `without`; calls
         no hooks.
         """
         for index in set(range(len(self.episodes))).difference(without):

@@ -1,1 +1,3 @@
-"""Transforms of data between environment, module and learner: pure functions, chained to pipelines."""
+"""Connectors: transforms of data between environment, module and learner, chained to pipelines; pure functions that can
+be compiled.
+"""

@@ -1,4 +1,6 @@
-"""The batch of host connectors: lists of items per episode, ``batch[column][(episode id,)] = [item, ...]``."""
+"""Batch of host connectors (connectors that run RLlib's ``__call__``): lists of items per episode,
+``batch[column][(episode id,)] = [item, ...]``.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from jaxrl_stack.utils.spaces.space_utils import BatchedNdArray
 
 
 class EpisodeItems(list):
-    """Items of one episode in a column, and the episode chunk of each item.
+    """List of one episode's items in a column of the batch; `chunks` has the episode chunk to which each item belongs.
 
     Attributes:
         chunks: The episode objects, one for each item, in the order of `add_batch_item`.
@@ -25,7 +27,7 @@ class EpisodeItems(list):
 
 
 def episode_key(episode: SingleAgentEpisode) -> tuple:
-    """Key of an episode's items in a column: ``(id,)``, or ``(episode id, agent id, module id)``."""
+    """Returns the key of an episode in a column: ``(episode id,)``, or ``(episode id, agent id, module id)``."""
     if episode.agent_id is None:
         return (episode.id_,)
     return (episode.multi_agent_episode_id, episode.agent_id, episode.module_id)
@@ -36,7 +38,7 @@ def single_agent_episode_iterator(
     agents_that_stepped_only: bool = True,
     zip_with_batch_column: list[Any] | dict[tuple, Any] | None = None,
 ) -> Iterator[Any]:
-    """Iterates over the single-agent episodes in ``episodes``.
+    """Iterates over single-agent episodes, optionally together with a column of the batch.
 
     Args:
         episodes: SingleAgentEpisodes.
@@ -78,7 +80,8 @@ def single_agent_episode_iterator(
 def add_batch_item(
     batch: dict[str, Any], column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode | None = None
 ) -> None:
-    """Appends an item to ``batch[column][(episode id,)]``, or to the list ``batch[column]`` without episode.
+    """Appends an item to the list ``batch[column][(episode id,)]``, or to the list ``batch[column]`` if no episode is
+    given.
 
     Args:
         batch: Changed in place.
@@ -112,7 +115,7 @@ def add_n_batch_items(
     num_items: int,
     single_agent_episode: SingleAgentEpisode | None = None,
 ) -> None:
-    """Appends several items, see `add_batch_item`.
+    """Appends several items to a column of the batch; see `add_batch_item`.
 
     Args:
         batch: Changed in place.
@@ -146,7 +149,7 @@ def add_n_batch_items(
 def foreach_batch_item_change_in_place(
     batch: dict[str, Any], column: str | list[str] | tuple[str, ...], func: Callable[[Any, Any, Any, Any], Any]
 ) -> None:
-    """Applies ``func`` to every item of a column, or of several columns together, and stores the results.
+    """Applies ``func`` to every item of one column, or of several columns jointly, and stores the results in the batch.
 
     Args:
         batch: Changed in place.
@@ -189,7 +192,7 @@ def foreach_batch_item_change_in_place(
 
 
 def switch_batch_from_column_to_module_ids(batch: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """``{column: {module_id: data}}`` as ``{module_id: {column: data}}``; the data is not copied.
+    """Converts ``{column: {module_id: data}}`` to ``{module_id: {column: data}}``, without copying data.
 
     Raises:
         ValueError: A column is keyed by episode, as in a single-agent batch.
@@ -213,7 +216,7 @@ def is_by_episode(column_data: Any) -> bool:
 
 
 def stack_items(items: Sequence[Any], name: str) -> Any:
-    """Stacks items to one pytree of arrays ``[n, ...]``; a BatchedNdArray counts as one item per row.
+    """Stacks items to one pytree of arrays ``[n, ...]``; each row of a BatchedNdArray is one item.
 
     Args:
         items: Equal pytrees, at least one.

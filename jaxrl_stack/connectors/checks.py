@@ -1,4 +1,4 @@
-"""Checks of a user's connectors before compilation: signatures, state, and output."""
+"""Checks of user-defined connectors before compilation: signatures, state, and output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_connectors(pipeline: ConnectorPipelineV2) -> None:
 
 
 def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Traces an env-to-module pipeline without host connectors on observations of its space.
+    """Traces an env-to-module pipeline without host connectors on observations of its space, and checks the result.
 
     A pipeline with a connector that asks for the module is not traced: there is none yet.
 
@@ -107,11 +107,11 @@ def _check_is_arrays(name: str, state: Any) -> None:
 
 
 class _AsksForModule(Exception):
-    """Raised during a check if a connector reads ``ctx.module``."""
+    """Raised during the check if a connector reads ``ctx.module``, for which the check has no module."""
 
 
 class _NoModule(StandaloneModule):
-    """Placeholder of a missing module."""
+    """Placeholder for the module during the check; reading it raises `_AsksForModule`."""
 
     def __init__(self) -> None:
         super().__init__(None, ())

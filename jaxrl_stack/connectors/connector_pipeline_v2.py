@@ -1,4 +1,4 @@
-"""A chain of connectors that is itself a connector."""
+"""Chain of connectors that is itself a connector."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from jaxrl_stack.utils.spaces import zeros
 
 
 class ConnectorPipelineV2(PureConnector):
-    """Sequence of connectors that run one after the other, with RLlib's API; `pure_part` is the part that is compiled.
+    """Sequence of connectors with RLlib's API: host connectors first, then the pure connectors, which are compiled
+    (`pure_part`).
 
     A connector's name is its class name; further ones of the same class get ``_1``, ``_2``, … Names stay what
     they are while others are inserted and removed around them, so states always find their connector. Spaces are
@@ -95,12 +96,12 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def connectors(self) -> list[ConnectorV2]:
-        """The connectors in order, as a new list; use ``append``, ``remove``, … to change the pipeline."""
+        """Connectors in order, as a new list; to change the pipeline, use ``append``, ``remove``, …."""
         return [connector for _, connector in self._members]
 
     @property
     def names(self) -> list[str]:
-        """The connectors' names in order."""
+        """Names of the connectors, in order."""
         return [name for name, _ in self._members]
 
     def __len__(self) -> int:
@@ -110,7 +111,7 @@ class ConnectorPipelineV2(PureConnector):
         return iter(self.connectors)
 
     def __getitem__(self, key: int | str | type) -> ConnectorV2 | list[ConnectorV2]:
-        """The connector at an index or of a name, or the list of all of a class."""
+        """Returns the connector at an index or with a name, or a list of all connectors of a class."""
         if isinstance(key, int):
             return self._members[key][1]
         if isinstance(key, str):
@@ -216,7 +217,7 @@ class ConnectorPipelineV2(PureConnector):
             self._chain_spaces()
 
     def _chain_spaces(self) -> None:
-        """Sets each connector's input spaces to the output spaces of the previous connector."""
+        """Sets the input spaces of each connector to the output spaces of the connector before it."""
         if self._are_spaces_chained:
             return
         spaces = self._input_observation_space, self._input_action_space
@@ -246,7 +247,7 @@ class ConnectorPipelineV2(PureConnector):
     def recompute_output_action_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Sets the pipeline's input spaces, and returns the last connector's action space."""
+        """Sets the pipeline's input spaces, and returns the action space after the last connector."""
         self._set_input_spaces(input_observation_space, input_action_space)
         return self.action_space
 
@@ -260,7 +261,7 @@ class ConnectorPipelineV2(PureConnector):
         return {name: connector for name, connector in self._flat_members() if connector.is_host_connector}
 
     def checked_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
-        """``(name, connector)`` of `host_connectors`; raises unless they precede all pure connectors.
+        """Returns ``(name, connector)`` of the host connectors; raises an error if one follows a pure connector.
 
         Raises:
             TypeError: One comes after a pure connector, or the pipeline's class itself overrides ``__call__``.
@@ -289,8 +290,7 @@ class ConnectorPipelineV2(PureConnector):
                 yield name, connector
 
     def pure_part(self) -> PurePipeline:
-        """Part of the pipeline that is compiled: the current connectors after the host connectors, under the same
-        names.
+        """Compiled part of the pipeline: its pure connectors, in order, as a `PurePipeline`.
 
         It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
         output spaces of the host connectors.
@@ -302,7 +302,7 @@ class ConnectorPipelineV2(PureConnector):
         return self._pure_after(self.checked_host_connectors())
 
     def _pure_after(self, on_host: Sequence[tuple[str, ConnectorV2]]) -> PurePipeline:
-        """Pure connectors, the first of which receives the output of the given host connectors."""
+        """Returns the pure connectors as a `PurePipeline`, whose input is the output of the given host connectors."""
         for method in ("init", "apply", "merge", "rebatch"):
             if getattr(type(self), method) is not getattr(ConnectorPipelineV2, method):
                 raise _overrides(type(self).__name__, method)
@@ -323,7 +323,7 @@ class ConnectorPipelineV2(PureConnector):
         )
 
     def check_pure(self) -> None:
-        """Checks that all connectors can be compiled.
+        """Raises a TypeError unless all connectors can be compiled.
 
         Raises:
             TypeError: A host connector is in it; the message names it and shows the pure form.
@@ -337,7 +337,7 @@ class ConnectorPipelineV2(PureConnector):
             )
 
     def init(self, num_envs: int) -> dict[str, Any]:
-        """Fresh state of all connectors, ``{name: state}``.
+        """Returns the initial states of all connectors, ``{name: state}``.
 
         Raises:
             TypeError: There is a host connector: only `pure_part` has a state then. So do the next three methods.
@@ -349,11 +349,13 @@ class ConnectorPipelineV2(PureConnector):
         return self._whole().apply(state, batch, ctx)
 
     def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
-        """Every connector's statistics merged over the devices."""
+        """Returns the connectors' states with their statistics merged over the devices."""
         return self._whole().merge(state, axis_name)
 
     def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
-        """Every connector's state for another set of environments."""
+        """Returns the connectors' states for a new set of environments: statistics are kept, per-environment values
+        start again.
+        """
         return self._whole().rebatch(state, num_envs)
 
     def _whole(self) -> PurePipeline:
@@ -361,7 +363,9 @@ class ConnectorPipelineV2(PureConnector):
         return self._pure_after(())
 
     def blank_context(self, module_ids: Sequence[str], num_envs: int, **fields: Any) -> ConnectorContext:
-        """Context for tracing: zeros as previous actions and rewards, no reset, and the given fields."""
+        """Creates a context for tracing: previous actions and rewards are zeros, no environment is reset; `fields` are
+        added.
+        """
         spaces = {} if self._input_action_space is None else self._action_spaces()
         return ConnectorContext(
             key=jax.random.key(0),
@@ -410,7 +414,7 @@ class ConnectorPipelineV2(PureConnector):
     # --- RLlib's object interface
 
     def __call__(self, *, rl_module=None, batch=None, episodes=None, explore=None, **kwargs) -> dict[str, Any]:
-        """Runs the host connectors on ``batch`` and ``episodes``, then the pure connectors on their output.
+        """Runs the host connectors on ``batch`` and ``episodes``, then the pure connectors on the result.
 
         See `ConnectorV2.__call__`. Unknown keyword arguments go to the host connectors.
 
@@ -421,11 +425,11 @@ class ConnectorPipelineV2(PureConnector):
         return self._handed_over(columns, rl_module, [] if batch else list(episodes or ()))
 
     def _given(self, batch: Any) -> Any:
-        """Converts the batch of a call to the form that connectors receive."""
+        """Converts the batch passed to `__call__` to the form that connectors receive; subclasses override it."""
         return batch
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Converts the columns after the last connector to the result of a call; `episodes` are the call's episodes."""
+        """Converts the columns of the last connector to the result of `__call__`; subclasses override it."""
         return columns
 
     def _call_members(self, rl_module: Any, batch: Any, episodes: Any, explore: Any, kwargs: dict[str, Any]) -> Any:
@@ -451,12 +455,12 @@ class ConnectorPipelineV2(PureConnector):
         return batch
 
     def _run_host_connectors(self, **arguments: Any) -> dict[str, Any]:
-        """Runs the host connectors, and returns their columns as arrays."""
+        """Runs the host connectors, and returns the columns of the batch as arrays."""
         return run_host_connectors(self, **arguments)
 
     @property
     def state(self) -> dict[str, Any]:
-        """Host copies of the pure connectors' states, ``{name: state}``; of a pipeline inside likewise."""
+        """Copies of the pure connectors' states in host memory, ``{name: state}``; nested for pipelines inside."""
         self._chain_spaces()
         return {name: connector.state for name, connector in self._members if not connector.is_host_connector}
 
@@ -472,16 +476,16 @@ class ConnectorPipelineV2(PureConnector):
                 connector._resize(num_envs, all_reset)
 
     def get_checkpointable_components(self) -> list[tuple[str, ConnectorV2]]:
-        """``(name, connector)`` of all members."""
+        """Returns ``(name, connector)`` of all connectors, each a component of a checkpoint."""
         return list(self._members)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that construct an equal pipeline, with its connectors."""
+        """Returns constructor arguments for an equal pipeline, with its connectors."""
         args, kwargs = super().get_ctor_args_and_kwargs()
         return args, {**kwargs, "connectors": self.connectors, "names": self.names}
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
-        """States of the connectors, ``{name: state}``.
+        """Returns the states of the connectors, ``{name: state}``.
 
         Args:
             components: Names of the connectors to give; None gives all.
@@ -493,7 +497,7 @@ class ConnectorPipelineV2(PureConnector):
         return {name: connector.get_state(**kwargs) for name, connector in self._members if name in wanted}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Sets the states of the connectors named in ``state``; other connectors do not change.
+        """Sets the states of the connectors in ``state``; other connectors keep their state.
 
         Raises:
             ValueError: A name that no connector has, or a state that does not fit its connector.
@@ -517,7 +521,7 @@ class ConnectorPipelineV2(PureConnector):
             connector.reset_state()
 
     def merge_states(self, states: list[dict[str, Any]], *, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Merges the states of several runners, connector by connector, by name.
+        """Merges the states of several EnvRunners, connector by connector.
 
         Args:
             states: States of the runners, one per runner, with the same known part.
@@ -541,8 +545,8 @@ class ConnectorPipelineV2(PureConnector):
 def _spaces_after(
     connector: ConnectorV2, observation_space: Any, action_space: Any, mask_keys: tuple[str, ...]
 ) -> tuple[Any, Any]:
-    """Output spaces of a connector for given input spaces. An action mask that the connector does not receive is added
-    to its output.
+    """Returns the output spaces of a connector for given input spaces. If the connector does not receive the action
+    mask, the mask is added to its output space.
     """
     if connector.mask_keys != mask_keys:
         connector.mask_keys, connector._outputs = mask_keys, None

@@ -1,4 +1,4 @@
-"""Connector interface, with the two forms of connectors: pure functions (`apply`), or RLlib's ``__call__``."""
+"""Connector interface, with two ways to write a connector: pure functions (`apply`), or RLlib's ``__call__``."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @classmethod
     def _form(cls) -> type[ConnectorV2] | None:
-        """Base class (`PureConnector` or `HostConnector`) for a new subclass, according to the method it overrides;
-        None if its bases have it, or it overrides neither.
+        """Selects the base class (`PureConnector` or `HostConnector`) for a new subclass, from the method that it
+        overrides; None if no base class must be added.
         """
         for base in cls.__mro__:
             names = vars(base)
@@ -115,7 +115,9 @@ class ConnectorV2(Checkpointable, Constructible):
         self._state: Any = None
 
     def _check_declared(self, given: Collection[str]) -> None:
-        """Raises for a keyword argument that no class in the hierarchy declares, which is a typo."""
+        """Raises a TypeError for keyword arguments that no constructor in the class hierarchy declares, such as
+        a typo.
+        """
         declared = [p for cls in type(self).__mro__ for p in inspect.signature(cls.__init__).parameters.values()]
         known = {p.name for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} - {"self"}
         if not known.issuperset(given):
@@ -141,7 +143,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether the connector is part of the env-to-module pipeline of a module.
+        """Whether a module's env-to-module pipeline contains this connector, given the module's agents.
 
         Args:
             agents: Agents that the module acts for; None if the environment has one agent.
@@ -179,12 +181,12 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def observation_space(self) -> gym.Space:
-        """Space of the output observations; None while the input space is not known."""
+        """Space of the output observations; None if the input space is unknown."""
         return self._output_spaces()[0]
 
     @property
     def action_space(self) -> gym.Space:
-        """Action space of the output; None while the input space is not known."""
+        """Space of the output actions; None if the input space is unknown."""
         return self._output_spaces()[1]
 
     @property
@@ -198,7 +200,7 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def input_action_space(self) -> gym.Space | None:
-        """The environment's action space. Setting it recomputes the output spaces."""
+        """Action space of the environment. Setting it recomputes the output spaces."""
         return self._input_action_space
 
     @input_action_space.setter
@@ -214,11 +216,11 @@ class ConnectorV2(Checkpointable, Constructible):
         self._state = None  # its shapes follow the spaces
 
     def _observation_spaces(self) -> dict[str, gym.Space]:
-        """Input observation space of each module, ``{module_id: space}``."""
+        """Returns the input observation space of each module, ``{module_id: space}``."""
         return self._spaces_by_module(self._input_observation_space, "observation")
 
     def _action_spaces(self) -> dict[str, gym.Space]:
-        """Input action space of each module, ``{module_id: space}``."""
+        """Returns the input action space of each module, ``{module_id: space}``."""
         return self._spaces_by_module(self._input_action_space, "action")
 
     def _spaces_by_module(self, space, kind: str) -> dict[str, gym.Space]:
@@ -230,13 +232,13 @@ class ConnectorV2(Checkpointable, Constructible):
         return dict(space.items()) if self._multi_agent else {single_agent().module_id: space}
 
     def _map_spaces(self, function, *spaces):
-        """Applies ``function`` to the spaces, or to each module's spaces."""
+        """Applies ``function`` to the spaces; in a multi-agent pipeline to the spaces of each module."""
         if not self._multi_agent:
             return function(*spaces)
         return gym.spaces.Dict({module_id: function(*(sub[module_id] for sub in spaces)) for module_id in spaces[0]})
 
     def _space_of(self, spaces: Mapping[str, gym.Space], module_id: str) -> gym.Space:
-        """Space of a module in a batch. A single-agent connector has one space for any id."""
+        """Returns the space of a module; a single-agent connector has one space, which it returns for every id."""
         if not self._multi_agent and len(spaces) == 1:
             return next(iter(spaces.values()))
         if module_id not in spaces:
@@ -278,19 +280,19 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def takes_frames(self) -> bool:
-        """Whether the connector, in a learner pipeline, accepts blocks of single frames (`core.frames`). For other
-        connectors, the stacked observations of all steps are assembled first.
+        """Whether the connector, in a learner pipeline, accepts frame-stacked observations stored as single frames
+        (`core.frames`). Other connectors receive stacked observations.
         """
         return False
 
     def earlier_frames(self, state: Any) -> Any:
-        """Frames before the next observations, stacked on the last axis: ``[B, ..., (n - 1) * C]`` for ``n =
+        """Returns the frames before the next observation, concatenated: ``[B, ..., (n - 1) * C]`` with ``n =
         num_stacked_frames > 1``; only for pipelines of one module.
         """
         raise NotImplementedError
 
     def init(self, num_envs: int) -> Any:
-        """Fresh state: a pytree of arrays, ``()`` for a connector without state.
+        """Returns the initial state: a pytree of arrays, ``()`` for a connector without state.
 
         Args:
             num_envs: Length B of the leading axis of per-env state (frame stacks and the like).
@@ -298,7 +300,7 @@ class ConnectorV2(Checkpointable, Constructible):
         return ()
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Transforms a batch. Pure and jittable.
+        """Transforms a batch. Must be pure and jittable.
 
         Args:
             state: Returned by ``init`` or the last ``apply``.
@@ -312,11 +314,13 @@ class ConnectorV2(Checkpointable, Constructible):
         raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
-        """Merge statistics over the devices of an axis at the end of an iteration; default: the identity."""
+        """Merges statistics in the state over the devices of an axis, at the end of an iteration; by default returns
+        the state unchanged.
+        """
         return state
 
     def rebatch(self, state: Any, num_envs: int) -> Any:
-        """The state for another set of environments: same statistics, fresh per-env state.
+        """Returns the state for a new set of environments: statistics are kept, per-environment values start again.
 
         The default, ``init(num_envs)``, is right for a connector that keeps no statistics.
         """
@@ -343,8 +347,7 @@ class ConnectorV2(Checkpointable, Constructible):
         metrics=None,
         **kwargs,
     ) -> dict[str, Any]:
-        """Runs the connector once, outside of compiled code: a pure connector's ``apply`` on the host copy of its
-        state.
+        """Runs the connector once, outside of compiled code; pure connectors use and update their state in host memory.
 
         Args:
             rl_module: Module (RLModule or MultiRLModule) for connectors that ask for one.
@@ -369,14 +372,14 @@ class ConnectorV2(Checkpointable, Constructible):
         raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
-        """Converts the host state to a batch of ``num_envs`` environments."""
+        """Converts the state in host memory to ``num_envs`` environments."""
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
-        """The host copy of the state as nested dicts of NumPy arrays; empty for a connector without state."""
+        """Returns the state as nested dicts of NumPy arrays; empty for a connector without state."""
         return as_dict(self.state)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads a state from ``get_state``; an empty dict changes nothing.
+        """Sets the state to a result of ``get_state``; an empty dict changes nothing.
 
         Raises:
             ValueError: Names, shapes or dtypes do not fit this connector and its spaces.
@@ -387,7 +390,7 @@ class ConnectorV2(Checkpointable, Constructible):
         self._state = None
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Merges ``get_state()`` of several runners; statistics count each observation once.
+        """Merges the ``get_state()`` results of several EnvRunners; statistics count each observation once.
 
         Returns:
             A state for ``set_state``. Empty by default: per-env state of different runners cannot be merged.
@@ -395,14 +398,15 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Copies the merged statistics of `known` into `state`; observations counted since the last merge remain.
+        """Copies the merged statistics of `known` into `state`; statistics of observations since the last merge are
+        kept.
 
         For runners that count what they have reported as known themselves, and are merged whenever they come in.
         """
         return state
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that construct an equal connector, with its current input spaces."""
+        """Returns constructor arguments for an equal connector, with its current input spaces."""
         args, kwargs = self._ctor_args_and_kwargs
         spaces = {
             "input_observation_space": self._input_observation_space,
@@ -425,8 +429,8 @@ setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__in
 
 
 class HostConnector(ConnectorV2):
-    """Base class of connectors that override ``__call__``. They store their state themselves (`get_state`,
-    `set_state`).
+    """Base class of connectors that override ``__call__`` and run on the host. They store their state themselves
+    (`get_state`, `set_state`).
 
     One whose ``__call__`` leaves its argument ``episodes`` alone can stand where episodes are arrays already, in a
     learner pipeline: it is compiled there, like a pure one, and keeps no state.
@@ -435,7 +439,8 @@ class HostConnector(ConnectorV2):
     is_host_connector = True
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Calls ``__call__`` on a batch of arrays, for a connector that follows the conversion of episodes to arrays.
+        """Calls ``__call__`` on arrays while JAX traces, if the connector comes after the conversion of episodes to
+        arrays.
 
         Raises:
             TypeError: It looked at the episodes, returned no dict, or changed one of its attributes: it runs while JAX
@@ -460,7 +465,7 @@ class HostConnector(ConnectorV2):
 
 
 class _NoEpisodes:
-    """Placeholder for episodes that were already converted to arrays; any use raises a `TypeError`."""
+    """Placeholder for the episodes after their conversion to arrays; any use raises a `TypeError`."""
 
     def __init__(self, connector: ConnectorV2):
         self._connector = type(connector).__name__
@@ -475,7 +480,7 @@ class _NoEpisodes:
 
 
 class PureConnector(ConnectorV2):
-    """Base class of connectors that override ``apply``: RLlib's connector object around pure functions.
+    """Base class of connectors that override ``apply``: pure functions with RLlib's connector API.
 
     `get_state` and friends work on ``state``, a host copy that pure code never sees.
     """
@@ -485,7 +490,7 @@ class PureConnector(ConnectorV2):
     _calls = 0
 
     def __call__(self, *, rl_module=None, batch=None, episodes=None, explore=None, **kwargs) -> dict[str, Any]:
-        """Runs ``apply`` once on the host copy of the state; see `ConnectorV2.__call__`."""
+        """Runs ``apply`` once with the state in host memory; see `ConnectorV2.__call__`."""
         fields = {name: kwargs[name] for name in CONTEXT_FIELDS if name in kwargs}
         nested, is_flat = nest(batch or {}, rl_module)
         if not nested and episodes and (columns := self._columns_of(episodes)):
@@ -505,21 +510,21 @@ class PureConnector(ConnectorV2):
         return next(iter(nested.values())) if is_flat else nested
 
     def _advance(self, batch: dict[str, Any], ctx: ConnectorContext) -> dict[str, Any]:
-        """Calls ``apply`` with the host copy of the state, and stores the new state."""
+        """Calls ``apply`` with the state in host memory, and stores the new state."""
         self.state, batch = self.apply(self.state, batch, ctx)
         return batch
 
     def _next_key(self) -> jax.Array:
-        """PRNG key for a call without a key, derived from the class and the number of calls."""
+        """Returns the PRNG key for a call without a key, derived from the class and the number of calls."""
         self._calls += 1
         return jax.random.fold_in(streams.named(jax.random.key(0), type(self).__name__), self._calls - 1)
 
     def _columns_of(self, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Builds the batch of a call that passes episodes but no batch."""
+        """Builds the batch if `__call__` received episodes but no batch."""
         return {}
 
     def _fields_from_episodes(self, episodes: Sequence[Any], module_ids: Iterable[str]) -> dict[str, Any]:
-        """Fields of the ConnectorContext that can be read from running episodes of these modules."""
+        """Returns ConnectorContext fields, such as previous actions, that can be read from running episodes."""
         return {}
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
@@ -537,7 +542,7 @@ class PureConnector(ConnectorV2):
         self._num_envs = num_envs
 
     def _batch_size(self, batch: Mapping[str, Any], episodes: Sequence[Any] | None) -> int:
-        """Number of environments in a batch with leading axis B."""
+        """Returns the number of environments in a batch with leading axis B."""
         leaves = jax.tree.leaves(batch)
         return np.shape(leaves[0])[0] if leaves else len(episodes or ()) or self._num_envs
 
@@ -557,7 +562,7 @@ class PureConnector(ConnectorV2):
         self._state, self._num_envs = restored, num_envs
 
     def _fitting_num_envs(self, restored) -> int:
-        """Number of environments for which ``init`` returns the shapes of a restored state."""
+        """Returns the number of environments for which ``init`` has the shapes of a restored state."""
         problem = shape_problem(self.state, restored)
         candidates = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(restored) if np.ndim(leaf)})
         for num_envs in [self._num_envs, *candidates]:
@@ -580,8 +585,8 @@ def _as_numpy(leaf: Any) -> Any:
 
 
 def nest(batch: Mapping[str, Any], rl_module: Any) -> tuple[dict[str, Any], bool]:
-    """Adds the module id level to a batch if missing; returns ``(batch, whether it was added)``. Columns then belong to
-    the only module.
+    """Adds the level of module ids to a batch of one module, if missing; returns ``(batch, whether the level was
+    added)``.
     """
     if set(batch) & _COLUMN_NAMES:
         return {single_agent(rl_module if isinstance(rl_module, MultiRLModule) else ()).module_id: dict(batch)}, True

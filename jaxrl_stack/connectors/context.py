@@ -1,4 +1,4 @@
-"""Values that a connector may read besides its state and the batch."""
+"""Values that a connector may read in addition to its state and the batch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ConnectorContext:
 
     @property
     def module(self) -> Any:
-        """The MultiRLModule with the current parameters; ``ctx.module[module_id]`` is one RLModule.
+        """MultiRLModule with the current parameters; ``ctx.module[module_id]`` is an RLModule.
 
         Raises:
             ValueError: The context carries no module.
@@ -74,7 +74,7 @@ class ConnectorContext:
         return self.pure.bind(self.params, self.rest)
 
     def loss_mask(self, module_id: str, columns: Mapping[str, Any]) -> Any:
-        """``LOSS_MASK`` of a module's rows in a learner's pipeline, bool ``[T, B]``; None where no row is masked.
+        """Returns the ``LOSS_MASK`` of a module in a learner pipeline, bool ``[T, B]``; None if no row is masked.
 
         The module's layout says whether there is one; columns that have none are what was handed in by hand, and are
         looked through.
@@ -87,8 +87,8 @@ class ConnectorContext:
         return Block(dict(columns), layout).mask
 
     def block(self, module_id: str, columns: Mapping[str, Any]) -> Block:
-        """Converts a module's columns in a learner pipeline to a block with a layout, planned or derived from the
-        columns.
+        """Converts a module's columns in a learner pipeline to a `Block`, which describes masks, frames and recurrent
+        chunks.
 
         Args:
             module_id: The module, which is in `module`.
@@ -102,7 +102,7 @@ class ConnectorContext:
 
 
 class StandaloneModule:
-    """Replacement for a PureModule outside of compiled code, from a built module.
+    """Replacement for a PureModule outside of compiled code: returns a given module.
 
     Args:
         rl_module: An RLModule, or a MultiRLModule.

@@ -1,4 +1,4 @@
-"""Description of the columns that a pipeline's connectors read and write."""
+"""Text description of the columns that a pipeline's connectors read and write."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe_members(
     num_envs: int,
     mask_keys: Sequence[str] = (),
 ) -> str:
-    """Traces connectors one after the other on the shapes of a batch, and describes each result.
+    """Traces a pipeline's connectors on the shapes of a batch, and describes the columns after each connector.
 
     Args:
         members: ``(name, connector)`` in order.

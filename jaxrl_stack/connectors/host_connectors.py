@@ -1,4 +1,4 @@
-"""Running connectors written for RLlib's ``__call__``, before the compiled part of a pipeline.
+"""Execution of host connectors, which are written with RLlib's ``__call__``, before the compiled part of a pipeline.
 
 A host connector takes episodes, and a batch with lists of items per episode: ``batch[column][(episode id,)] = [item,
 ...]``. It may rewrite the episodes, add columns, or both. Its results become arrays here, for the pure
@@ -80,7 +80,7 @@ def run_host_connectors(
 def run_host_connectors_of_learner(
     pipeline: ConnectorPipelineV2, *, episodes: Episodes, **arguments: Any
 ) -> dict[str, dict[tuple, list[Any]]]:
-    """Runs a learner pipeline's host connectors on an update's episodes, before these are converted to arrays.
+    """Runs a learner pipeline's host connectors on the episodes of an update, before episodes are converted to arrays.
 
     Connectors may rewrite the episodes in place (observations, actions, rewards, extra model outputs) and add columns
     with one item per step.
@@ -109,7 +109,8 @@ def run_host_connectors_of_learner(
 
 
 def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Episodes) -> list[dict[str, Any]]:
-    """The result of `run_host_connectors_of_learner`, as arrays episode by episode.
+    """Converts the columns that host connectors added, a result of `run_host_connectors_of_learner`, to arrays for each
+    episode.
 
     Args:
         columns: ``{column: {(episode id,): [items]}}``, for each chunk as many items as it has steps, in order, or
@@ -146,7 +147,9 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
 
 
 def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) -> dict[int, Any]:
-    """Arrays of a column by index of the episode they belong to; episodes without items are omitted."""
+    """Converts the items of a column to arrays, ``{index of the episode chunk: arrays}``; chunks without items are
+    missing.
+    """
     extra = 1 if name == Columns.OBS else 0
     rows_of: dict[int, Any] = {}
     for key, items in data.items():
@@ -176,7 +179,8 @@ def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) 
 def _items_of_chunks(
     items: list[Any], chunks: Mapping[int, SingleAgentEpisode]
 ) -> Iterator[tuple[list[int], list[Any]]]:
-    """Yields ``(indices of chunks, their items)``: chunk by chunk if each item's chunk is known, else all at once.
+    """Yields ``(indices of chunks, their items)``: separately for each chunk if each item's chunk is known, otherwise
+    for all chunks at once.
 
     Args:
         items: Items of an episode.
@@ -202,7 +206,7 @@ _OF_STEPS = {
 
 
 def _has_values(episode: SingleAgentEpisode, name: str) -> bool:
-    """Whether an episode's steps, without lookback, have a column."""
+    """Whether an episode contains values of a column for its steps."""
     return name in _OF_STEPS or name in episode.extra_model_outputs
 
 
@@ -215,7 +219,7 @@ def _run(
     metrics: MetricsLogger | None = None,
     **arguments: Any,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Runs host connectors; returns ``(batch, {column: name of the connector that added it})``."""
+    """Runs all host connectors; returns ``(batch, {column: name of the connector that added it})``."""
     arguments = {"rl_module": None, "explore": None, **arguments, "metrics": metrics}
     arguments["shared_data"] = {} if shared_data is None else shared_data
     prefix = tuple(arguments.get("metrics_prefix_key") or ())
@@ -249,7 +253,7 @@ def _run(
 def _observations(
     pipeline: ConnectorPipelineV2, columns: dict[str, Any], writers: dict[str, str], episodes: Episodes
 ) -> Any:
-    """The observations with the dtypes of the host connectors' output space."""
+    """Returns the observations after the host connectors, stacked and with the dtypes of their output space."""
     on_host = pipeline.checked_host_connectors()
     space = on_host[-1][1].observation_space if on_host else pipeline.input_observation_space
     observations = None
@@ -286,7 +290,7 @@ def _observations(
 
 
 def _one_item_per_episode(name: str, data: Any, episodes: Episodes, source: str) -> Any:
-    """Converts a column of items to arrays ``[B, ...]``; columns that are arrays already do not change."""
+    """Converts a column with one item per running episode to arrays ``[B, ...]``; arrays stay unchanged."""
     if is_by_episode(data):
         keys = [episode_key(episode) for episode in episodes]
         wrong = {key: len(data.get(key, ())) for key in [*keys, *data] if len(data.get(key, ())) != 1}
@@ -315,5 +319,5 @@ def _written_by(writers: dict[str, str], column: str) -> str:
 
 
 def snake_case(name: str) -> str:
-    """``"MeanStdFilter"`` as ``"mean_std_filter"``."""
+    """Converts ``"MeanStdFilter"`` to ``"mean_std_filter"``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()

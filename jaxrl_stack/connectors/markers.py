@@ -1,4 +1,6 @@
-"""Markers for RLlib's connectors that convert episodes to batches: named positions in a pipeline that do nothing."""
+"""Markers in place of RLlib's connectors that convert episodes to batches: named positions in a pipeline, without
+effect.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from jaxrl_stack.connectors.context import ConnectorContext
 
 
 class Marker(ConnectorV2):
-    """Named position in a pipeline, for ``insert_before`` and ``insert_after``, where RLlib has a connector. It does
-    nothing.
+    """Named position in a pipeline where RLlib has a connector, for ``insert_before`` and ``insert_after``. It has no
+    effect.
 
     Default pipelines have RLlib's markers in RLlib's order: after the user's connectors, before the algorithm's.
     Markers are not members of a pipeline: they are not in its `names`, and have no state and no compiled code.
@@ -34,7 +36,7 @@ class Marker(ConnectorV2):
         super().__init__(*args, **kwargs)
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Changes nothing."""
+        """Returns the batch unchanged."""
         return state, batch
 
 
@@ -43,47 +45,53 @@ class _PlaceOfArrays(Marker):
 
 
 class AddObservationsFromEpisodesToBatch(_PlaceOfArrays):
-    """Marks the place at which RLlib batches observations; runners pass arrays ``[B, ...]`` already."""
+    """Marks the position at which RLlib batches observations; EnvRunners already pass arrays ``[B, ...]``."""
 
 
 class AddColumnsFromEpisodesToTrainBatch(_PlaceOfArrays):
-    """Marks the place at which RLlib adds actions, rewards and module outputs; runners have recorded them."""
+    """Marks the position at which RLlib adds actions, rewards and module outputs; EnvRunners already record them."""
 
 
 class AddTimeDimToBatchAndZeroPad(_PlaceOfArrays):
-    """Marks the place at which RLlib adds a time axis; recorded batches have one already, ``[T, B, ...]``."""
+    """Marks the position at which RLlib adds a time axis; sampled steps already have one, ``[T, B, ...]``."""
 
 
 class AddStatesFromEpisodesToBatch(_PlaceOfArrays):
-    """Marks the place at which RLlib adds recurrent states to a batch; runners have recorded them."""
+    """Marks the position at which RLlib adds recurrent states to a batch; EnvRunners already record them."""
 
 
 class BatchIndividualItems(_PlaceOfArrays):
-    """Marks the place at which RLlib stacks lists of items; batches hold arrays from the start."""
+    """Marks the position at which RLlib stacks lists of items; batches contain arrays from the start."""
 
 
 class NumpyToTensor(_PlaceOfArrays):
-    """Marks the place at which RLlib moves a batch to the module's device; here, drivers move it."""
+    """Marks the position at which RLlib moves a batch to the module's device; this package does so outside of
+    pipelines.
+    """
 
 
 class TensorToNumpy(Marker):
-    """Marks the place at which RLlib fetches actions from the device; here, drivers fetch them."""
+    """Marks the position at which RLlib copies actions from the device; this package does so outside of pipelines."""
 
 
 class UnBatchToIndividualItems(Marker):
-    """Marks the place at which RLlib splits arrays into lists of items; here, they stay arrays."""
+    """Marks the position at which RLlib splits arrays into lists of items; this package keeps arrays."""
 
 
 class RemoveSingleTsTimeRankFromBatch(Marker):
-    """Marks the place at which RLlib removes a time axis of length 1; single env steps have none here."""
+    """Marks the position at which RLlib removes a time axis of length 1; single env steps have no time axis in this
+    package.
+    """
 
 
 class ListifyDataForVectorEnv(Marker):
-    """Marks the place at which RLlib turns actions into lists; environments take arrays here."""
+    """Marks the position at which RLlib converts actions to lists; environments receive arrays in this package."""
 
 
 class AddOneTsToEpisodesAndTruncate(Marker):
-    """Marks the place at which RLlib adds a bootstrap step; batches hold FINAL_OBS, so no default pipeline has it."""
+    """Marks the position at which RLlib adds a bootstrap step; batches contain FINAL_OBS instead, so no default
+    pipeline has this marker.
+    """
 
 
 ENV_TO_MODULE = (

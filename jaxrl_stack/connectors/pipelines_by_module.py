@@ -1,4 +1,4 @@
-"""Pipelines of several modules as one part of a checkpoint."""
+"""Pipelines of several modules as one component of a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from jaxrl_stack.connectors.connector_pipeline_v2 import ConnectorPipelineV2
 
 
 class PipelinesByModule(Checkpointable):
-    """Pipelines of one kind by module. Each is saved in a separate folder, so that one module's policy can be loaded
-    separately.
+    """Pipelines of one kind (such as env-to-module), ``{module_id: pipeline}``. A checkpoint stores each in a separate
+    folder, so that one module's policy can be loaded.
 
     Args:
         of: ``{module_id: pipeline}``.
@@ -21,7 +21,7 @@ class PipelinesByModule(Checkpointable):
         self._of = dict(of or {})
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """States of the pipelines, ``{module_id: state}``.
+        """Returns the states of the pipelines, ``{module_id: state}``.
 
         Args:
             components: Ids of the modules to give; None gives all.
@@ -32,7 +32,7 @@ class PipelinesByModule(Checkpointable):
         return {mid: own.get_state(**kwargs) for mid, own in self._of.items() if mid in wanted}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads a state of `get_state`.
+        """Sets the states of the pipelines to a result of `get_state`.
 
         Raises:
             ValueError: For an unknown module.
@@ -42,5 +42,5 @@ class PipelinesByModule(Checkpointable):
             self._of[mid].set_state(own)
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """``(module_id, pipeline)``."""
+        """Returns ``(module_id, pipeline)`` of all pipelines."""
         return list(self._of.items())

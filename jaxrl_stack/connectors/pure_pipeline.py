@@ -1,4 +1,4 @@
-"""Compiled part of a pipeline: its pure connectors, frozen, as functions of their states."""
+"""Compiled part of a connector pipeline: its pure connectors as functions of their states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from jaxrl_stack.utils.retracing import impurity
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PurePipeline:
-    """Pure connectors that run one after the other, with the state ``{name: connector state}``.
+    """Fixed sequence of a pipeline's pure connectors, which run one after the other; its state is ``{name: connector
+    state}``.
 
     `ConnectorPipelineV2.pure_part` makes it. Members that are added to that pipeline later, or removed, and spaces that
     are set later, do not show here; the connectors are the same objects.
@@ -57,33 +58,37 @@ class PurePipeline:
 
     @property
     def names(self) -> list[str]:
-        """The connectors' names in order."""
+        """Names of the connectors, in order."""
         return [name for name, _ in self.members]
 
     @property
     def num_stacked_frames(self) -> int:
-        """Number of frames that the last connector stacks; 1 if it stacks none or observations have an action mask."""
+        """Number of frames that the last connector stacks; 1 if it stacks none, or if observations have an
+        action mask.
+        """
         if not self.members or mask_key_in(self.observation_space, self.mask_keys):
             return 1
         return self.members[-1][1].num_stacked_frames
 
     @property
     def takes_frames(self) -> bool:
-        """Whether all connectors accept blocks of single frames."""
+        """Whether all connectors accept frame-stacked observations stored as single frames."""
         return all(own.takes_frames for _, own in self.members)
 
     def earlier_frames(self, state: Any) -> Any:
-        """Earlier frames of the last connector; see `ConnectorV2.earlier_frames`."""
+        """Returns the frames before the next observation, from the state of the last connector; see
+        `ConnectorV2.earlier_frames`.
+        """
         name, connector = self.members[-1]
         return connector.earlier_frames(state[name])
 
     @staticmethod
     def make_context(**fields: Any) -> ConnectorContext:
-        """Creates a `ConnectorContext`, for lower layers that cannot import the class."""
+        """Creates a `ConnectorContext`, for modules that cannot import the class."""
         return ConnectorContext(**fields)
 
     def init(self, num_envs: int) -> dict[str, Any]:
-        """Fresh state of all connectors, ``{name: state}``, for ``num_envs`` environments."""
+        """Returns the initial states of all connectors, ``{name: state}``, for ``num_envs`` environments."""
         state = {}
         for name, connector in self.members:
             with naming(name, self.names, self.label):
@@ -128,11 +133,11 @@ class PurePipeline:
         return new_state, batch
 
     def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
-        """States of all connectors with their statistics merged over a device axis."""
+        """Returns the states of all connectors, with their statistics merged over a device axis."""
         return {name: connector.merge(state[name], axis_name) for name, connector in self.members}
 
     def where_rows(self, mask: jax.Array, yes: dict[str, Any], no: dict[str, Any]) -> dict[str, Any]:
-        """Selects histories from `yes` or `no`, row by row; statistics come from `yes`.
+        """Selects per-environment values of the state from `yes` or `no`, row by row; statistics come from `yes`.
 
         Args:
             mask: bool ``[B]``.
@@ -148,15 +153,15 @@ class PurePipeline:
         return per_env_leaves(self.init)
 
     def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
-        """States of all connectors for a new set of ``num_envs`` environments: histories reset, statistics
-        unchanged.
+        """Returns the states of all connectors for a new set of ``num_envs`` environments: statistics are kept,
+        per-environment values start again.
         """
         return {name: jax.tree.map(strong_array, own.rebatch(state[name], num_envs)) for name, own in self.members}
 
 
 @contextlib.contextmanager
 def naming(name: str, names: Sequence[str], label: str) -> Iterator[None]:
-    """Context manager that adds the names of the connector and its pipeline to exceptions, as a note."""
+    """Context manager that adds the names of a connector and its pipeline to exceptions, as a note."""
     try:
         yield
     except Exception as error:
@@ -165,7 +170,7 @@ def naming(name: str, names: Sequence[str], label: str) -> Iterator[None]:
 
 
 def context_of(name: str, connector: ConnectorV2 | PurePipeline, ctx: ConnectorContext) -> ConnectorContext:
-    """Context with a separate PRNG key for the connector; the compiler removes unused keys."""
+    """Returns the context with a separate PRNG key for the connector."""
     if ctx.key is None or connector.draws_from_pipeline_key:
         return ctx
     return dataclasses.replace(ctx, key=streams.named(ctx.key, name))
@@ -200,7 +205,7 @@ def applied(
 
 
 def _masks_in(batch: Mapping[str, Any], mask_keys: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Action masks in the batch's observations, ``{(module id, column): {key: mask}}``."""
+    """Returns the action masks in a batch's observations, ``{(module id, column): {key: mask}}``."""
     return {
         (mid, name): {key: columns[name][key]}
         for mid, columns in (batch.items() if mask_keys else ())
@@ -217,7 +222,7 @@ def _with_columns(batch: Mapping[str, Any], new: Mapping[tuple[str, str], Any]) 
 
 
 def _check_masks_are_kept(given: Mapping[str, Any], made: Mapping[str, Any], mask_keys: Sequence[str]) -> None:
-    """Raises a ValueError if a connector has left observations without their action mask."""
+    """Raises a ValueError if a connector returned observations without their action mask."""
     kept = _masks_in(made, mask_keys)
     for (mid, name), mask in _masks_in(given, mask_keys).items():
         if name in made.get(mid, ()) and (mid, name) not in kept:
@@ -251,7 +256,7 @@ def _outline(batch: Any) -> str:
 
 
 def _check_draws(connector: ConnectorV2 | PurePipeline, mask_keys: Sequence[str], *args: Any) -> None:
-    """Traces a user's connector twice, to find random numbers drawn without ``ctx.key``.
+    """Traces a user-defined connector twice, to detect random numbers that were drawn without ``ctx.key``.
 
     Raises:
         TypeError: If the two traces differ.

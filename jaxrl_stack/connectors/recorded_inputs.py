@@ -1,4 +1,4 @@
-"""Module inputs made of recorded observations of an environment."""
+"""Conversion of recorded observations of an environment to module inputs, for offline training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROWS = 1024
 
 
 class PipelineInputs:
-    """Makes a module's inputs of recorded observations of an environment, by an env-to-module pipeline.
+    """Converts recorded observations of an environment to module inputs with an env-to-module pipeline.
 
     A connector that normalises by statistics of the data is left out: these are applied by what has them.
 
@@ -43,7 +43,7 @@ class PipelineInputs:
 
     @functools.cached_property
     def pipeline(self) -> EnvToModulePipeline:
-        """Env-to-module pipeline that computes the inputs."""
+        """Env-to-module pipeline that makes the conversion; created at the first access."""
         return self._make_pipeline()
 
     @property
@@ -53,7 +53,7 @@ class PipelineInputs:
         return space
 
     def convert(self, observations: Any) -> Any:
-        """The module's inputs of a batch of the environment's observations.
+        """Converts a batch of environment observations to module inputs.
 
         Args:
             observations: Pytree that mirrors `env_space`, leaves ``[N, ...]``.
@@ -74,7 +74,7 @@ class PipelineInputs:
 
     @functools.cached_property
     def _members(self) -> list[tuple[str, Any]]:
-        """``(name, connector)`` of the connectors that change observations."""
+        """Returns ``(name, connector)`` of the connectors that change observations."""
         left_out = (*ENV_TO_MODULE, RecordedMeanStdFilter)
         return [(name, own) for name, own in self.pipeline._flat_members() if not isinstance(own, left_out)]
 
@@ -114,7 +114,7 @@ class PipelineInputs:
 
 
 def _padded(x: np.ndarray, size: int) -> np.ndarray:
-    """Array padded with zeros to `size` rows."""
+    """Pads an array with zeros to `size` rows."""
     if len(x) == size:
         return x
     return np.concatenate([x, np.zeros((size - len(x), *x.shape[1:]), x.dtype)])

@@ -1,4 +1,4 @@
-"""States of connectors: pytrees of arrays, their copies on the host, and their form in checkpoints."""
+"""States of connectors, pytrees of arrays: copies in host memory, checks, and conversion for checkpoints."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from flax import serialization
 
 
 def to_host(state: Any) -> Any:
-    """Copies a pytree of arrays to NumPy, with JAX's dtypes."""
+    """Copies a pytree of arrays to NumPy, with the dtypes that JAX would use."""
     return jax.tree.map(lambda leaf: np.array(leaf, dtype=jax.dtypes.canonicalize_dtype(jnp.result_type(leaf))), state)
 
 
 def strong_array(leaf: Any, dtype: Any = None) -> jax.Array:
-    """An array without weak type: a weak leaf would make the next call of a compiled step compile again."""
+    """Converts to a JAX array without weak type, because a weak type would compile the next call again."""
     return jnp.asarray(leaf, dtype=jnp.result_type(leaf) if dtype is None else dtype)
 
 
 def check_state(before: Any, after: Any) -> Any:
-    """``after`` with the exact dtypes of ``before``.
+    """Checks that `after` has the structure, shapes and dtypes of `before`, and returns it with exactly these dtypes.
 
     Raises:
         TypeError: Structure, a shape or a dtype changed, naming the leaf.
@@ -37,12 +37,12 @@ def check_state(before: Any, after: Any) -> Any:
 
 
 def described(leaf: Any) -> str:
-    """Dtype and shape of an array, such as ``"float32[2, 3]"``."""
+    """Describes an array's dtype and shape, such as ``"float32[2, 3]"``."""
     return f"{jnp.result_type(leaf).name}{list(np.shape(leaf))}"
 
 
 def shape_problem(expected: Any, got: Any) -> str | None:
-    """The difference in structure, shapes or dtypes; None if nothing does."""
+    """Describes the first difference of two pytrees in structure, shapes or dtypes; None if they agree."""
     structure, got_structure = jax.tree.structure(expected), jax.tree.structure(got)
     if structure != got_structure:
         return f"expected the structure {structure}, got {got_structure}"
@@ -53,13 +53,13 @@ def shape_problem(expected: Any, got: Any) -> str | None:
 
 
 def as_dict(state: Any) -> dict[str, Any]:
-    """A pytree of arrays as nested dicts with string keys."""
+    """Converts a pytree of arrays to nested dicts with string keys."""
     plain = serialization.to_state_dict(state)
     return plain if isinstance(plain, dict) else {"state": plain}
 
 
 def restore(template: Any, state: dict[str, Any], name: str) -> Any:
-    """Inverse of ``as_dict``: returns a pytree with the structure of ``template``. ``name`` appears in error
+    """Converts a result of ``as_dict`` back to a pytree with the structure of ``template``. ``name`` is used in error
     messages.
     """
     plain = serialization.to_state_dict(template)
@@ -71,6 +71,6 @@ def restore(template: Any, state: dict[str, Any], name: str) -> Any:
 
 
 def per_env_leaves(init: Callable[[int], Any]) -> Any:
-    """Pytree of bools with the structure of ``init(num_envs)``: True for leaves with an environment axis."""
+    """Returns a pytree of bools with the structure of ``init(num_envs)``: True for arrays with an environment axis."""
     one, two = (jax.eval_shape(lambda n=n: init(n)) for n in (1, 2))
     return jax.tree.map(lambda one, two: one.shape != two.shape, one, two)

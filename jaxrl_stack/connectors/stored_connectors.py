@@ -1,4 +1,6 @@
-"""Connectors as data: the form in checkpoints of a connector setting whose function has no importable name."""
+"""Storage of a config's connector function in checkpoints, as connector classes and arguments, if the function has no
+importable name.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,21 @@ from jaxrl_stack.utils.class_paths import ClassLoader
 
 
 class _Recipe(NamedTuple):
-    """Class and constructor arguments of a connector."""
+    """Class and constructor arguments of a connector, from which it can be created again."""
 
     connector_class: type[ConnectorV2]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def make(self) -> ConnectorV2:
-        """Creates a new connector, which shares no mutable object with others."""
+        """Creates a new connector that shares no mutable object with others."""
         args, kwargs = copy.deepcopy((self.args, self.kwargs))
         return self.connector_class(*args, **kwargs)
 
 
 class StoredConnectors(Plain):
-    """Connector function that creates the same connectors as another function, from their classes and arguments.
+    """Connector function that creates the same connectors as another function, from their classes and constructor
+    arguments.
 
     Args:
         connectors: Result of the other function. Only classes and constructors' arguments are kept, no states.
@@ -42,12 +45,12 @@ class StoredConnectors(Plain):
         return f"StoredConnectors({', '.join(recipe.connector_class.__name__ for recipe in self._recipes)})"
 
     def to_plain(self) -> dict[str, Any]:
-        """Class and constructor arguments of each connector, for checkpoints."""
+        """Returns the classes and constructor arguments of the connectors as plain data, for checkpoints."""
         return {"connectors": [recipe._asdict() for recipe in self._recipes]}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Self:
-        """Creates the function from a result of `to_plain`.
+        """Creates the object from a result of `to_plain`.
 
         Raises:
             ValueError: If one is no connector.

@@ -1,4 +1,4 @@
-"""Connectors that serve in more than one pipeline."""
+"""Connectors that can be used in more than one pipeline."""
 
 from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations

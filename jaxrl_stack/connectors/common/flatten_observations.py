@@ -1,4 +1,4 @@
-"""Nested observations to one vector."""
+"""Connector that flattens nested observations to one vector."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FlattenObservations(ConnectorV2):
         return gym.spaces.Dict({mid: flat[mid] if mid in self._agent_ids else own for mid, own in spaces.items()})
 
     def acts_for(self, agents: Collection[Any] | None, known: Collection[Any]) -> bool:
-        """Whether the module's agents are among ``agent_ids``."""
+        """Whether the connector acts for a module, because the module's agents are among ``agent_ids``."""
         if self._agent_ids is None:
             return True
         called = f"FlattenObservations(agent_ids={self._agent_ids!r})"

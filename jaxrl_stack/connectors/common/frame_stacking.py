@@ -1,4 +1,4 @@
-"""The last few observations side by side."""
+"""Connector that concatenates the last few observations."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ class FrameStacking(ConnectorV2):
         return gym.spaces.Box(np.tile(low, repeats), np.tile(high, repeats), dtype=space.dtype.type)
 
     def init(self, num_envs: int) -> Any:
-        """``{module_id: the num_frames - 1 frames before, [B, ..., (num_frames - 1) * C]}``, zeros."""
+        """Returns the earlier frames of each environment, ``{module_id: [B, ..., (num_frames - 1) * C]}``, initially
+        zeros.
+        """
         if self._as_learner_connector or self.num_frames == 1:
             return ()
         history = {}
@@ -97,7 +99,9 @@ class FrameStacking(ConnectorV2):
         return history
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS ``[B, ..., C]`` by ``[B, ..., num_frames * C]``; ``ctx.reset`` drops the history."""
+        """Replaces OBS ``[B, ..., C]`` by ``[B, ..., num_frames * C]``; earlier frames are zeros where ``ctx.reset`` is
+        True.
+        """
         if self._as_learner_connector or self.num_frames == 1:
             return state, batch
         state, batch = dict(state), dict(batch)

@@ -1,4 +1,4 @@
-"""Connectors from the environment's observations to the module's inputs."""
+"""Connectors that convert observations of the environment to inputs of the module."""
 
 from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.common.flatten_observations import FlattenObservations

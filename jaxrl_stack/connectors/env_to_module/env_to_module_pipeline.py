@@ -1,4 +1,4 @@
-"""The pipeline between environment and module."""
+"""Pipeline of connectors between environment and module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxrl_stack.utils.spaces import zeros
 
 
 class EnvToModulePipeline(ConnectorPipelineV2):
-    """From the environments' observations to the module's inputs.
+    """Pipeline that converts observations of the environments to inputs of the module.
 
     The batch that enters is ``{module_id: {OBS: observations}}`` with leaves ``[B, ...]``. Called with
     ``episodes`` and no batch (one running SingleAgentEpisode per environment), it starts from their last
@@ -29,8 +29,8 @@ class EnvToModulePipeline(ConnectorPipelineV2):
     setting = "env_to_module_connector"
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """For a recurrent module, converts the columns to sequences of one step, ``[B, 1, ...]``, and adds
-        ``STATE_IN``.
+        """Converts the columns for a recurrent module to sequences of one step, ``[B, 1, ...]``, and adds ``STATE_IN``;
+        other columns stay unchanged.
 
         Raises:
             ValueError: A running episode does not have the module's last ``STATE_OUT``.
@@ -65,7 +65,9 @@ class EnvToModulePipeline(ConnectorPipelineV2):
 
 
 def _states_before(episodes: Sequence[Any], first: Any) -> Any:
-    """Recurrent states ``[B, ...]`` before the next steps of running episodes; `first` at the start of an episode."""
+    """Returns the recurrent states before the next steps of running episodes, ``[B, ...]``; `first` for episodes
+    without steps.
+    """
     states = []
     for episode in episodes:
         if episode.t and Columns.STATE_OUT not in episode.extra_model_outputs:

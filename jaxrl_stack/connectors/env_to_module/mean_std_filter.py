@@ -1,4 +1,4 @@
-"""Observations with mean 0 and standard deviation 1."""
+"""Connectors that normalise observations to mean 0 and standard deviation 1."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class MeanStdFilter(ConnectorV2):
         self.update_stats = update_stats
 
     def recompute_output_observation_space(self, input_observation_space, input_action_space):
-        """Every Box becomes a float32 Box with bounds ``±clip_by_value``, or without bounds."""
+        """Replaces every Box by a float32 Box with bounds ``±clip_by_value``, or without bounds."""
         return self._map_spaces(self._normalized_space, input_observation_space)
 
     def _normalized_space(self, space):
@@ -81,11 +81,13 @@ class MeanStdFilter(ConnectorV2):
         return gym.spaces.Dict({key: space[key], OBSERVATIONS: with_parts(normalized, space[OBSERVATIONS])})
 
     def _mask_key(self, space: Any) -> str | None:
-        """Key of the action mask in a space; the mask is not normalised."""
+        """Returns the key of the action mask in a space; the mask is not normalised."""
         return mask_key_in(space, self.mask_keys)
 
     def init(self, num_envs: int) -> Any:
-        """``{module_id: {"base": {path of a Box: statistics}, "delta": {path: statistics}}}``, all empty."""
+        """Returns empty statistics for every Box: ``{module_id: {"base": {path: merged statistics}, "delta": {path:
+        statistics since the last merge}}}``.
+        """
         return {
             module_id: {"base": self._empty(space), "delta": self._empty(space)}
             for module_id, space in self._observation_spaces().items()
@@ -120,7 +122,9 @@ class MeanStdFilter(ConnectorV2):
         return state, batch
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
-        """``base`` with every device's ``delta`` added, the same bits on all devices; ``delta`` empty."""
+        """Adds every device's new statistics (``delta``) to the merged ones (``base``), identically on all devices, and
+        empties ``delta``.
+        """
         state = jax.tree.map(jnp.asarray, state)  # NumPy warns where a count's low word overflows
         merged = {}
         for key, space in self._observation_spaces().items():
@@ -137,7 +141,8 @@ class MeanStdFilter(ConnectorV2):
         return state
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:
-        """Adds the runners' new observations (deltas) to the statistics of the last merge, each once.
+        """Adds the new observations (``delta``) of several EnvRunners to the statistics of the last merge; counts each
+        observation once.
 
         States with another base than the one with most rows come from runners that missed the last
         synchronisation. Their deltas may be in that base already, so they are left out: rows can be lost then,
@@ -165,7 +170,7 @@ class MeanStdFilter(ConnectorV2):
         return as_dict(to_host(merged))
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Copies the merged statistics of `known` into `state`."""
+        """Copies the merged statistics (``base``) of `known` into `state`."""
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
 
     def _map_boxes(self, function: Callable, space: Any, observation: Any) -> Any:
@@ -177,14 +182,14 @@ class MeanStdFilter(ConnectorV2):
         return {key: observation[key], OBSERVATIONS: rest}
 
     def _empty(self, space: Any) -> dict[str, running_statistics.RunningStatistics]:
-        """Empty statistics for every Box, by path: ``"obs"``, or ``"obs/key"`` in a Dict."""
+        """Returns empty statistics for every Box, by path: ``"obs"``, or ``"obs/key"`` in a Dict."""
         empty = {}
         self._map_boxes(lambda path, box: empty.update({path: running_statistics.init(box.shape)}), space, space)
         return empty
 
 
 class RecordedMeanStdFilter(MeanStdFilter):
-    """Normalises observations by the statistics of recorded data, as training on this data does.
+    """Normalises observations by the mean and standard deviation of a dataset, as offline training on the dataset does.
 
     It is the last env-to-module connector with ``offline_data(normalize_observations=True)``, which sets its state.
 
@@ -210,5 +215,5 @@ def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.
 
 
 def _num_rows(statistics: dict[str, Any]) -> int:
-    """Number of rows in the statistics, summed over all Boxes."""
+    """Returns the number of observations in the statistics, summed over all Boxes."""
     return sum(to_int(one.count) for one in statistics.values())

@@ -17,7 +17,7 @@ from jaxrl_stack.utils.spaces import validate_batch
 
 
 class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
-    """Applies ``preprocess`` to each environment's observation.
+    """Base class of connectors that apply a function, ``preprocess``, to each environment's observation.
 
     Subclasses override ``preprocess(self, observation)`` with JAX functions; it gets one observation without
     batch axis and is vectorised over the environments here. If shapes, dtypes or bounds change, they also
@@ -29,7 +29,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
 
     @abc.abstractmethod
     def preprocess(self, observation: Any) -> Any:
-        """Returns the changed observation. Override it.
+        """Returns the preprocessed observation. Override it.
 
         Args:
             observation: Pytree of one observation; leaves have the shapes of the input observation space.
@@ -90,7 +90,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
 
 @functools.cache
 def _required_parameters(function: Any) -> tuple[str, ...]:
-    """Names of a function's parameters without default."""
+    """Returns the names of a function's parameters without default."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return tuple(
         name
@@ -114,7 +114,8 @@ def _preprocessed(connector: Any, name: str, observed: Any, episode: Any) -> Any
 
 
 class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
-    """Applies ``preprocess`` to the observations of all agents in an environment jointly.
+    """Base class of connectors that apply a function, ``preprocess``, to the observations of all agents in an
+    environment jointly.
 
     It stands before all other connectors of ``env_runners(env_to_module_connector=...)``: each module's pipeline gets
     what it returns for the module's agents. If shapes, dtypes or bounds change, subclasses also override
@@ -125,7 +126,7 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
 
     @abc.abstractmethod
     def preprocess(self, observations: Any, episode: Any) -> Any:
-        """Returns the changed observations. Override it.
+        """Returns the preprocessed observations of several agents. Override it.
 
         Args:
             observations: ``{agent: observation}`` of the agents that observe, without batch axis.
@@ -142,7 +143,9 @@ class MultiAgentObservationPreprocessor(HostConnector, abc.ABC):
     def __call__(
         self, *, batch: dict[str, Any] | None = None, episodes: Sequence[Any] | None = None, **kwargs
     ) -> dict[str, Any]:
-        """Replaces the last observations of each `MultiAgentEpisode`; the batch does not change."""
+        """Replaces the last observations of each `MultiAgentEpisode` by the preprocessed ones; the batch does not
+        change.
+        """
         for episode in episodes or ():
             changed = self.preprocessed(episode.get_observations(-1), episode)
             for agent, observation in changed.items():

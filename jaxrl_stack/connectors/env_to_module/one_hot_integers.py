@@ -1,4 +1,4 @@
-"""One-hot encoding of integer codes in Boxes, such as tile ids in a grid."""
+"""Connector for one-hot encoding of integer codes in Boxes, such as tile ids in a grid."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ class OneHotIntegers(ConnectorV2):
         return out
 
     def _codes(self, part: Any) -> tuple[np.ndarray, np.ndarray] | None:
-        """Channel and integer value of each entry on the one-hot axis; None for parts that are not encoded."""
+        """Returns, for each entry of the one-hot axis, its channel and integer value; None for spaces that are not
+        encoded.
+        """
         if not isinstance(part, gym.spaces.Box) or part.dtype.kind not in "iu" or not part.shape:
             return None
         low, high = (bound.astype(np.int64).reshape(-1, part.shape[-1]) for bound in (part.low, part.high))
@@ -74,7 +76,7 @@ class OneHotIntegers(ConnectorV2):
         return channels, np.concatenate([first + np.arange(n) for first, n in zip(low, num_values, strict=True)])
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS, leaves ``[B, ..., C]`` of codes by uint8 ``[B, ..., n]``."""
+        """Replaces OBS ``[B, ..., C]`` of integer codes by one-hot vectors, uint8 ``[B, ..., n]``."""
         spaces = self._observation_spaces()
 
         def one_hot(part: Any, value: Any) -> Any:

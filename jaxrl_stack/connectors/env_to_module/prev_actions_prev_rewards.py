@@ -1,4 +1,4 @@
-"""The last actions and rewards as part of the observation."""
+"""Connector that adds previous actions and rewards to the observation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PrevActionsPrevRewards(ConnectorV2):
         self.n_prev_rewards = n_prev_rewards
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Returns a Dict of the input space, a Box of actions and a Box of rewards."""
+        """Returns a Dict with the input space, a Box of previous actions and a Box of previous rewards."""
         self._spaces_by_module(input_action_space, "action")  # says so if there is none
         return self._map_spaces(self._extended_space, input_observation_space, input_action_space)
 
@@ -67,7 +67,8 @@ class PrevActionsPrevRewards(ConnectorV2):
         return gym.spaces.Dict(spaces)
 
     def init(self, num_envs: int) -> Any:
-        """``{module_id: {"actions": float32 [B, (n - 1) * D], "rewards": float32 [B, n - 1]}}``, zeros.
+        """Returns an empty history, ``{module_id: {"actions": float32 [B, (n - 1) * D], "rewards": float32 [B, n -
+        1]}}``, zeros.
 
         An n of 1 keeps nothing: the context holds the last action and reward.
         """
@@ -78,7 +79,9 @@ class PrevActionsPrevRewards(ConnectorV2):
         return history
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS; reads ``ctx.prev_actions``, ``ctx.prev_rewards`` and ``ctx.reset``."""
+        """Replaces OBS by a dict with previous actions and rewards; reads ``ctx.prev_actions``, ``ctx.prev_rewards``
+        and ``ctx.reset``.
+        """
         spaces = self._action_spaces()
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):
@@ -96,9 +99,7 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
-    """Appends ``last`` to the history and returns it, with zeros after a reset; stores the newest entries in
-    ``history``.
-    """
+    """Returns the history with ``last`` appended, zeros after a reset; stores the newest entries in ``history``."""
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.
     window = jnp.where(reset[:, None], 0.0, window)

@@ -1,4 +1,4 @@
-"""Images of one size."""
+"""Connector that resizes images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jaxrl_stack.utils.spaces import map_parts, with_parts
 
 
 class ResizeImages(ConnectorV2):
-    """Makes all images of observations ``[height, width]`` or ``[height, width, C]``.
+    """Resizes all images in observations to ``[height, width]`` or ``[height, width, C]``.
 
     Images are Boxes of rank 2, or 3 with channels last, of any size; all other parts of a nested space stay as they
     are, and so do images that have the size. Dtypes stay, integers are rounded: uint8 stays uint8. Pixels are weighed
@@ -67,7 +67,7 @@ class ResizeImages(ConnectorV2):
         return out
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS: images ``[B, H, W, ...]`` by ``[B, height, width, ...]``."""
+        """Replaces images ``[B, H, W, ...]`` in OBS by ``[B, height, width, ...]``."""
         spaces = self._observation_spaces()
 
         def resized(part: Any, value: Any) -> Any:

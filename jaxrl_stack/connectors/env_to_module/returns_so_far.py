@@ -1,4 +1,4 @@
-"""Discounted return of an episode's rewards so far."""
+"""Connector that adds the discounted sum of an episode's rewards so far, for reward normalisation."""
 
 from __future__ import annotations
 

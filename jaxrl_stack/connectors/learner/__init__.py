@@ -1,4 +1,4 @@
-"""Connectors from recorded trajectories to the batch that a loss sees."""
+"""Connectors that convert sampled steps to the batch that a loss receives."""
 
 from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.learner.add_next_observations_from_episodes_to_train_batch import (

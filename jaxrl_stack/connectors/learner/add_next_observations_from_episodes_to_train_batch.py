@@ -1,4 +1,4 @@
-"""Connector that adds the observation after each step as a column."""
+"""Connector that adds the next observation of each step as a column."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from jaxrl_stack.ops.masks import expand
 
 
 class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
-    """Adds NEXT_OBS, the module's input after each step and before any reset, for example for a model of the
-    environment.
+    """Adds NEXT_OBS, the module's input after each step and before any reset, for example to train a world model.
 
     Where the environments run on the host, it makes the runners keep what they leave out otherwise: the observations
     after steps that terminated an episode. Batches that have the column pass.
@@ -24,7 +23,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
     needs_all_final_obs = True
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Reads OBS and FINAL_OBS ``[T, B, ...]``, TERMINATEDS and TRUNCATEDS ``[T, B]``; adds NEXT_OBS like OBS.
+        """Adds NEXT_OBS ``[T, B, ...]``; reads OBS, FINAL_OBS, TERMINATEDS and TRUNCATEDS.
 
         Raises:
             ValueError: FINAL_OBS is gone: another connector has used it up.

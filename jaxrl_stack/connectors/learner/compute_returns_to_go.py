@@ -1,4 +1,4 @@
-"""Discounted sums of the rewards to come."""
+"""Connector that adds the discounted sum of future rewards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from jaxrl_stack.core.columns import Columns
 
 
 class ComputeReturnsToGo(ConnectorV2):
-    """Writes RETURNS_TO_GO: ``G_t = r_t + gamma * G_{t+1}``, and 0 after an episode's or the block's end.
+    """Adds RETURNS_TO_GO: ``G_t = r_t + gamma * G_{t+1}``, where ``G`` is 0 after the end of an episode or of the
+    sampled steps.
 
     There is no bootstrapping, so a step whose episode continues after the block, or was truncated, gets the
     rewards that are in the block. Rows with LOSS_MASK False are passed over.

@@ -1,4 +1,4 @@
-"""FrameStacking in a learner pipeline."""
+"""FrameStacking for learner pipelines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ __all__ = ["FrameStacking", "FrameStackingLearner"]
 
 
 class FrameStackingLearner(FrameStacking):
-    """FrameStacking with ``as_learner_connector=True``: declares the stacked space and checks observations
-    against it.
+    """FrameStacking with ``as_learner_connector=True``: declares the stacked space, and checks that observations are
+    stacked already.
     """
 
     def __init__(self, *args, **kwargs):

@@ -1,4 +1,6 @@
-"""Advantages and value targets, exact at terminations, time limits and batch ends."""
+"""Connector that adds advantages and value targets, with correct bootstrapping at terminations, time limits and batch
+ends.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ MIN_ADVANTAGE_STD = 1e-4
 
 
 class GeneralAdvantageEstimation(ConnectorV2):
-    """Adds ``ADVANTAGES``, standardised over the valid rows of all devices, and ``VALUE_TARGETS``.
+    """Adds the columns ``ADVANTAGES``, standardised over the valid rows of all devices, and ``VALUE_TARGETS``.
 
     Reads ``[T, B, ...]`` columns obs, final_obs, rewards, terminateds, truncateds (and loss_mask, and discount). The
     value function is evaluated once, over the whole block, with the parameters of before the update; and once more on

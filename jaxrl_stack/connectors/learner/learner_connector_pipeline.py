@@ -1,4 +1,4 @@
-"""The pipeline before a learner's loss."""
+"""Pipeline of connectors before a learner's loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LearnerConnectorPipeline(ConnectorPipelineV2):
-    """Pipeline from a recorded block of steps to the columns that a loss reads.
+    """Pipeline that converts sampled steps ``[T, B, ...]`` to the columns that a loss reads.
 
     Columns are ``[T, B, ...]``: OBS (the module's inputs, as recorded after the env-to-module pipeline),
     ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS, LOSS_MASK, the module's outputs, and FINAL_OBS (the module's
@@ -43,7 +43,8 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
     def columns_from_host_connectors(
         self, episodes: Sequence[SingleAgentEpisode], **arguments: Any
     ) -> list[dict[str, Any]]:
-        """Runs the host connectors, which may change the episodes; returns the added columns of each episode.
+        """Runs the host connectors, which may change the episodes, and returns the columns that they add to each
+        episode.
 
         Args:
             episodes: Episodes or chunks of an update.

@@ -1,4 +1,4 @@
-"""Rewards in units of the spread of returns."""
+"""Connector that divides rewards by the standard deviation of returns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jaxrl_stack.ops import running_statistics
 
 
 class NormalizeRewards(ConnectorV2):
-    """Divides the learner's REWARDS by the standard deviation of the discounted returns so far.
+    """Divides REWARDS in the train batch by the running standard deviation of the discounted returns.
 
     ``r / sqrt(variance + epsilon)``, where the variance is taken of ``G_t = gamma * G_{t-1} + r_t`` over all steps that
     were learned from, these included; ``G`` starts at 0 with every episode and is the column of `ReturnsSoFar`, which
@@ -59,7 +59,7 @@ class NormalizeRewards(ConnectorV2):
         self.update_stats = update_stats
 
     def init(self, num_envs: int) -> Any:
-        """``{module_id: statistics of returns}``, of no rows."""
+        """Returns empty statistics of returns, ``{module_id: statistics}``."""
         return {key: running_statistics.init(()) for key in self._observation_spaces()}
 
     @property
@@ -67,7 +67,7 @@ class NormalizeRewards(ConnectorV2):
         return type(self) is NormalizeRewards
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Divides REWARDS, float32 ``[T, B]``, after adding the block to the statistics."""
+        """Adds the returns of the block to the statistics, then divides REWARDS, float32 ``[T, B]``."""
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):
             columns = batch[module_id]

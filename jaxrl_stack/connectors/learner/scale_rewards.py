@@ -1,4 +1,4 @@
-"""Rewards times a constant."""
+"""Connector that multiplies rewards by a constant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from jaxrl_stack.core.columns import Columns
 
 
 class ScaleRewards(ConnectorV2):
-    """Multiplies the learner's REWARDS; episodes, callbacks and metrics keep the environment's rewards.
+    """Multiplies REWARDS in the train batch by a constant; episodes, callbacks and metrics keep the environment's
+    rewards.
 
     Rows that are drawn from replay have sums of rewards, which it multiplies likewise.
 
@@ -35,7 +36,7 @@ class ScaleRewards(ConnectorV2):
         return type(self) is ScaleRewards
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces REWARDS, float32 ``[T, B]``."""
+        """Multiplies REWARDS, float32 ``[T, B]``."""
         return state, self._with_columns(batch, self._scaled)
 
     def _scaled(self, module_id: str, columns: dict[str, Any]) -> dict[str, Any]:

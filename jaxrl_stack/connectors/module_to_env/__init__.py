@@ -1,4 +1,4 @@
-"""Connectors from the module's outputs to the environment's actions."""
+"""Connectors that convert outputs of the module to actions for the environment."""
 
 from jaxrl_stack.compat.absent_connectors import absent
 from jaxrl_stack.connectors.markers import (

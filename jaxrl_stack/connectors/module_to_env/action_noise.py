@@ -1,4 +1,4 @@
-"""Exploration with noise that is correlated in time."""
+"""Exploration noise on continuous actions that is correlated in time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxrl_stack.utils.spaces.boxes import float32_bounds, scaled_dimensions
 
 
 class ActionNoise(ConnectorV2):
-    """Adds noise to continuous actions when exploring; greedy actions and the noise's state pass unchanged.
+    """Adds noise to continuous actions when exploring; otherwise actions and the noise's state do not change.
 
     ACTIONS becomes the noisy action, clipped to the bounds: it is what the environment gets and what is
     recorded, hence what an off-policy loss learns from. ACTION_LOGP, the log-probability of another action now, is
@@ -41,11 +41,13 @@ class ActionNoise(ConnectorV2):
 
     @abc.abstractmethod
     def initial(self, shape: tuple[int, ...]) -> jax.Array:
-        """State of the noise for actions of a shape ``[B, ...]``: float32 ``[B, ...]`` or with further axes."""
+        """Returns the initial state of the noise for actions of shape ``[B, ...]``: float32 ``[B, ...]``, possibly with
+        further axes.
+        """
 
     @abc.abstractmethod
     def advance(self, state: jax.Array, starts: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Advances the noise by one step.
+        """Advances the noise by one step, and returns the new state and the noise.
 
         Args:
             state: Noise state, from `initial` or the last call.
@@ -57,11 +59,11 @@ class ActionNoise(ConnectorV2):
         """
 
     def init(self, num_envs: int) -> Any:
-        """Initial states of the noise, ``{module_id: state}``."""
+        """Returns the initial states of the noise, ``{module_id: state}``."""
         return {key: self.initial((num_envs, *self._box(space).shape)) for key, space in self._action_spaces().items()}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces ACTIONS ``[B, ...]`` and drops ACTION_LOGP; reads ``ctx.reset`` and ``ctx.key``.
+        """Adds noise to ACTIONS ``[B, ...]``, and removes ACTION_LOGP; reads ``ctx.reset`` and ``ctx.key``.
 
         Raises:
             ValueError: Exploring without ``ctx.key``.
@@ -184,7 +186,8 @@ class ColoredNoise(ActionNoise):
 
 
 def _relaxations(beta: float, horizon: int) -> tuple[np.ndarray, np.ndarray]:
-    """``(decays per step, amplitudes)`` of the AR(1) processes whose sum is `ColoredNoise`; their variances sum to 1.
+    """Returns ``(decays per step, amplitudes)`` of the AR(1) processes whose sum is `ColoredNoise`; their variances sum
+    to 1.
 
     With the decay d and unit innovations an AR(1) process has the spectrum ``1 / d / (c ** 2 + w ** 2)`` over
     ``w = 2 * sin(pi * f)``, with the corner ``c ** 2 = (1 - d) ** 2 / d``. For corners in equal ratios, weights of

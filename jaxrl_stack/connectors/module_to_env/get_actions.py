@@ -1,4 +1,4 @@
-"""Actions from the module's distribution inputs."""
+"""Connector that computes actions from the distribution inputs of the module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxrl_stack.core.columns import Columns
 
 
 class GetActions(ConnectorV2):
-    """Writes ACTIONS: a sample when exploring, else the greedy action; exploring also ACTION_LOGP.
+    """Writes ACTIONS: samples when exploring, otherwise greedy actions; when exploring also their ACTION_LOGP.
 
     Exploring takes the module's exploration distribution, else the inference distribution is made
     deterministic. ACTIONS that a module puts out itself are left alone; where it puts out ACTION_DIST_INPUTS beside

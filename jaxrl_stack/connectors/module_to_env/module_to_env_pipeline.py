@@ -1,4 +1,4 @@
-"""The pipeline between module and environment."""
+"""Pipeline of connectors between module and environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_stack.utils.nested import unbatch
 
 
 class ModuleToEnvPipeline(ConnectorPipelineV2):
-    """From a module's outputs to the actions for the environments.
+    """Pipeline that converts outputs of the module to actions for the environments.
 
     Columns have the leading axis B. After the last connector the batch holds ACTIONS (as the module gave them),
     ACTIONS_FOR_ENV, and ACTION_LOGP when exploring.
@@ -35,7 +35,7 @@ class ModuleToEnvPipeline(ConnectorPipelineV2):
         return {name: unbatch(column) if is_nested[name] else column for name, column in columns.items()}
 
     def _leading_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
-        """Always []: all connectors of this pipeline are compiled.
+        """Returns []: all connectors of this pipeline must be pure, because they are compiled.
 
         Raises:
             TypeError: There is a host connector.

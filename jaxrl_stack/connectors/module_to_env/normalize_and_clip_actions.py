@@ -1,4 +1,4 @@
-"""From the module's actions to the numbers that the environment takes."""
+"""Connector that rescales or clips the module's actions to the range of the environment's action space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exploration by actions out of nothing: epsilon-greedy for every module, such as data is recorded with."""
+"""Connector for epsilon-greedy exploration: replaces some actions by random ones, for every module and action space."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from jaxrl_stack.utils.spaces.boxes import scaled_from_bounds
 
 
 class RandomActions(ConnectorV2):
-    """Replaces a fraction of the actions by random draws from the action space when exploring; greedy actions do not
-    change.
+    """Replaces a fraction `epsilon` of the actions by random draws from the action space when exploring; greedy actions
+    do not change.
 
     ACTIONS becomes what is done, and hence what is recorded. ACTION_LOGP, the log-probability of another action in
     these steps, is taken out of all: PPO, which needs it to learn, refuses such a connector in training. Where there is
@@ -47,7 +47,7 @@ class RandomActions(ConnectorV2):
         self.normalize_actions = normalize_actions
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces ACTIONS ``[B, ...]`` and drops ACTION_LOGP; reads ``ctx.key``.
+        """Replaces a fraction of ACTIONS ``[B, ...]``, and removes ACTION_LOGP; reads ``ctx.key``.
 
         Raises:
             ValueError: Exploring without ``ctx.key``.
@@ -80,7 +80,9 @@ class RandomActions(ConnectorV2):
         return state, batch
 
     def _of_module(self, space: gym.Space, action: jax.Array) -> jax.Array:
-        """A draw from a space in the module's numbers."""
+        """Converts a random draw to an action of the module: if actions are normalised, scaled to [-1, 1] or counted
+        from 0.
+        """
         if not (isinstance(space, gym.spaces.Box) and self.normalize_actions):
             return action
         if np.issubdtype(space.dtype, np.floating):
