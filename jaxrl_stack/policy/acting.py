@@ -1,4 +1,4 @@
-"""Computation of a policy: one pure step from observations to actions, its state, and compiled programs."""
+"""One step of a policy as a pure function of observations and state, its state, and its compiled programs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 @struct.dataclass
 class PolicyState(ModuleState):
-    """State of a policy for ``B`` running episodes; a frozen pytree. Connector statistics are those at the start of the
-    episodes.
+    """State of a policy for ``B`` running episodes: recurrent state, previous actions and connectors; a frozen pytree.
 
     Attributes:
         episodes: The episodes as objects, where host connectors want to see them; else None.
@@ -40,7 +39,9 @@ class PolicyState(ModuleState):
 
 
 class PolicyArrays(NamedTuple):
-    """All arrays of a policy, replaced as a whole, so that calls in other threads see one consistent version."""
+    """All arrays of a policy (weights, settings, connector states), replaced together, so that calls in other threads
+    see one consistent version.
+    """
 
     params: Any
     rest: Any
@@ -95,7 +96,7 @@ class PolicyProgram:
         self.initial_state = jax.jit(self._initial_state, static_argnames="num_envs")
 
     def serves(self, pure: PureModule, env_to_module: Any, module_to_env: Any, module_id: str, fixed: Any) -> bool:
-        """Whether this program can also serve another policy, which has these parts."""
+        """Whether this compiled program also works for a policy with the given module, pipelines and settings."""
         made_of = (env_to_module, env_to_module.names, module_to_env, module_to_env.names, module_id, fixed)
         # Host connectors may carry state of their own: every policy has its own.
         return (
@@ -105,11 +106,11 @@ class PolicyProgram:
         )
 
     def pipelines(self, arrays: PolicyArrays) -> list[tuple[str, Any, Any]]:
-        """``(component, pipeline, state of its pure part)``."""
+        """Returns ``(component, pipeline, state of its compiled part)`` of both pipelines."""
         return [(name, getattr(self, field), getattr(arrays, field)) for name, field in FIELDS.items()]
 
     def unread_observations(self, arrays: PolicyArrays, explore: bool | None = None) -> list[str]:
-        """Names of Dict observation parts that do not influence actions, such as ``"privileged_state"``.
+        """Returns the keys of Dict observations that do not influence actions, such as ``"privileged_state"``.
 
         They are found in a trace of the program. Recurrent states and states of connectors count as read if a later
         action depends on them. Host connectors may read everything: the list is empty then.
@@ -147,20 +148,20 @@ class PolicyProgram:
         return [jax.tree_util.keystr(path, simple=True, separator="/") for (path, _), is_read in named if not is_read]
 
     def _arguments(self, arrays: PolicyArrays, num_envs: int) -> tuple[Any, Any]:
-        """Shapes and dtypes of state and observations of some environments."""
+        """Returns the shapes and dtypes of state and observations for `num_envs` environments."""
         connectors = (arrays.env_to_module, arrays.module_to_env)
         state = jax.eval_shape(lambda: self._initial_state(connectors, num_envs=num_envs))
         return state, shape_dtype_struct(self.env_to_module.input_observation_space, (num_envs,))
 
     def _trace(self, arrays: PolicyArrays, explore: bool, num_envs: int) -> Any:
-        """Program of `_outcome` for some environments."""
+        """Traces `_outcome` for `num_envs` environments, and returns the program (jaxpr)."""
         outcome = functools.partial(self._outcome, arrays, explore)
         return jax.make_jaxpr(outcome)(*self._arguments(arrays, num_envs)).jaxpr
 
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _outcome(self, arrays: PolicyArrays, explore: bool, state: PolicyState, observations: Any) -> tuple[Any, ...]:
-        """Outputs and actions of one step, then the state after it."""
+        """Computes module outputs, actions and the next state of one step, with fixed rewards, resets and key."""
         number = state.num_envs
         given = (np.zeros(number, np.float32), np.zeros(number, bool), jax.random.key(0), np.uint32(0))
         actions, after, outputs, _ = self.traced(arrays, state, {Columns.OBS: observations}, *given, explore=explore)
@@ -172,8 +173,8 @@ class PolicyProgram:
     def traced(
         self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
     ):
-        """Traced step: returns ``(actions, state, outputs, inputs)``. If a pipeline with host connectors also has pure
-        ones, `inputs` are the module's observations; else None.
+        """Computes one step: returns ``(actions, state, outputs, inputs)``. `inputs` are the module's observations if
+        the pipeline has host and pure connectors, else None.
         """
         step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
@@ -193,7 +194,8 @@ class PolicyProgram:
 
 
 class EpisodeTracker:
-    """Running episodes for host connectors, which read and may change them. The episodes of a state can be used once.
+    """Running episodes of a policy with host connectors, which may read and change them. Each `EpisodeTracker` can be
+    used for one call.
 
     Args:
         running: One per environment.
@@ -210,7 +212,7 @@ class EpisodeTracker:
                 episode.set_observations(new_data=row(seen, index), at_indices=-1)
 
     def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
-        """Appends observations to the episodes; creates new episodes where one starts.
+        """Appends observations to the episodes, and starts new episodes where `resets` is True.
 
         Raises:
             ValueError: If that was done before: episodes are changed in place.

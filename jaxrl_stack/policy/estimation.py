@@ -1,4 +1,6 @@
-"""Off-policy estimates of a policy's value from recorded episodes, and their reliability."""
+"""Off-policy estimation: the value of a policy estimated from episodes that another policy recorded, and the
+reliability of the estimate.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ FEWEST_EFFECTIVE_EPISODES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Estimated value of a policy by one method.
+    """Estimated value of a policy by one estimation method, with a confidence interval.
 
     Attributes:
         value: Mean discounted return of an episode.
@@ -63,7 +65,7 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Estimates(Mapping[str, Estimate]):
-    """Estimates by method name, such as ``estimates["wis"].value``.
+    """Estimates of a policy's value by method, such as ``estimates["wis"].value``.
 
     Attributes:
         of_methods: ``{method: Estimate}``.
@@ -112,7 +114,7 @@ class Estimates(Mapping[str, Estimate]):
 
 
 def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
-    """Recorded steps from paths, from an open data set, or as given.
+    """Reads recorded steps from paths or a dataset; returns steps unchanged.
 
     Args:
         data: Paths, as `open_dataset` takes them, an open data set, or steps.
@@ -129,7 +131,7 @@ def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
 
 
 def checked_methods(module: RLModule, methods: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Checks names of estimation methods; None selects all that the module supports.
+    """Checks the names of estimation methods; None selects all methods that the module supports.
 
     Raises:
         ValueError: For an unknown one, or one that is not for this module.
@@ -162,7 +164,7 @@ def estimate(
     seed: int = 0,
     data_options: Mapping[str, Any] | None = None,
 ) -> Estimates:
-    """Estimates the value of a module from recorded episodes; see `Policy.estimate`.
+    """Estimates the value of a module's policy from recorded episodes; see `Policy.estimate`.
 
     Args:
         module: Module with its weights.
@@ -207,7 +209,8 @@ def weighted_returns(
     gamma: float,
     acting: ActingBy = DRAWN,
 ) -> np.ndarray:
-    """Returns of recorded episodes weighted by probability ratios; their mean estimates the value of a module.
+    """Returns the returns of recorded episodes, weighted by ratios of action probabilities; their mean estimates the
+    value of the module's policy.
 
     Args:
         module: Module with its weights.
@@ -229,7 +232,7 @@ def weighted_returns(
 
 
 def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
-    """Log-probabilities of the recorded actions under the recording policy, float32 ``[R]``.
+    """Returns the log-probabilities of the recorded actions under the recording policy, float32 ``[R]``.
 
     Raises:
         ValueError: They were not recorded.
@@ -255,7 +258,9 @@ def _terms(
     q_values: QValues | None,
     gamma: float,
 ) -> dict[str, Any]:
-    """Numerators and denominators ``[E]`` by method, with "behavior", and the log weights of the episodes."""
+    """Computes, for each episode and method, the numerator and denominator of the estimate, arrays ``[E]``, and the log
+    weights of the episodes.
+    """
     rows = episodes.rows
     zeros = np.zeros(rows.shape, np.float32)
     log_ratios = zeros if log_mu is None else (found.log_probs - log_mu)[rows]
@@ -324,7 +329,9 @@ def _estimates(
 
 
 def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Bounds of a bootstrap interval; resamples whose weights are all 0 in float32 are dropped."""
+    """Returns the bounds of a bootstrap confidence interval; resamples whose weights are all 0 in float32 are
+    ignored.
+    """
     known = drawn[~np.isnan(drawn)]
     if not known.size:
         return math.nan, math.nan
@@ -333,7 +340,7 @@ def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
 
 
 def _problem(name: str, size: float, log_weights: np.ndarray, value: float) -> str:
-    """Reason why an estimate from importance ratios is unreliable; "" if it is reliable."""
+    """Describes why an estimate from probability ratios is unreliable; "" if it is reliable."""
     if not np.isfinite(log_weights).any():
         return (
             "the policy would not choose the recorded actions of any complete episode. Record data with a policy "

@@ -1,4 +1,4 @@
-"""Policies exported as compiled programs in a folder, which run without their Python classes.
+"""Export of policies as compiled programs in a folder, which run without their Python classes.
 
 A folder holds ``program.jax_export`` (StableHLO, serialized by `jax.export`), ``arrays.npz`` (the weights that the
 program reads, and the state before the first observation) and ``policy.json`` (spaces, shapes, dtypes, the program's
@@ -54,7 +54,7 @@ def write_stablehlo(
     batch_size: int | None,
     seed: int,
 ) -> str:
-    """Compile and write a policy; see `Policy.export`.
+    """Compiles a policy and writes it to a folder; see `Policy.export`.
 
     Args:
         path: The folder.
@@ -148,7 +148,9 @@ def write_stablehlo(
 
 @dataclasses.dataclass(frozen=True)
 class _StateRow:
-    """Leaf of the exported state: one environment's part, or the whole if environments share it."""
+    """Array of the initial state in an exported policy: the part of one environment, or the whole array if all
+    environments share it.
+    """
 
     first: np.ndarray
     is_batched: bool
@@ -181,7 +183,7 @@ def _shape_and_dtype(array: Any) -> dict[str, Any]:
 
 
 def _described(tree: Any) -> Any:
-    """Shapes and dtypes of the results, as JSON to read."""
+    """Describes the shapes and dtypes of a program's results, as JSON for readers."""
     actions, state, outputs = jax.tree.map(lambda aval: f"{aval.dtype}{list(map(str, aval.shape))}", tree)
     return {"actions": actions, "state": state, "outputs": outputs}
 
@@ -209,7 +211,7 @@ def _write(target: Path, about: dict[str, Any], program: bytes, arrays: Mapping[
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class ExportedState:
-    """Memory of an exported policy about running episodes; frozen, a pytree.
+    """State of an exported policy for running episodes; a frozen pytree.
 
     Attributes:
         leaves: Arrays, as the program wants them.
@@ -221,7 +223,7 @@ class ExportedState:
 
 
 class ExportedPolicy(Acting[ExportedState]):
-    """Policy written by `Policy.export` and read by `load_exported`. It is safe to call from several threads.
+    """Policy that was written by `Policy.export` and loaded by `load_exported`. Several threads may call it.
 
     Attributes:
         observation_space: Space of the environment's observations.
@@ -292,7 +294,8 @@ class ExportedPolicy(Acting[ExportedState]):
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
-    """Loads a policy exported by `Policy.export`. Load only trusted files: they become native code of this process.
+    """Loads a policy that `Policy.export` wrote. Load only trusted files: they are executed as native code in this
+    process.
 
     Args:
         path: The folder.
@@ -335,7 +338,7 @@ def _checksum(content: bytes) -> str:
 
 
 def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
-    """The serialized program.
+    """Reads the serialized program, and checks its checksum.
 
     Raises:
         ValueError: If it is not what was written.
@@ -349,7 +352,7 @@ def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
 
 
 def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
-    """Raises a ValueError if spaces or arrays would take far more memory than the files have bytes."""
+    """Raises a ValueError if spaces or arrays would need far more memory than the size of the files suggests."""
     entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
     if entries > MAX_SPACE_ELEMENTS:
         raise ValueError(f"its spaces have {entries:,} entries, more than the {MAX_SPACE_ELEMENTS:,} that there can be")
@@ -360,7 +363,7 @@ def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
 
 
 def _check_arguments(program: jax_export.Exported, weights: list, state: list, is_batched: list[bool]) -> None:
-    """Raises a ValueError if the arrays differ from the first arguments of the program."""
+    """Raises a ValueError if the stored weights and states do not match the arguments of the program."""
     (arguments, _) = jax.tree.unflatten(program.in_tree, program.in_avals)
     for name, given, wanted, batched in (
         ("weights", weights, arguments[0], [False] * len(weights)),

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation: learns Q-values of a fixed policy from recorded steps in one program."""
+"""Fitted Q evaluation: learns the Q-values of a fixed policy from recorded steps, in one compiled program."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FittedQConfig:
 
 
 class QValues(NamedTuple):
-    """Learned Q-values and state values of the R rows in a table of steps.
+    """Learned Q-values and state values for all R rows of a table of recorded steps.
 
     Attributes:
         q_values: float32 ``[R]``, of the recorded action; without meaning in final rows.
@@ -80,7 +80,9 @@ class QValues(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """Rows ``[R, ...]``; `actions` are indices or vectors, `policy` probabilities ``[R, n]`` or ``[R, S, d]``."""
+    """Training data ``[R, ...]``: `actions` are indices or vectors; `policy` contains probabilities ``[R, n]`` or
+    sampled actions ``[R, S, d]``.
+    """
 
     observations: Any
     actions: Any
@@ -99,7 +101,7 @@ def fitted_q_evaluation(
     config: FittedQConfig,
     seed: int = 0,
 ) -> QValues:
-    """Learns the Q-values of a fixed policy.
+    """Learns the Q-values of a fixed policy from recorded steps.
 
     ``Q(s_t, a_t) <- r_t + gamma (1 - terminated_t) mean_{a ~ pi} Q'(s_{t+1}, a)``; the next state of the step in row i
     is the one of row i + 1, also where an episode was truncated. Observations and rewards are scaled by the data.
@@ -139,7 +141,7 @@ def _table(
     spaces: tuple[gym.Space, gym.Space],
     gamma: float,
 ) -> tuple[_Table, np.float32]:
-    """Training table for Q, and the scale of its values."""
+    """Builds the training data for Q, with scaled observations and rewards; returns it with the scale of values."""
     observation_space, action_space = spaces
     shapes = [np.shape(x)[1:] for x in jax.tree.leaves(columns[Columns.OBS])]
     if any(len(shape) > 1 for shape in shapes):
@@ -168,7 +170,7 @@ def _table(
 
 
 def _q_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> jax.Array:
-    """Q-values of the recorded actions, float32 ``[N]``."""
+    """Returns the Q-values of the recorded actions, float32 ``[N]``."""
     observations, actions = table.observations[rows], table.actions[rows]
     if is_discrete:
         return jnp.take_along_axis(network(observations), actions[:, None], axis=-1)[:, 0]
@@ -176,7 +178,7 @@ def _q_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> ja
 
 
 def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> jax.Array:
-    """Mean Q-value over the policy's actions, float32 ``[N]``."""
+    """Returns the state values, means of Q over the policy's actions, float32 ``[N]``."""
     observations, policy = table.observations[rows], table.policy[rows]
     if is_discrete:
         return jnp.sum(network(observations) * policy, axis=-1)
@@ -186,7 +188,7 @@ def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -
 
 @functools.lru_cache(maxsize=8)
 def _program(graphdef: Any, is_discrete: bool, config: FittedQConfig) -> Any:
-    """``(params, table, rows, gamma, key) -> (Q [R], V [R], loss)``."""
+    """Builds the compiled training program ``(params, table, rows, gamma, key) -> (Q [R], V [R], loss)``."""
     optimizer = optax.adam(optax.cosine_decay_schedule(config.lr, config.num_updates))
     tau = config.tau
     assert tau is not None, "worked out from the discount"

@@ -27,7 +27,7 @@ from jaxrl_stack.videos.video import Video, make_video
 
 
 class ActingState(Protocol):
-    """Memory of a policy about running episodes."""
+    """Interface of a policy's state for running episodes."""
 
     @property
     def num_envs(self) -> int:
@@ -49,7 +49,7 @@ class Given(NamedTuple):
 
 
 class Acting(abc.ABC, Generic[State]):
-    """Base class for acting on batches of observations and on single ones.
+    """Base class of policies that compute actions for batches of observations, or for single observations.
 
     Attributes:
         observation_space: Space of the environment's observations.
@@ -65,7 +65,7 @@ class Acting(abc.ABC, Generic[State]):
         self._key = stream_key(seed, Stream.SERVED_POLICY)
 
     def initial_state(self, num_envs: int | None = None) -> State:
-        """State before the first observations.
+        """Returns the state before the first observations.
 
         Args:
             num_envs: Number of environments to act for; None for one.
@@ -92,7 +92,7 @@ class Acting(abc.ABC, Generic[State]):
 
     @property
     def _host_connectors(self) -> list[str]:
-        """Names of the env-to-module connectors that run on episodes on the host."""
+        """Names of the host connectors of the env-to-module pipeline, which read whole episodes."""
         return []
 
     def compute_actions(
@@ -166,12 +166,12 @@ class Acting(abc.ABC, Generic[State]):
 
     @functools.cached_property
     def _as_members(self) -> Callable[[Any], Any]:
-        """Gives actions the dtypes of the environment's space."""
+        """Function that converts actions to the dtypes of the environment's action space."""
         return members_of(self.action_space)
 
     @abc.abstractmethod
     def _act(self, state: State, given: Given, explore: bool | None) -> tuple[Any, State, dict[str, Any]]:
-        """`compute_actions` for checked arguments."""
+        """Computes actions for checked arguments; see `compute_actions`."""
 
     def compute_single_action(
         self,
@@ -218,7 +218,7 @@ class Acting(abc.ABC, Generic[State]):
         explore: bool | None = None,
         fps: float | None = None,
     ) -> Video:
-        """Records a video of episodes that this policy plays.
+        """Records a video of episodes in which this policy acts.
 
         ``algorithm.record`` shows the episodes of an evaluation, in the environments of its config.
 
@@ -254,7 +254,8 @@ class Acting(abc.ABC, Generic[State]):
 
 
 def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -> Any:
-    """Checks observations, also lists of numbers, and converts them to NumPy arrays with the space's dtypes in JAX.
+    """Checks observations (arrays or lists of numbers), and converts them to NumPy arrays with the dtypes that JAX uses
+    for the space.
 
     Args:
         space: The environment's observation space.
@@ -294,7 +295,7 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
 
 
 def _missing_key(space: gym.Space, observations: Any) -> str | None:
-    """Path of the first missing key in a dict of observations, at any depth; None if none is missing."""
+    """Returns the path of the first missing key in a dict of observations, at any depth; None if no key is missing."""
     if not isinstance(space, gym.spaces.Dict) or not isinstance(observations, Mapping):
         return None
     for key, part in space.spaces.items():
@@ -307,7 +308,7 @@ def _missing_key(space: gym.Space, observations: Any) -> str | None:
 
 
 def _as_arrays_of_given_keys(space: gym.Space, observations: Any) -> Any:
-    """`_as_arrays` for dicts that may lack keys."""
+    """Converts observations like `_as_arrays`, also if keys are missing."""
     if _missing_key(space, observations) is None:
         return _as_arrays(space, observations)
     parts = space.spaces  # type: ignore[attr-defined]
@@ -380,7 +381,7 @@ def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
 
 
 def checked_rows(name: str, values: Any, num_envs: int, dtype: Any) -> np.ndarray:
-    """Checks one number or flag per environment, ``[B]``; None gives zeros.
+    """Checks an argument with one number or flag per environment, ``[B]``; None becomes zeros.
 
     Raises:
         ValueError: If it has another shape, or does not convert to `dtype`; names the argument.
@@ -399,7 +400,7 @@ def checked_rows(name: str, values: Any, num_envs: int, dtype: Any) -> np.ndarra
 
 
 def _as_key(key: jax.Array | np.ndarray) -> jax.Array:
-    """A typed PRNG key; raw key data (uint32[2]) is wrapped."""
+    """Converts raw key data (uint32[2]) to a typed PRNG key; returns typed keys unchanged."""
     if isinstance(key, jax.Array) and jax.numpy.issubdtype(key.dtype, jax.dtypes.prng_key):
         return key
     data: Any = np.asarray(key)
@@ -409,8 +410,8 @@ def _as_key(key: jax.Array | np.ndarray) -> jax.Array:
 
 
 def _as_arrays(space: gym.Space, value: Any) -> Any:
-    """Converts lists of numbers to arrays and mappings to dicts; values of another structure than the space do not
-    change.
+    """Converts lists of numbers to arrays, and mappings to dicts; values with another structure than the space stay
+    unchanged.
     """
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(value, Mapping) or set(value) != set(space.spaces):

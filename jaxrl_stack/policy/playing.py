@@ -1,4 +1,4 @@
-"""Recording of episodes that a policy plays in a gymnasium environment."""
+"""Recording of videos: episodes that a policy plays in a gymnasium environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def play(policy: Acting[Any], env: gym.Env, episodes: int, *, seed: int, explore: bool | None) -> list[RecordedEpisode]:
-    """Plays whole episodes and returns them with their frames.
+    """Plays whole episodes with a policy, and returns their frames and rewards.
 
     Args:
         policy: Acts.
@@ -45,8 +45,8 @@ def play(policy: Acting[Any], env: gym.Env, episodes: int, *, seed: int, explore
 
 
 def made(env: Any) -> tuple[gym.Env, bool]:
-    """Creates an environment that renders frames from an id, or accepts an environment; returns ``(environment, whether
-    it was created)``.
+    """Returns an environment that renders frames: creates it from a gymnasium id, or checks a given environment. Also
+    returns whether it was created.
 
     Raises:
         ValueError: It gives no frames, or it is neither.

@@ -88,7 +88,8 @@ FOREIGN_MEMBERS = {
 
 
 class Policy(Acting[PolicyState], Checkpointable):
-    """Policy for acting: takes environment observations and returns environment actions, with both pipelines.
+    """Trained policy for serving: takes observations of the environment and returns actions for the environment, with
+    both connector pipelines.
 
     It is a snapshot with copies of all weights and statistics: later changes of the objects that it was made from do
     not change it. Running statistics of connectors (MeanStdFilter) are used and not updated. Calls from several threads
@@ -170,7 +171,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         __getattr__ = old_members(OLD_MEMBERS, FOREIGN_MEMBERS)
 
     def _to_device(self, tree: Any) -> Any:
-        """Copies on the policy's device."""
+        """Copies arrays to the policy's device."""
         copies = jax.tree.map(lambda leaf: copy_array(jnp.asarray(leaf)), tree)
         return copies if self._device is None else jax.device_put(copies, self._device)
 
@@ -193,7 +194,8 @@ class Policy(Acting[PolicyState], Checkpointable):
         return state
 
     def where_rows(self, acts: Any, after: PolicyState, before: PolicyState) -> PolicyState:
-        """State after a call in which only some agents acted, as in a game of turns: the others keep their state.
+        """Returns the state after a call in which only some agents acted, as in a turn-based game: other agents keep
+        their state.
 
         Args:
             acts: bool ``[B]``, the rows that acted.
@@ -307,14 +309,16 @@ class Policy(Acting[PolicyState], Checkpointable):
         )
 
     def _read_options(self, settings: Mapping[str, Any]) -> ReadOptions:
-        """The options with which files of recorded steps are read for this policy."""
+        """Returns the options for reading files of recorded steps for this policy: spaces, and the conversion to module
+        inputs.
+        """
         module, (_, pipeline, _) = self.module, self._program.pipelines(self._arrays)[0]
         env_to_module: Any = pipeline
         inputs = PipelineInputs(module.observation_space, lambda: env_to_module)  # pyright: ignore[reportArgumentType]
         return ReadOptions.from_settings(settings, known_only=True, inputs=inputs, action_space=module.action_space)
 
     def _as_seen(self, steps: Steps) -> Steps:
-        """Normalises recorded observations as in the module's training."""
+        """Normalises recorded observations with the statistics of the policy's training."""
         component, pipeline, state = self._program.pipelines(self._arrays)[0]
         assert component == COMPONENT_ENV_TO_MODULE_CONNECTOR
         for connector in _with_state(pipeline, state).connectors:
@@ -329,8 +333,8 @@ class Policy(Acting[PolicyState], Checkpointable):
 
     @property
     def module(self) -> RLModule:
-        """Module with the policy's weights; the same object until the weights change. Changing it does not change the
-        policy.
+        """Module with the policy's weights; the same object until the weights change. Changes of this module do not
+        affect the policy.
         """
         return self._modules[self.module_id]
 
@@ -342,11 +346,11 @@ class Policy(Acting[PolicyState], Checkpointable):
         return bound[1]
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        """The module's weights, ``{name: array}``: copies."""
+        """Returns copies of the module's weights, ``{name: array}``."""
         return self.module.get_state()
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sets weights of the module: a result of `get_weights`, or ``Algorithm.get_weights()[module_id]``.
+        """Sets the module's weights to a result of `get_weights`, or to ``Algorithm.get_weights()[module_id]``.
 
         Raises:
             ValueError: For a name or shape that the module does not have.
@@ -354,7 +358,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         self.set_state({COMPONENT_RL_MODULE: dict(weights)})
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Weights, statistics and settings as nested dicts of NumPy arrays.
+        """Returns weights, connector statistics and settings as nested dicts of NumPy arrays.
 
         Args:
             components: Only these of `COMPONENTS`; None for all.
@@ -377,7 +381,8 @@ class Policy(Acting[PolicyState], Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores parts of a state from `get_state`. Running episodes continue with their former statistics.
+        """Restores the components in `state`, a result of `get_state`. Running episodes continue with their earlier
+        connector statistics.
 
         Raises:
             ValueError: For unknown components, or parts that do not fit; nothing is changed then.
@@ -412,7 +417,9 @@ class Policy(Acting[PolicyState], Checkpointable):
     # ----------------------------------------------------------------------------------------------- checkpoints
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Constructor arguments of a policy without its components; settings that are arrays are part of the state."""
+        """Returns the constructor arguments of a policy, without module and pipelines; settings that are arrays belong
+        to the state.
+        """
         return (), {
             "module_id": self.module_id,
             "settings": self._program.fixed,
@@ -421,7 +428,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         }
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Module and pipelines; each is saved in a separate folder."""
+        """Returns module and pipelines by component name; a checkpoint stores each in a separate folder."""
         pipelines = self._program.pipelines(self._arrays)
         return [
             (COMPONENT_RL_MODULE, self.module),
@@ -564,7 +571,7 @@ def module_of_checkpoint(
     filesystem: Any = None,
     allow: Iterable[Any] = (),
 ) -> RLModule:
-    """Loads the module in an algorithm's or policy's checkpoint, with its weights, without connectors.
+    """Loads the module from the checkpoint of an algorithm or policy, with its weights, but without connectors.
 
     Args:
         path, module_id, filesystem, allow: See `Policy.from_checkpoint`.
@@ -583,7 +590,7 @@ def module_of_checkpoint(
 
 
 def _of_module(modules: Stored, module_id: str) -> Stored:
-    """The part of a module.
+    """Returns the part of a checkpoint that contains a module.
 
     Raises:
         ValueError: There is none.
@@ -597,14 +604,16 @@ def _of_module(modules: Stored, module_id: str) -> Stored:
 
 
 def _pipeline_of(stored: Stored, module_id: str) -> Stored:
-    """A pipeline of a runner: with several agents the module's, or the first one if the module acts for no agent."""
+    """Returns the part of a checkpoint that contains a module's pipeline; with several agents, the first pipeline if
+    the module acts for no agent.
+    """
     if stored.component().class_path != path_of(PipelinesByModule):
         return stored
     return stored.part(module_id if module_id in stored else stored.parts[0])
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
-    """Settings in a checkpoint: numbers, and arrays from its state."""
+    """Merges the settings in a checkpoint: constants of the program, and traced arrays from the state."""
     parts = (fixed, traced)
     if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):
         raise ValueError(f"{what} is damaged: its settings are no {{module_id: {{name: value}}}}.")
@@ -612,7 +621,7 @@ def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
 
 
 def _with_state(pipeline: Any, pure_state: Any) -> Any:
-    """Copies a pipeline and sets the state of its pure part."""
+    """Copies a pipeline, and sets the state of its pure connectors."""
     pipeline = copy.deepcopy(pipeline)
     pipeline.state = jax.device_get(pure_state)
     return pipeline

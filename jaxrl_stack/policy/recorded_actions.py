@@ -1,4 +1,4 @@
-"""Probabilities of recorded actions under a module's policy."""
+"""Probabilities of recorded actions under the policy of a module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS_AT_ONCE = 4096
 
 
 class ActingBy(NamedTuple):
-    """Exploration mode of a policy.
+    """Way in which a policy chooses actions: exploring or greedy, and the probability of random actions.
 
     Attributes:
         explore: Whether it draws actions from its distribution, as in training; else it takes the greedy one.
@@ -35,7 +35,7 @@ class ActingBy(NamedTuple):
 
 
 class ActionProbabilities(NamedTuple):
-    """Actions of a policy in the R rows of a table of steps.
+    """Probabilities of a module's policy for the R rows of a table of recorded steps.
 
     Attributes:
         log_probs: float32 ``[R]``, log of the probability, or density, of the recorded action.
@@ -57,7 +57,7 @@ def action_probabilities(
     num_samples: int = 0,
     seed: int = 0,
 ) -> ActionProbabilities:
-    """Actions of a module where something was recorded.
+    """Computes the probabilities of recorded actions under a module's policy.
 
     Args:
         module: Module with its weights.
@@ -88,7 +88,7 @@ def action_probabilities(
 
 
 def distribution_class(module: RLModule, acting: ActingBy) -> Any:
-    """The class of the distribution of a module's actions."""
+    """Returns the class of the module's action distribution: for exploration, or for inference."""
     if acting.explore:
         return module.get_exploration_action_dist_cls()
     return module.get_inference_action_dist_cls()
@@ -111,7 +111,7 @@ def _check_acting(module: RLModule, acting: ActingBy) -> None:
 
 
 def is_countable(space: Any) -> bool:
-    """Whether actions of a space have probabilities, not densities."""
+    """Whether actions of a space have probabilities (discrete spaces) instead of densities."""
     countable = gym.spaces.Discrete | gym.spaces.MultiDiscrete | gym.spaces.MultiBinary
     if isinstance(space, gym.spaces.Dict):
         return all(map(is_countable, space.spaces.values()))
@@ -123,7 +123,7 @@ def is_countable(space: Any) -> bool:
 def _batches(
     module: RLModule, columns: dict[str, Any], episodes: RecordedEpisodes
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Any]]]:
-    """Rows, which of them count, and the module's batch of them, all of the same shape each time."""
+    """Yields batches of equal shape for the module: row indices, a mask of valid rows, and the batch."""
 
     def observations(rows: np.ndarray) -> Any:
         return jax.tree.map(lambda x: np.asarray(x)[rows], columns[Columns.OBS])
@@ -160,7 +160,9 @@ def _outputs(module: RLModule, batch: dict[str, Any], acting: ActingBy) -> dict[
 
 @functools.lru_cache(maxsize=32)
 def _compiled(distribution_cls: Any, explore: bool, num_actions: int | None, num_samples: int) -> Any:
-    """One program for all batches: outputs, actions, epsilon, key -> fields of `ActionProbabilities`, rows first."""
+    """Returns the compiled function (outputs, actions, epsilon, key) -> fields of `ActionProbabilities`, the same for
+    all batches.
+    """
     if num_actions is not None:
         return jax.jit(functools.partial(_of_discrete, distribution_cls, explore, num_actions))
     return jax.jit(functools.partial(_of_others, distribution_cls, explore, num_samples))

@@ -1,4 +1,4 @@
-"""Whole episodes out of recorded steps, as rows of one table."""
+"""Complete episodes in recorded steps, as row indices of a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 
 class RecordedEpisodes(NamedTuple):
-    """E episodes of at most T steps.
+    """E complete episodes of at most T steps, as row indices of a table of recorded steps.
 
     Attributes:
         rows: int32 ``[E, T]``, the row of every step; behind the end of an episode the row of its last step.
@@ -31,17 +31,18 @@ class RecordedEpisodes(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 ``[E]``, steps of every episode."""
+        """Number of steps of each episode, int64 ``[E]``."""
         return self.mask.sum(axis=1)
 
     def select(self, episodes: np.ndarray) -> RecordedEpisodes:
-        """Selects episodes by index."""
+        """Returns the episodes with the given indices."""
         longest = max(int(self.lengths[episodes].max(initial=0)), 1)
         cut = (self.rows[episodes, :longest], self.mask[episodes, :longest])
         return RecordedEpisodes(*cut, self.final_rows[episodes], self.terminated[episodes], self.num_left_out)
 
     def alone(self, columns: dict[str, Any]) -> tuple[dict[str, Any], RecordedEpisodes]:
-        """The rows of these episodes alone, one episode behind the other, and the episodes in them.
+        """Returns columns that contain only the rows of these episodes, one episode after the other, and the episodes'
+        new row indices.
 
         Args:
             columns: ``{column: [R, ...]}`` of all rows.
@@ -58,7 +59,7 @@ class RecordedEpisodes(NamedTuple):
 
 
 def whole_episodes(steps: Steps) -> RecordedEpisodes:
-    """The episodes of which every step was recorded, from the first one to that which ended them.
+    """Finds the episodes of which every step was recorded, from the first step to the terminated or truncated one.
 
     Args:
         steps: Pieces of an episode may lie anywhere in them.
@@ -101,7 +102,7 @@ def whole_episodes(steps: Steps) -> RecordedEpisodes:
 
 
 def _episode_numbers(steps: Steps) -> np.ndarray:
-    """int64 ``[R]``, number of the episode of each row, in the order of ids."""
+    """Returns the number of the episode of each row, int64 ``[R]``, in the order of ids."""
     starts = steps.piece_starts()
     first, final = starts[:-1], starts[1:] - 1
     ids = [str(steps.episode_ids[number]) for number in steps.episode[first].tolist()]

@@ -1,4 +1,4 @@
-"""RLlib's path to `DEFAULT_POLICY_ID` and to the names of columns; batches are plain dicts here."""
+"""RLlib's import path of `DEFAULT_POLICY_ID` and of the column names; batches are plain dicts in this package."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_stack.core.columns import Columns
 
 
 class SampleBatch(Columns):
-    """RLlib's old names of columns: ``SampleBatch.OBS`` is ``Columns.OBS``. Instances cannot be made.
+    """RLlib's old class of column names: ``SampleBatch.OBS`` is ``Columns.OBS``. It has no instances.
 
     Raises:
         TypeError: When called: a batch is a dict.
