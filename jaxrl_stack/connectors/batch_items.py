@@ -96,8 +96,8 @@ def add_batch_item(
     items = batch.setdefault(column, {} if has_episode else [])
     if isinstance(items, dict) != has_episode:
         raise ValueError(
-            f"Column {column!r} has its items {'in one list' if has_episode else 'per episode'} already: call "
-            f"add_batch_item {'without' if has_episode else 'with'} `single_agent_episode` for it every time."
+            f"Column {column!r} has its items {'in one list' if has_episode else 'per episode'} already. Call "
+            f"add_batch_item() for this column always {'without' if has_episode else 'with'} `single_agent_episode`."
         )
     if single_agent_episode is None:
         items.append(item_to_add)

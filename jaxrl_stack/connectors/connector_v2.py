@@ -453,8 +453,8 @@ class HostConnector(ConnectorV2):
         if changed_attributes(before, attributes_of(self)):
             raise TypeError(
                 f"{type(self).__name__}.__call__ changes attributes of the connector, but it is compiled here "
-                "(episodes are arrays already) and runs once for all batches. Keep changing values in a "
-                f"state:\n{PURE_SIGNATURE}"
+                "(episodes are arrays already) and runs once for all batches. Store values that change in "
+                f"a state:\n{PURE_SIGNATURE}"
             )
         if not isinstance(batch, dict):
             raise TypeError(
@@ -472,8 +472,8 @@ class _NoEpisodes:
 
     def _refuse(self, *_: Any) -> Any:
         raise TypeError(
-            f"{self._connector}.__call__ reads `episodes`, but they have become arrays before it. Insert it with "
-            "`pipeline.prepend(...)`, or read the columns of `batch`."
+            f"{self._connector}.__call__ reads `episodes`, but they have become arrays before this connector runs. "
+            "Insert it with `pipeline.prepend(...)`, or read the columns of `batch`."
         )
 
     __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __getattr__ = _refuse

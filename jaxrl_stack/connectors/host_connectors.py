@@ -102,8 +102,8 @@ def run_host_connectors_of_learner(
     for name, data in columns.items():
         if not is_by_episode(data):
             raise ValueError(
-                f"{_written_by(writers, name)} made the column {name!r} without saying which episode its items "
-                "belong to. Use `self.add_n_batch_items(batch, column, items, num_items, single_agent_episode)`."
+                f"{_written_by(writers, name)} added the column {name!r} without the episodes of its items. "
+                "Use `self.add_n_batch_items(batch, column, items, num_items, single_agent_episode)`."
             )
     return columns
 

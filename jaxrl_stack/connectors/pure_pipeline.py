@@ -113,8 +113,9 @@ class PurePipeline:
         """
         if set(state) != set(self.names):
             raise ValueError(
-                f"The state given to this {self.label} is for the connectors {sorted(state)}, but it has "
-                f"{sorted(self.names)}. Make the state with `pipeline.init(num_envs)` after the last change."
+                f"The state given to this {self.label} is for the connectors {sorted(state)}, but the "
+                f"pipeline has {sorted(self.names)}. Make the state with `pipeline.init(num_envs)` "
+                f"after the last change."
             )
         # Copies of the two dict levels: a connector that assigns a column in place does not reach the caller's
         # batch.

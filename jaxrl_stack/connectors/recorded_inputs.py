@@ -96,16 +96,16 @@ class PipelineInputs:
         with_state = [] if of_episodes else [name for name, own in self._members if jax.tree.leaves(own.init(1))]
         if of_episodes or with_state:
             raise ValueError(
-                f"The data has the environment's observations {self.env_space}, and the connectors "
-                f"{of_episodes or with_state} need several steps to make the module's. Record module inputs with "
-                "offline_data(output=...), or remove the connectors."
+                f"The data has observations of the environment, {self.env_space}, but the connectors "
+                f"{of_episodes or with_state} need several steps to convert one to the module's input. Record module "
+                "inputs with offline_data(output=...), or remove the connectors."
             )
         if difference(pipeline.observation_space, self.space):
             shapes = [x.shape[1:] for x in jax.tree.leaves(observations)]
             raise ValueError(
                 f"{Columns.OBS!r} has values of shape {shapes[0] if len(shapes) == 1 else shapes}; the connectors "
-                f"{names} make {pipeline.observation_space} of them, but the module's space is {self.space}. Set the "
-                "spaces of the data: environment(observation_space=..., action_space=...)."
+                f"{names} convert them to {pipeline.observation_space}, but the module's space is {self.space}. Set "
+                "the spaces of the data: environment(observation_space=..., action_space=...)."
             )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -76,8 +76,8 @@ class PolicyProgram:
         for pipeline in (env_to_module, module_to_env):
             if pipeline.input_observation_space is None or pipeline.input_action_space is None:
                 raise ValueError(
-                    f"{type(pipeline).__name__} has no spaces. Give it input_observation_space and "
-                    f"input_action_space, those of the environment."
+                    f"{type(pipeline).__name__} has no spaces. Set its input_observation_space and "
+                    f"input_action_space to the environment's spaces."
                 )
         # Of pipelines it is the object that counts, and the connectors that are in it now.
         self._made_of = (env_to_module, env_to_module.names, module_to_env, module_to_env.names, module_id, fixed)

@@ -244,8 +244,8 @@ def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
             return np.log(np.asarray(columns[Columns.ACTION_PROB], np.float32))
     raise ValueError(
         f"The data has the columns {sorted(columns)} and no {Columns.ACTION_LOGP!r}, which probability ratios need. "
-        f"Name it with offline_data(input_read_schema={{{Columns.ACTION_LOGP!r}: '...'}}), record it with `jaxrl "
-        "record CHECKPOINT --explore`, or estimate methods=('dm',)."
+        f"If it has another name, set offline_data(input_read_schema={{{Columns.ACTION_LOGP!r}: '...'}}); else record "
+        "it with `jaxrl record CHECKPOINT --explore`, or estimate methods=('dm',)."
     )
 
 

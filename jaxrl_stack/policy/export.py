@@ -162,7 +162,7 @@ def _state_rows(initial_state: Callable[[int], Any]) -> list[_StateRow]:
     for a, b in zip(two, three, strict=True):
         if jax.numpy.issubdtype(a.dtype, jax.dtypes.prng_key):
             raise ValueError(
-                "The state of a connector or module holds a PRNG key, which an exported policy cannot keep: draw from "
+                "The state of a connector or module holds a PRNG key, which an exported policy cannot store. Draw from "
                 "`ctx.key` instead."
             )
         if a.shape == b.shape:
@@ -192,7 +192,7 @@ def _checked_target(path: str | os.PathLike[str]) -> Path:
     target = Path(path).absolute()
     is_export = (target / DESCRIPTION_FILE).is_file()
     if target.exists() and not is_export and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target} exists and is no exported policy; choose another path.")
+        raise ValueError(f"{target} exists and is no exported policy. Choose another path.")
     return target
 
 
@@ -347,7 +347,7 @@ def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
     # Exports of before there were checksums have none.
     expected = about.get("program_sha256")
     if expected is not None and _checksum(content) != expected:
-        raise ValueError(f"{file.name} is not what was written: its checksum differs from that in {DESCRIPTION_FILE}")
+        raise ValueError(f"the checksum of {file.name} differs from the one in {DESCRIPTION_FILE}")
     return bytearray(content)
 
 
@@ -355,11 +355,11 @@ def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
     """Raises a ValueError if spaces or arrays would need far more memory than the size of the files suggests."""
     entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
     if entries > MAX_SPACE_ELEMENTS:
-        raise ValueError(f"its spaces have {entries:,} entries, more than the {MAX_SPACE_ELEMENTS:,} that there can be")
+        raise ValueError(f"the spaces have {entries:,} entries, more than the maximum of {MAX_SPACE_ELEMENTS:,}")
     with zipfile.ZipFile(arrays) as stored:
         packed = [info.filename for info in stored.infolist() if info.compress_type != zipfile.ZIP_STORED]
     if packed:
-        raise ValueError(f"{arrays.name} holds {packed[0]!r} compressed, which this project does not write")
+        raise ValueError(f"{arrays.name} contains the compressed array {packed[0]!r}, but exports are not compressed")
 
 
 def _check_arguments(program: jax_export.Exported, weights: list, state: list, is_batched: list[bool]) -> None:
@@ -376,7 +376,7 @@ def _check_arguments(program: jax_export.Exported, weights: list, state: list, i
             for array, row, (shape, dtype) in zip(given, map(int, batched), expected, strict=True)
         )
         if not fits:
-            raise ValueError(f"its {name} differ from the program's")
+            raise ValueError(f"the {name} do not match the program's arguments")
 
 
 def _array(stored: Any, name: str, leaf: Mapping[str, Any]) -> np.ndarray:

@@ -270,7 +270,7 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
     match observations:
         case (_, dict()) if isinstance(observations, tuple) and not isinstance(space, gym.spaces.Tuple):
             raise ValueError(
-                f"{name} is a tuple of two, {_described(observations)}, as reset() returns it. Give its first part: "
+                f"{name} is the tuple that reset() returns, {_described(observations)}. Pass only the observation: "
                 "obs, info = env.reset()."
             )
     try:
@@ -374,7 +374,7 @@ def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
             outside = (array < first) | (array > last)
             if outside.any():
                 raise ValueError(
-                    f"{name} has the value {array[outside].flat[0]}, outside of {part}. Give one of its choices."
+                    f"{name} has the value {array[outside].flat[0]}, outside of {part}. Pass a value of this space."
                 )
 
     map_parts(check, space, arrays)

@@ -60,7 +60,7 @@ def made(env: Any) -> tuple[gym.Env, bool]:
         )
     if env.render_mode not in ("rgb_array", "rgb_array_list"):
         raise ValueError(
-            f"record(env={env}): it gives no frames (render_mode={env.render_mode!r}). Make it with "
+            f"record(env={env}): the environment gives no frames (render_mode={env.render_mode!r}). Make it with "
             "render_mode='rgb_array'."
         )
     return env, False

@@ -207,8 +207,9 @@ class Policy(Acting[PolicyState], Checkpointable):
         """
         if self._host_connectors:
             raise ValueError(
-                f"The host connectors {self._host_connectors} change episodes in place, so that no row can keep its "
-                "state. Write them as pure functions (`init` and `apply`), or call the policy for the rows that act."
+                f"The host connectors {self._host_connectors} change episodes in place, so that the state of a row "
+                "cannot be restored. Write them as pure functions (`init` and `apply`), or call the policy only for "
+                "the rows that act."
             )
         return self._program.step.where_rows(jnp.asarray(acts), after, before)
 

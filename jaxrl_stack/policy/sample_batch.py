@@ -17,7 +17,7 @@ class SampleBatch(Columns):
     """
 
     def __init__(self, *args: Any, **kwargs: Any):
-        raise TypeError("SampleBatch(...): a batch is a dict {module_id: {Columns.OBS: array, ...}} here.")
+        raise TypeError("SampleBatch(...) has no instances: a batch is a dict {module_id: {Columns.OBS: array, ...}}.")
 
 
 _BATCH = "a dict {module_id: {Columns.OBS: array, ...}}"

@@ -556,7 +556,7 @@ def test_learner_columns_must_say_where_they_belong():
         return batch
 
     pipeline = LearnerConnectorPipeline(PHYSICS, ACTIONS, connectors=[HostOnly(listed)])
-    with pytest.raises(ValueError, match="'HostOnly' made the column 'c' without saying which episode"):
+    with pytest.raises(ValueError, match="'HostOnly' added the column 'c' without the episodes"):
         run_host_connectors_of_learner(pipeline, episodes=[chunk("a", 2)])
     with pytest.raises(
         ValueError, match=r"column 'c' 1 item\(s\) for the episode \('a',\), which needs 2: one per step, or"

@@ -34,9 +34,9 @@ class LearnerConnectorPipeline(ConnectorPipelineV2):
         columns = run_host_connectors_of_learner(self, **arguments)
         if columns:
             raise ValueError(
-                f"Host connectors of this {type(self).__name__} add the columns {sorted(columns)}, one item per step "
-                "of the episodes. Call `Learner.update(episodes=...)`, which finds the rows of these steps in "
-                "`batch`."
+                f"Host connectors of this {type(self).__name__} add the columns {sorted(columns)}, with one item per "
+                "step of an episode. This call cannot match these steps with the rows of `batch`: call "
+                "`Learner.update(episodes=...)`."
             )
         return batch
 
