@@ -187,7 +187,7 @@ def test_iterations_end_by_one_clock(joined):
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("twice", "RuntimeError: distributed.initialize.*joined with others already. Call it once"),
+        ("twice", "RuntimeError: distributed.initialize.*connected with others already. Call initialize.. only once"),
         ("envs", "ValueError: num_envs_per_env_runner=15 must be a multiple of the learner's 2 devices.*Use 16"),
         ("capacity", "ValueError: training.*'capacity'.* is 513, which must be a multiple of the learner's 2 devices"),
         ("minibatch", "ValueError: minibatch_size=33 must be a positive multiple of the 2 shuffle shards"),

@@ -281,7 +281,7 @@ def test_an_exception_inside_a_connector_keeps_its_type_and_names_it():
 
 def test_a_state_for_other_connectors_is_refused():
     state = pipeline_of(Scale()).init(2)
-    with pytest.raises(ValueError, match=r"for the connectors \['Scale'\], but it has \['CountSteps'\]"):
+    with pytest.raises(ValueError, match=r"for the connectors \['Scale'\], but the pipeline has \['CountSteps'\]"):
         run(pipeline_of(CountSteps()), state)
 
 
