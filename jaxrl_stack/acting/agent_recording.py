@@ -203,7 +203,7 @@ class AgentRecording:
                 self.starts[row] = True
 
     def drop_running(self, rows: Iterable[int]) -> None:
-        """Discards the recorded steps of these rows' running episodes."""
+        """Discards the steps of the running episodes in the given rows."""
         for row in rows:
             begin = self._begins[row]
             del self._steps[row][begin:], self._rewards[row][begin:]
@@ -322,7 +322,7 @@ class AgentRecording:
         return [(time // 2, row, what) for time, row, what in sorted(set(found))]
 
     def _problem_with(self, act: int, row: int) -> str:
-        """Describes why the observation of an act is invalid, as part of an error message."""
+        """Describes why the observation of an action is invalid, as text for an error message."""
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
         is_mask = has_mask and all(np.isfinite(leaf[act, row]).all() for leaf in _leaves(obs))

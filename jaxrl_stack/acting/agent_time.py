@@ -21,7 +21,8 @@ from jaxrl_stack.ops.masks import where_rows
 
 @struct.dataclass
 class HeldSteps:
-    """Incomplete steps of a module's ``B`` rows (one agent in one environment): the act, and the rewards since then.
+    """Incomplete steps of a module's ``B`` rows (one agent in one environment): observation, action and outputs, and
+    the rewards since the action.
 
     Attributes:
         columns: Columns of the act, ``{column: pytree [B, ...]}``: the module's batch and its outputs.

@@ -246,7 +246,7 @@ def _has_ended(columns: Mapping[str, Any]) -> bool:
 
 
 def _outputs(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects the module's extra outputs, such as ``action_logp``, from the columns of an act."""
+    """Selects the module's extra outputs, such as ``action_logp``, from the columns of a step."""
     return {name: own for name, own in columns.items() if name not in NOT_MODEL_OUTPUTS | {ACTS, OBSERVES}}
 
 

@@ -243,7 +243,7 @@ def redistributed(window: Any, num_devices: int, size: int) -> Any:
 
 
 def without_episodes(agent: Any) -> Any:
-    """Returns the window of an agent that took no part in the episodes and has completed no steps.
+    """Returns the statistics of an agent that took no part in the last episodes and has completed no steps.
 
     Args:
         agent: An `AgentWindow` of NumPy arrays ``[D, ...]``.

@@ -79,7 +79,8 @@ class OpponentsState:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class OpponentStep(ModuleStep):
-    """Acting step of the opponents: one vmapped forward pass with a separate snapshot for each block of environments.
+    """Acting step of the opponents: one vmapped forward pass with a separate snapshot for each block (group) of
+    environments.
 
     Rows lie as ``[agent, block, environment of the block]``. In states, pipelines have leaves ``[K, ...]``, and all
     other leaves have the rows of all blocks.
@@ -213,7 +214,8 @@ class OpponentStep(ModuleStep):
     def with_index(
         self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
     ) -> tuple[OpponentsState, ModuleState]:
-        """Assigns another snapshot to each block, and returns the new states of the stack and of acting.
+        """Assigns another snapshot to each block (group) of environments, and returns the new states of the stack and
+        of acting.
 
         If a block gets another snapshot, its running games continue and do not count; the recurrent states and last
         actions of its rows start again.
@@ -252,7 +254,7 @@ class OpponentStep(ModuleStep):
         return dataclasses.replace(state, index=index, playing=playing, is_stale=is_stale), acting
 
     def of_state(self, state: OpponentsState) -> Self:
-        """Returns a copy with the weights of the snapshot that each block plays."""
+        """Returns a copy with the weights of the snapshot that plays in each block (group) of environments."""
         weights = jax.tree.map(lambda x: x[state.index], (state.params, state.rest))
         return dataclasses.replace(self, weights=weights)
 

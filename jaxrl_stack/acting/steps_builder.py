@@ -173,7 +173,8 @@ class StepsBuilder:
         return segments(terminateds, truncateds, mask=mask, starts=self._number == _NO_EPISODE)
 
     def _taken(self, numbers: np.ndarray, after: Mapping[str, Any]) -> Steps | None:
-        """Removes and returns the stored steps of the episodes `numbers`; None if `numbers` is empty.
+        """Removes the stored steps of the episodes with these numbers, and returns them as a table; None if `numbers`
+        is empty.
 
         Args:
             numbers: int64 ``[E]``, numbers of the episodes; all different.
@@ -219,7 +220,7 @@ class StepsBuilder:
         return Steps(columns, is_final, episode, t, [f"{self._name}-{number}" for number in numbers.tolist()])
 
     def _forget_others(self) -> None:
-        """Frees stored steps of episodes that do not run any more.
+        """Frees stored steps of episodes that have ended or were dropped.
 
         For that, the steps of running episodes are copied. Held rows of a block are kept unchanged if at least half of
         them belong to running episodes.

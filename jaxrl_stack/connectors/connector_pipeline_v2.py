@@ -127,8 +127,8 @@ class ConnectorPipelineV2(PureConnector):
         self._insert(0, connector)
 
     def insert_before(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
-        """Inserts a connector before the first connector or marker with the given name or class, and returns the
-        inserted one.
+        """Inserts a connector before the first connector or marker with the given name or class, and returns the new
+        connector.
 
         Raises:
             ValueError: There is none.

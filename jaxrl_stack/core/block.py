@@ -116,8 +116,8 @@ class Block:
 
     @classmethod
     def of_recording(cls, columns: dict[str, Any], layout: Layout, resets: Any = None) -> Self:
-        """Builds a block from sampled columns, in which frame-stacked observations are complete and every step has its
-        recurrent state.
+        """Builds a block of sampled steps from columns ``[T, B, ...]``, in which frame-stacked observations are
+        complete and every step has its recurrent state.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``.
@@ -131,8 +131,8 @@ class Block:
 
     @classmethod
     def of_rollout(cls, columns: dict[str, Any], layout: Layout, num_fragments: int, earlier: Any = None) -> Self:
-        """Builds a block from one rollout on the device: cuts it into fragments of equal length and places them side by
-        side on axis 1.
+        """Builds a block of sampled steps from one rollout on the device: cuts it into fragments of equal length, and
+        places them side by side on axis 1.
 
         Args:
             columns: ``{column: pytree [R * T, B, ...]}``, with the recurrent states of all steps.
@@ -156,8 +156,8 @@ class Block:
 
     @classmethod
     def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
-        """Builds a block from a batch of chunks ``[N, L, ...]``; each chunk becomes a column of the block, ``[L, N,
-        ...]``.
+        """Builds a block of sampled steps from chunks ``[N, L, ...]``; each chunk becomes a column of the block, ``[L,
+        N, ...]``.
 
         Args:
             module: Module of the chunks.
@@ -174,12 +174,14 @@ class Block:
         return cls(columns, layout)
 
     def as_planned(self, layout: Layout | None) -> Self:
-        """Returns the block with the given layout (see `Layout`), or unchanged if it has a layout already."""
+        """Returns the block with the given `Layout` (static description of its columns), or unchanged if it has a
+        layout already.
+        """
         return self if self.layout is not None else dataclasses.replace(self, layout=layout)
 
     def of_module(self, module: RLModule) -> Self:
-        """Returns the block with a layout (see `Layout`); a missing layout is derived from the module and the
-        columns.
+        """Returns the block with a `Layout` (static description of its columns); a missing layout is derived from the
+        module and the columns.
         """
         if self.layout is not None:
             return self
@@ -188,7 +190,8 @@ class Block:
     # ---------------------------------------------------------------------------------------------------------- checks
 
     def check(self, module_id: str) -> None:
-        """Checks that the block has all columns that its layout requires, and no mask that its layout excludes.
+        """Raises a ValueError if columns that the `Layout` requires are missing, or if a mask exists although the
+        layout has none.
 
         Raises:
             ValueError: If a column of the layout is missing, or a mask exists that the layout does not have.
@@ -237,7 +240,9 @@ class Block:
 
     @property
     def known_layout(self) -> Layout:
-        """Layout of the block. Blocks that users build have none until `of_module` is called."""
+        """`Layout` of the block (static description of its columns). Blocks that users build have none until
+        `of_module` is called.
+        """
         assert self.layout is not None, "the layout of a block that was not planned is known with its module"
         return self.layout
 
@@ -305,11 +310,14 @@ class Block:
         return dataclasses.replace(self, columns=frames.stacked(self.columns), layout=layout.with_whole_observations())
 
     def with_rows_apart(self) -> Self:
-        """Returns the block with a layout in which minibatches draw the rows of an env step's agents independently."""
+        """Returns the block of sampled steps with a layout in which minibatches draw the rows of an env step's agents
+        independently.
+        """
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
-        """Cuts a block of whole observations into chunks at fixed steps.
+        """Cuts the steps of each column into chunks (training sequences) of equal length; observations must be
+        complete, not single frames.
 
         Args:
             length: ``L``; for a block with recurrent states its chunk length.
@@ -360,7 +368,7 @@ class Block:
         return [self.with_columns(jax.tree.map(lambda x, d=d: x[d], self.columns)) for d in range(num_devices)]
 
     def with_mask(self) -> Self:
-        """Returns the block with a column ``LOSS_MASK``; if it is new, all rows are valid."""
+        """Returns the block of sampled steps with a column ``LOSS_MASK``; a new mask is True everywhere."""
         columns = self.columns
         if Columns.LOSS_MASK not in columns:
             columns = {Columns.LOSS_MASK: np.ones(self.shape, bool), **columns}
@@ -369,7 +377,7 @@ class Block:
 
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
-        """Concatenates the columns of several blocks of NumPy arrays.
+        """Concatenates the columns of several blocks of sampled steps, ``[T, B, ...]`` NumPy arrays, on axis 1.
 
         If one of them has masks, all rows of blocks without masks are valid.
 

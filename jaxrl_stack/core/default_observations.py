@@ -75,7 +75,7 @@ def split_action_mask(batch: dict[str, Any]) -> tuple[dict[str, Any], jax.Array 
 
 
 def mask_of(observations: Any) -> jax.Array | None:
-    """Returns the mask in a batch of observations, bool ``[..., A]``; None without one."""
+    """Returns the action mask in a batch of observations, bool ``[..., A]``; None if observations contain no mask."""
     if isinstance(observations, Mapping) and ACTION_MASK in observations:
         return jnp.asarray(observations[ACTION_MASK]) > 0
     return None

@@ -51,7 +51,7 @@ class Versions(NamedTuple):
     highest: Any = 0
 
     def with_others(self, other: Versions) -> Versions:
-        """Returns the range that contains both ranges."""
+        """Returns the smallest range of weight versions that contains both ranges."""
         if isinstance(self.lowest, int) and isinstance(other.lowest, int):
             return Versions(min(self.lowest, other.lowest), max(self.highest, other.highest))
         return Versions(jnp.minimum(self.lowest, other.lowest), jnp.maximum(self.highest, other.highest))
@@ -156,7 +156,7 @@ class Part:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape ``(T, B)`` of each module's block; B may differ."""
+        """Shape ``(T, B)`` of the sampled steps of each module; B may differ between modules."""
         return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
@@ -184,7 +184,8 @@ class Part:
 
 @struct.dataclass
 class Experience:
-    """Sampled or drawn steps in several parts, which are joined when columns are read.
+    """Steps (sampled, or drawn from replay) on their way to the Learner, in parts (one per sample) that are joined when
+    columns are read.
 
     It is a pytree: inside of a compiled program it has one part of arrays; on the host it has one part per sample, and
     parts need not be in this process. It may be empty.
@@ -220,7 +221,7 @@ class Experience:
 
     @classmethod
     def merged(cls, experiences: Iterable[Experience]) -> Self:
-        """Builds an experience with the parts of several experiences."""
+        """Builds one experience from several: it contains the samples (parts) of all of them."""
         return cls(tuple(part for experience in experiences for part in experience.parts))
 
     @classmethod
@@ -241,7 +242,7 @@ class Experience:
 
     @property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """Concatenated columns of all parts, ``{module_id: {column: pytree}}``; {} without parts.
+        """Concatenated columns of all samples (parts), ``{module_id: {column: pytree}}``; {} without samples.
 
         They are fetched and joined at the first access; the columns of a single part in this process are not copied.
 
@@ -253,7 +254,7 @@ class Experience:
 
     @property
     def blocks(self) -> Mapping[str, Any]:
-        """Concatenated steps of all parts, ``{module_id: Block or DrawnRows}``; see `modules`."""
+        """Concatenated steps of all samples (parts), ``{module_id: Block or DrawnRows}``; see `modules`."""
         if len(self.parts) == 1 and not self.parts[0].is_remote and self.parts[0].episodes is None:
             return self.parts[0].blocks
         return self._joined_blocks
@@ -274,7 +275,7 @@ class Experience:
 
     @property
     def episodes(self) -> list[SingleAgentEpisode]:
-        """Episodes of all parts."""
+        """Episodes of all samples (parts)."""
         return [episode for part in self.parts for episode in part.episodes or ()]
 
     @property
@@ -289,7 +290,7 @@ class Experience:
 
     @property
     def versions(self) -> Versions:
-        """Range of the weight versions that sampled the steps; (0, 0) without parts."""
+        """Range of the weight versions that sampled the steps; (0, 0) without samples."""
         versions = [part.versions for part in self.parts]
         return functools.reduce(Versions.with_others, versions) if versions else Versions()
 
@@ -300,7 +301,7 @@ class Experience:
 
     @property
     def is_remote(self) -> bool:
-        """Whether columns of any part are in Ray's object store."""
+        """Whether columns of any sample (part) are in Ray's object store."""
         return any(part.is_remote for part in self.parts)
 
     def fetched(self) -> Experience:
@@ -313,7 +314,7 @@ class Experience:
 
     def split(self, num_parts: int) -> list[Experience]:
         """Splits the columns B, or the rows, of every module into `num_parts` equal consecutive experiences; arrays are
-        views if the experience has one part.
+        views if there is only one sample.
 
         Raises:
             ValueError: If their number is not a multiple of `num_parts`; see also `joined`.
@@ -391,8 +392,8 @@ class Share:
         return Experience((joined(runs),))
 
     def _bounds(self, num_columns: int) -> list[tuple[int, int]]:
-        """Returns, for each part, ``(start, stop)`` of the columns that belong to this learner; every part has
-        `num_columns` columns.
+        """Returns, for each sample (part), ``(start, stop)`` of the columns that belong to this learner; every sample
+        has `num_columns` columns.
         """
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
@@ -413,7 +414,8 @@ def num_rows_of(columns: Mapping[str, Any]) -> int:
 
 
 def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
-    """Concatenates the steps of several parts in this process, ``{module_id: Block or DrawnRows}``; {} without parts.
+    """Concatenates the steps of several samples (parts) in this process, ``{module_id: Block or DrawnRows}``; {}
+    without samples.
 
     Raises:
         ValueError: If they differ in columns other than masks; see also `Block.concatenate`.
@@ -439,7 +441,7 @@ def _names_of(columns: Mapping[str, Any]) -> list[str]:
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Joins several parts into one: concatenates columns or episodes, and adds the numbers of steps.
+    """Joins several samples (parts) into one: concatenates columns or episodes, and adds the numbers of steps.
 
     `Part.starts` and `Part.times` of several parts are dropped.
 

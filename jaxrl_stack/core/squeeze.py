@@ -1,4 +1,4 @@
-"""Removal of gaps from blocks of agents that do not act in every step."""
+"""Removal of gaps from the sampled steps of agents that do not act in every env step."""
 
 from __future__ import annotations
 

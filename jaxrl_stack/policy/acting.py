@@ -56,7 +56,8 @@ FIELDS = {COMPONENT_ENV_TO_MODULE_CONNECTOR: "env_to_module", COMPONENT_MODULE_T
 
 
 class PolicyProgram:
-    """Static parts of a policy and its compiled programs. Policies that differ only in arrays share one.
+    """Compiled programs of a policy, with its static parts (module, pipelines). Policies that differ only in arrays
+    share one object.
 
     Args:
         pure: The MultiRLModule, taken apart.

@@ -92,7 +92,7 @@ class Acting(abc.ABC, Generic[State]):
 
     @property
     def _host_connectors(self) -> list[str]:
-        """Names of the host connectors of the env-to-module pipeline, which read whole episodes."""
+        """Names of the env-to-module connectors that run on the host and read episodes."""
         return []
 
     def compute_actions(

@@ -15,7 +15,7 @@ from jaxrl_stack.utils.spaces import flatten_observation, flatten_space
 
 
 class FlattenObservations(ConnectorV2):
-    """Flattens each observation to one float32 vector; Discrete parts become one-hot.
+    """Flattens each observation to one float32 vector; Discrete values become one-hot vectors.
 
     Args:
         input_observation_space: Any observation space, nested or not.

@@ -154,7 +154,7 @@ def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: R
 
 
 def _stacked(items: Any) -> Any:
-    """Stacks a list of pytrees of equal structure; arrays pass unchanged."""
+    """Stacks a list of pytrees of equal structure to arrays; arrays stay unchanged."""
     if isinstance(items, list):
         return jax.tree.map(lambda *leaves: np.stack(leaves), *items)
     return items

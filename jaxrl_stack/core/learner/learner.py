@@ -412,7 +412,9 @@ class Learner(Checkpointable):
 
     @property
     def module(self) -> MultiRLModule:
-        """The MultiRLModule. Inside a traced hook it holds traced arrays, otherwise a copy of the current weights."""
+        """MultiRLModule of this learner. In a hook that is compiled into the update, it contains traced arrays,
+        otherwise a copy of the current weights.
+        """
         if self._tracing.trace is not None:
             return self._tracing.trace.module
         self._check_is_built()
@@ -440,7 +442,9 @@ class Learner(Checkpointable):
 
     @property
     def metrics(self) -> MetricsLogger | TracedMetrics:
-        """Metrics: during tracing of a hook a collector of traced values, otherwise the host's MetricsLogger."""
+        """Metrics logger: in a hook that is compiled into the update, a collector of traced values, otherwise the
+        host's MetricsLogger.
+        """
         if self._tracing.trace is not None:
             return self._tracing.trace.metrics
         self._check_not_in_pure_hook("metrics")
@@ -485,8 +489,8 @@ class Learner(Checkpointable):
 
     @property
     def num_joined_learners(self) -> int:
-        """Number of learners that update jointly. Processes joined as learner actors (``num_learners``) count as one
-        learner each; those joined by `distributed.initialize` share one learner.
+        """Number of learners that update jointly. Learner actors (``num_learners``) count as one each; processes
+        connected by `distributed.initialize` share one learner.
         """
         return self._num_processes if self.config.num_learners else 1
 
@@ -501,7 +505,7 @@ class Learner(Checkpointable):
 
     @property
     def distributed(self) -> bool:
-        """Whether several learners share one update."""
+        """Whether several learners make each update jointly."""
         return self.config.num_learners > 1
 
     @property
@@ -539,7 +543,7 @@ class Learner(Checkpointable):
         return self._learner_connector.needs_all_final_obs
 
     def check_connector_is_pure(self) -> None:
-        """Raises an error that names the connectors that can only run on the host."""
+        """Raises an error with the names of the learner connectors that can only run on the host, if there are any."""
         self._learner_connector.check_pure()
 
     def config_for(self, module_id: ModuleID) -> AlgorithmConfig:
@@ -551,7 +555,7 @@ class Learner(Checkpointable):
         return config
 
     def settings(self) -> dict[str, Any]:
-        """Returns the traced settings as arrays, an argument of every compiled update.
+        """Returns the settings that compiled updates take as arguments (such as ``lr``) as arrays.
 
         Returns:
             ``{"modules": {module_id: {name: float32 or schedule}}, "lr": {module_id: {optimizer: schedule}}}``.
@@ -993,7 +997,9 @@ class Learner(Checkpointable):
         return running_statistics.of_batch(rows, None if full else mask.reshape(-1))
 
     def may_be_masked(self, batch: Mapping[str, Any]) -> bool:
-        """Whether `batch`, the module's minibatch, may contain masked rows; False if all rows are known to be valid."""
+        """Whether `batch`, the module's minibatch, may contain masked rows; False if all rows are certain to be
+        valid.
+        """
         trace = self._tracing.trace
         return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
@@ -1060,8 +1066,8 @@ class Learner(Checkpointable):
         return self._tracing.trace
 
     def _config_view(self, module_id: ModuleID) -> Any:
-        """Returns the config of a module; while the update is traced, settings such as ``lr`` have their current traced
-        values.
+        """Returns the config of a module; inside a compiled update, settings such as ``lr`` have their current values
+        as traced arrays.
         """
         if self._tracing.trace is None:
             return self.config_for(module_id if module_id in self.template else next(iter(self.template)))
@@ -1120,7 +1126,8 @@ class Learner(Checkpointable):
         minibatch_size: int | None = None,
         shuffle_batch_per_epoch: bool = False,
     ) -> dict[str, Any]:
-        """Updates the modules on one kind of data: pass exactly one of the data arguments.
+        """Updates the modules. Pass exactly one of the data arguments: a batch, batches, episodes, iterators or Ray
+        references.
 
         Args:
             batch: ``{module_id: {column: [N, ...]}}`` (or ``{column: [N, ...]}`` for a single module), ready for the
@@ -1618,7 +1625,8 @@ class Learner(Checkpointable):
         return True
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Changes traced settings, such as ``lr``; the state and the compiled programs do not change.
+        """Changes settings that compiled updates take as arguments, such as ``lr``; the state and the compiled programs
+        do not change.
 
         Args:
             config: New config; it differs from the current one only in traced settings.

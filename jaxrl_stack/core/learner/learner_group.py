@@ -172,7 +172,7 @@ class LearnerGroup(Checkpointable):
         minibatch_size: int | None = None,
         shuffle_batch_per_epoch: bool = False,
     ) -> list[dict[str, Any]]:
-        """Updates the modules on one kind of data, split over the learners: pass exactly one of the data arguments.
+        """Updates the modules on data that is split over the learners. Pass exactly one of the data arguments.
 
         Args:
             batch: ``{module_id: {column: [N, ...]}}`` (or ``{column: [N, ...]}`` for a single module), ready for the
@@ -373,7 +373,9 @@ class LearnerGroup(Checkpointable):
     # ---------------------------------------------------------------------------------------------- modules and state
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Changes traced settings of all learners; see `Learner.change_settings`."""
+        """Changes settings that compiled updates take as arguments, such as ``lr``, in all learners; see
+        `Learner.change_settings`.
+        """
         if self._actors is None:
             self._local.change_settings(config)
         else:

@@ -1,4 +1,4 @@
-"""Losses of a module whose parts have separate optimizers."""
+"""Losses of a module with several optimizers, each for some of the module's parameters."""
 
 from __future__ import annotations
 

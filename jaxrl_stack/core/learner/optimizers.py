@@ -329,7 +329,7 @@ def registered_optimizer(
 
 
 def is_another_value(value: Any, former: Any) -> bool:
-    """Whether a traced setting has changed in float32, the precision in which programs read it."""
+    """Whether a setting, such as ``lr``, has changed in float32, the precision in which compiled programs read it."""
     if isinstance(value, int | float) and isinstance(former, int | float):
         return bool(np.float32(value) != np.float32(former))
     return value != former

@@ -111,7 +111,8 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
 
 
 def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: UpdatePlan) -> Block:
-    """Checks that a module's block ``[T, B, ...]`` fits the module and the devices, and returns it with a layout.
+    """Checks that a module's sampled steps ``[T, B, ...]`` fit the module and the devices, and returns them with a
+    `Layout`.
 
     Args:
         module_id: Id of the module.

@@ -74,7 +74,7 @@ class _ReadsDeclaredColumn(Exception):
 
 
 class _ForwardCheck:
-    """Check of one forward pass (exploration, inference or training) of one module."""
+    """Check of one method of a module: `_forward_exploration`, `_forward_inference` or `_forward_train`."""
 
     def __init__(self, module: RLModule, module_id: str | None, forward: str, declared: Collection[str]):
         self.module = module

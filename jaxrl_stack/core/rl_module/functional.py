@@ -81,7 +81,7 @@ class ModuleDefinition:
         return definition, *definition._named(type(module), params, rest)
 
     def same_as(self, other: ModuleDefinition) -> bool:
-        """Whether a program traced with the definition `other` also works with this one."""
+        """Whether a program that was traced with the definition `other` also works with this definition."""
         return (
             self.graphdef == other.graphdef
             and self.constants.keys() == other.constants.keys()
@@ -274,7 +274,7 @@ class PureModule:
 
     @property
     def stream_refs(self) -> frozenset[str]:
-        """Names (refs) of the random streams in `rest`: their keys and counts."""
+        """Names (refs) of the random streams' keys and counts in `rest`, the arrays that are not parameters."""
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:

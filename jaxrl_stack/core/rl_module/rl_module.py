@@ -1072,7 +1072,9 @@ def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
 
 
 def _can_hold(dtype: Any, given: Any) -> bool:
-    """Whether an array of a dtype can store values of another dtype: floats for floats, integers for integers."""
+    """Whether an array of one dtype can store values of another dtype: floats in float arrays, integers in integer
+    arrays.
+    """
     return given is None or np.can_cast(np.dtype(given), np.dtype(dtype), "same_kind")
 
 
