@@ -265,7 +265,7 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------------- rows
 
     def _split(self, rows: Any) -> Any:
-        """Groups rows by block: ``[rows of all blocks, ...]`` becomes ``[K, rows of a block, ...]``."""
+        """Groups rows by block of environments: ``[rows of all blocks, ...]`` becomes ``[K, rows of a block, ...]``."""
 
         def split(x: jax.Array) -> jax.Array:
             x = x.reshape(self.num_agents, self.num_blocks, -1, *x.shape[1:])
@@ -274,7 +274,7 @@ class OpponentStep(ModuleStep):
         return jax.tree.map(split, rows)
 
     def _joined(self, blocks: Any) -> Any:
-        """Joins the rows of all blocks; inverse of `_split`."""
+        """Joins the rows of all blocks (groups of environments that play the same snapshot); inverse of `_split`."""
 
         def joined(x: jax.Array) -> jax.Array:
             x = x.reshape(self.num_blocks, self.num_agents, -1, *x.shape[2:])

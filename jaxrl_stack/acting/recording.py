@@ -212,7 +212,7 @@ class Recording:
         self.num_steps = self.num_failures = 0
 
     def add(self, matrix: np.ndarray, loose: Any, step: Any) -> None:
-        """Adds one vector step.
+        """Records one vector step (a step of all environments).
 
         Args:
             matrix: The policy's packed results, uint32 ``[B, width]``.

@@ -204,7 +204,7 @@ def test_blocks_that_do_not_fit(ray_session, two, one, same_start):
         two.update_block(Experience.merged(in_object_store(ray_session, steps(n, 4, 0)) for n in (4, 2)))
     with pytest.raises(ValueError, match=r"3 columns cannot be split over .*multiple of 2"):
         two.update_block(in_object_store(ray_session, steps(4, 3, 0)))
-    with pytest.raises(ValueError, match="Pass one with at least one part"):
+    with pytest.raises(ValueError, match="Pass sampled steps"):
         two.update_block(Experience())
     assert_same_learners(two, one)
 

@@ -36,7 +36,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
         if Columns.FINAL_OBS not in columns:
             raise ValueError(
                 f"{type(self).__name__} needs the column {Columns.FINAL_OBS!r}; module {module_id!r} has "
-                f"{sorted(columns)}. Insert it before connectors that remove this column: "
+                f"{sorted(columns)}. Insert the connector before those that remove the column: "
                 "`pipeline.insert_after(AddObservationsFromEpisodesToBatch, ...)`."
             )
         ended = jnp.logical_or(columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS])

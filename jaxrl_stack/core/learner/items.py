@@ -259,7 +259,7 @@ Form = RowForm | ChunkForm
 
 
 def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bool) -> Form:
-    """Returns the unit from which minibatches of a module's blocks are drawn, with its shapes: step, env step, chunk or
+    """Returns the unit that minibatches draw from a module's sampled steps, with its shapes: step, env step, chunk or
     sequence.
 
     Args:
@@ -280,8 +280,8 @@ def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bo
 
 
 def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) -> Form:
-    """Returns the unit and the shapes of a batch from a user or a replay buffer, whose columns already have the shapes
-    that losses receive.
+    """Returns the shapes of a batch from a user or a replay buffer: single steps ``[N, ...]``, or chunks ``[N, L,
+    ...]`` with or without a recurrent state.
 
     Args:
         module: The module. If it has a recurrent state, or if `needs_time`, columns are chunks ``[N, L, ...]``; else
@@ -319,7 +319,9 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
 def forms_of_batch(
     modules: MultiRLModule, batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool
 ) -> dict[str, Form]:
-    """Returns the result of `form_of_batch` for each module of a batch ``{module_id: {column: [N, ...]}}``."""
+    """Returns the shapes of each module's batch (steps or chunks), for a batch ``{module_id: {column: [N, ...]}}``; see
+    `form_of_batch`.
+    """
     return {mid: form_of_batch(modules[mid], columns, needs_time=needs_time) for mid, columns in batch.items()}
 
 

@@ -208,8 +208,8 @@ class LearnerActor:
             )
         if (smallest != largest).any():
             raise ValueError(
-                f"The blocks of learners differ in shape, from [T={smallest[1]}, B={smallest[2]}] to "
-                f"[T={largest[1]}, B={largest[2]}]. All runners of an update need the same num_envs_per_env_runner "
+                f"The samples of learners differ in shape, from [T={smallest[1]}, B={smallest[2]}] to "
+                f"[T={largest[1]}, B={largest[2]}]. All EnvRunners need the same num_envs_per_env_runner "
                 f"and number of steps."
             )
 

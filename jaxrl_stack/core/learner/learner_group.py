@@ -257,7 +257,7 @@ class LearnerGroup(Checkpointable):
             RuntimeError: See `update`.
         """
         if not Experience.check(experience, is_rows=False).parts:
-            raise ValueError("update_block(Experience()): the Experience is empty. Pass one with at least one part.")
+            raise ValueError("update_block(Experience()): the Experience has no steps. Pass sampled steps.")
         arguments = {"timesteps": timesteps, **sizes}
         if self._actors is None:
             self._check_is_not_async(async_update)

@@ -115,7 +115,9 @@ class MinibatchRecords:
         return record | self._rows(before, taken, index, trace.axis_name) if is_linear else record
 
     def _rows(self, before: Carry, taken: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> Record:
-        """Returns the entries of a record for the rows with the largest losses."""
+        """Finds the rows of a minibatch with the largest losses, and returns their losses and columns as entries of a
+        record.
+        """
         counts = row_counts(taken, index, axis_name)
 
         def of_part(rest: Any, part: Any) -> tuple[Any, Any]:

@@ -211,8 +211,8 @@ class Update:
         )
 
     def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
-        """Converts blocks of single frames to blocks of frame-stacked observations, unless connectors and minibatches
-        read frames.
+        """Converts single frames to frame-stacked observations in sampled steps, unless all readers accept single
+        frames.
 
         Frames are kept if all their readers take them: the connectors, and minibatches of rows.
 

@@ -315,8 +315,8 @@ class CNNEncoderConfig(_OwnConfig):
             if min(size) < 1:
                 raise ValueError(
                     f"CNNEncoderConfig(cnn_filter_specifiers={self.cnn_filter_specifiers}): the kernel of filter {i}, "
-                    f"{list(spec.kernel)}, does not fit into the image of {height} x {width} that it gets; make it "
-                    'smaller, or its padding "same".'
+                    f"{list(spec.kernel)}, does not fit into its input image of {height} x {width}. Make the "
+                    'kernel smaller, or set padding "same".'
                 )
             height, width = size
         return height, width, filters[-1].channels
