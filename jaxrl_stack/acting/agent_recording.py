@@ -370,11 +370,11 @@ class AgentRecordings:
         return np.flatnonzero(self.env_steps)
 
     def end_episode(self, index: int) -> None:
-        """Ends the episode of an environment with the last step."""
+        """Marks the last step of an environment as the end of its episode."""
         self._ends.append((self.num_steps - 1, index))
 
     def begin_episode(self, index: int) -> None:
-        """Begins an episode with the next step of an environment."""
+        """Marks the next step of an environment as the first of an episode."""
         self._begins[index], self._first_steps[index] = self.env_steps[index], self.num_steps
         for recording in self.of_modules.values():
             recording.begin_episodes(self._rows_of(recording, index))

@@ -280,7 +280,8 @@ class DeviceRollout:
     def step_envs(
         self, state: RunnerState, keys: StepKeys, context: ConnectorContext, *, in_frames: Collection[str] = ()
     ) -> Stepped:
-        """Steps all environments once; the body of a scan.
+        """Makes one step of all environments: computes actions, steps the environments, and records the step; the body
+        of a `lax.scan`.
 
         Args:
             state: State before the step; its `episodes`, `window` and `key` pass unchanged.
@@ -539,7 +540,7 @@ class DeviceRollout:
         return {agent: own.any() for agent, own in self.module_map.by_agent(record.unclaimed, axis=1).items()}
 
     def unroll(self, state: RunnerState, context: ConnectorContext, *, num_steps: int) -> UnrolledSteps:
-        """Steps all environments T times, with random numbers from the state's key.
+        """Makes T steps of all environments, with random numbers from the state's PRNG key.
 
         Args:
             state: State before the first step.

@@ -20,7 +20,9 @@ ACTS, OBSERVES = "acts", "observes"
 
 
 class EpisodeForm(Protocol):
-    """Interface of the conversion from recorded steps of one environment to episode objects."""
+    """Interface of the conversion from recorded steps of one environment (pytrees without time and environment axes) to
+    episode objects.
+    """
 
     def new(self) -> Any:
         """Returns an empty episode."""

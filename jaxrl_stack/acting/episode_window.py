@@ -57,7 +57,7 @@ class EpisodeWindow:
 
     @classmethod
     def empty(cls, size: int, agents: Collection[Hashable] = ()) -> EpisodeWindow:
-        """Returns a window without episodes.
+        """Creates a window (statistics of the last W episodes) without episodes.
 
         Args:
             size: ``W``, at least 1.
@@ -81,7 +81,7 @@ class EpisodeWindow:
         lengths: jax.Array,
         agents: Mapping[Any, tuple[jax.Array, jax.Array]] = NOBODY,
     ) -> EpisodeWindow:
-        """Returns the window extended by the episodes that ended during a rollout.
+        """Returns the window (statistics of the last W episodes) with the episodes added that ended during a rollout.
 
         Args:
             ended: bool ``[T, B]``.
@@ -191,7 +191,7 @@ class LastEpisodes(NamedTuple):
 
 
 def last_episodes(window: Any) -> LastEpisodes:
-    """Returns the last episodes of all devices, at most W.
+    """Returns statistics of the last episodes of all devices, at most W episodes.
 
     Args:
         window: An `EpisodeWindow` of NumPy arrays with leading device axis ``[D, W]``.

@@ -163,7 +163,7 @@ class HostPolicy:
         return [*np.asarray(random["key"]).tolist(), int(random["num_calls"])]
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Sets the values of traced settings, such as a schedule of ``epsilon``."""
+        """Sets the values of settings that are arguments of the compiled program, such as ``epsilon``."""
         self._settings = self.to_device(settings)
         self._fixed_changed()
 
@@ -185,7 +185,7 @@ class HostPolicy:
         return tuple(pure.params), tuple(ref for ref in pure.rest if ref not in pure.stream_refs)
 
     def adopt_weights(self, params: Mapping[str, jax.Array], rest: Mapping[str, jax.Array]) -> None:
-        """Sets the weights without a copy.
+        """Uses the given arrays as weights, without a copy.
 
         Args:
             params: Arrays of all `refs` with `sharding`; must not be changed or donated while the policy uses them.
@@ -197,7 +197,8 @@ class HostPolicy:
         self._fixed_changed()
 
     def set_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Copies parameters and the modules' other state to the device; missing refs keep their values.
+        """Copies parameters and other module state to the device; arrays whose names (refs) are missing keep their
+        values.
 
         Refs that are not needed for acting, such as critics, are ignored.
         """

@@ -76,12 +76,14 @@ class ModulePolicies(ByModule[HostPolicy]):
         return [number for mid in sorted(given) for number in HostPolicy.numbers_of(given[mid])]
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Sets the values of the traced settings of all policies."""
+        """Sets the values of settings that are arguments of the compiled programs, such as ``epsilon``, in all
+        policies.
+        """
         for policy in self._of.values():
             policy.set_settings(settings)
 
     def adopt_weights(self, params: Mapping[str, jax.Array], rest: Mapping[str, jax.Array]) -> None:
-        """Sets the weights of all policies without a copy, see `HostPolicy.adopt_weights`."""
+        """Uses the given arrays as weights of all policies, without a copy; see `HostPolicy.adopt_weights`."""
         for policy in self._of.values():
             policy.adopt_weights(params, rest)
 

@@ -98,7 +98,7 @@ class ModuleStep:
         return self if module_id == self.module_id else dataclasses.replace(self, module_id=module_id)
 
     def start(self, num_envs: Any, env_to_module: Any = None, module_to_env: Any = None) -> ModuleState:
-        """Returns the state before the first observations.
+        """Returns the state of acting before the first observations of all rows.
 
         Args:
             num_envs: Number of rows, ``B``.

@@ -290,7 +290,7 @@ class ConnectorPipelineV2(PureConnector):
                 yield name, connector
 
     def pure_part(self) -> PurePipeline:
-        """Compiled part of the pipeline: its pure connectors, in order, as a `PurePipeline`.
+        """Compiled part of the pipeline: its pure connectors, in order and with the same names, as a `PurePipeline`.
 
         It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
         output spaces of the host connectors.

@@ -33,7 +33,7 @@ class MyConnector(ConnectorV2):
 
 
 class ConnectorV2(Checkpointable, Constructible):
-    """Transform of data between environment, module and learner.
+    """Base class of connectors, which transform data between environment, module and learner.
 
     A subclass is written in one of two forms, and gets the base of that form when its class is made:
 
@@ -274,8 +274,9 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def num_stacked_frames(self) -> int:
-        """Number of frames in an output observation, stacked along the last axis, the newest last; 1 if the connector
-        stacks none. A replay buffer needs to store only the newest frame."""
+        """Number of frames stacked along the last axis of the output observation, the newest last; 1 without stacking.
+        A replay buffer needs to store only the newest frame.
+        """
         return 1
 
     @property

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class LostExperienceError(RuntimeError):
-    """Raised if the steps of an update were lost in Ray's object store, with the node that stored them; no update was
-    made.
+    """Raised if sampled steps of an update were lost in Ray's object store; names the node that stored them. No update
+    was made.
     """
 
 
 class RecordingId(NamedTuple):
-    """Identifier of a recording: the EnvRunner, and the index of the recording.
+    """Identifier of one `sample` call of an EnvRunner: which EnvRunner, and the index of the call.
 
     Attributes:
         worker_index: Index of the runner; 0 is the runner in the algorithm's process. A name for steps that no runner
@@ -45,7 +45,9 @@ class RecordingId(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """Range of the versions of the acting weights, as numbers of updates; uint32 arrays on the device."""
+    """Range of the versions of the weights that sampled some steps; a version is a number of updates (uint32 arrays on
+    the device).
+    """
 
     lowest: Any = 0
     highest: Any = 0
@@ -270,7 +272,7 @@ class Experience:
 
     @property
     def has_episodes(self) -> bool:
-        """Whether the experience consists of whole episodes."""
+        """Whether the experience consists of whole episode objects instead of columns."""
         return any(part.episodes is not None for part in self.parts)
 
     @property

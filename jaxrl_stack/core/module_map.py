@@ -98,7 +98,7 @@ class ModuleMap:
 
     @property
     def module_id(self) -> str:
-        """Id of the only module.
+        """Id of the module, if there is only one.
 
         Raises:
             ValueError: If there are several modules.

@@ -36,12 +36,14 @@ class SnapshotRecord(NamedTuple):
 
     @property
     def games(self) -> int:
-        """Number of games."""
+        """Number of games against the snapshot."""
         return self.wins + self.draws + self.losses
 
     @property
     def smoothed_win_rate(self) -> float:
-        """Points per game in [0, 1] with one virtual draw: a draw is half a win, and 0.5 is the rate without games."""
+        """Points per game in [0, 1] (a draw is half a win), with one additional draw, so that it is 0.5 without
+        games.
+        """
         return (self.wins + 0.5 * self.draws + 0.5) / (self.games + 1)
 
 
@@ -159,7 +161,7 @@ def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarr
 
 
 def snapshot_name(number: int) -> str:
-    """Name of the snapshot with a number."""
+    """Returns the name of the snapshot with a given number."""
     return f"{SNAPSHOT_PREFIX}{number}"
 
 

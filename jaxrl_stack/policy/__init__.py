@@ -1,4 +1,4 @@
-"""Trained policies without training code: from the environment's observations to its actions."""
+"""Serving of trained policies: actions for observations of the environment, without training code."""
 
 from __future__ import annotations
 

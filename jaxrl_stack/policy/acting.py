@@ -26,6 +26,8 @@ from jaxrl_stack.utils.spaces import shape_dtype_struct
 class PolicyState(ModuleState):
     """State of a policy for ``B`` running episodes: recurrent state, previous actions and connectors; a frozen pytree.
 
+    Connector statistics are the ones at the start of the episodes.
+
     Attributes:
         episodes: The episodes as objects, where host connectors want to see them; else None.
     """

@@ -1,4 +1,4 @@
-"""Serving: connector pipelines, module and their states as one object with RLlib's old name, `Policy`."""
+"""Policy for serving: connector pipelines, module and their states in one object with RLlib's old name, `Policy`."""
 
 from __future__ import annotations
 
@@ -447,7 +447,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         settings: Mapping[str, Mapping[str, Any]] | None = None,
         device: Any = None,
     ) -> Self:
-        """Loads the policy in a checkpoint, without its algorithm.
+        """Loads a policy from a checkpoint, without building the algorithm.
 
         Args:
             path: Folder that `save_to_path` of an Algorithm or of a Policy wrote.

@@ -94,7 +94,7 @@ class MeanStdFilter(ConnectorV2):
         }
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Normalises OBS, leaves ``[B, ...]``, after adding the batch to the statistics."""
+        """Adds OBS ``[B, ...]`` to the statistics, then normalises OBS."""
         spaces = self._observation_spaces()
         state, batch = dict(state), dict(batch)
         is_counted = self.update_stats and ctx.update_statistics

@@ -40,7 +40,7 @@ class OneHotIntegers(ConnectorV2):
         self.max_values = max_values
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Replaces Boxes of codes by uint8 Boxes of zeros and ones."""
+        """Replaces Boxes of integer codes by uint8 Boxes of one-hot vectors."""
         return self._map_spaces(self._one_hot_space, input_observation_space)
 
     def _one_hot_space(self, space: Any) -> Any:

@@ -36,7 +36,7 @@ class ReturnsSoFar(ConnectorV2):
         self.gamma = gamma
 
     def init(self, num_envs: int) -> Any:
-        """Returns zeros, ``{module_id: float32 [B]}``."""
+        """Returns the initial returns so far, zeros, ``{module_id: float32 [B]}``."""
         return {key: jnp.zeros((num_envs,), jnp.float32) for key in self._observation_spaces()}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:

@@ -40,7 +40,9 @@ class NormalizeAndClipActions(ConnectorV2):
         self.clip_actions = clip_actions
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Reads ACTIONS_FOR_ENV if an earlier connector wrote it, else ACTIONS; leaves ``[B, ...]``."""
+        """Writes ACTIONS_FOR_ENV ``[B, ...]``, computed from ACTIONS_FOR_ENV if an earlier connector wrote it,
+        otherwise from ACTIONS.
+        """
         spaces = self._action_spaces()
 
         def for_env(module_id: str, columns: dict[str, Any]) -> dict[str, Any]:

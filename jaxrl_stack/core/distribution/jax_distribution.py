@@ -121,7 +121,7 @@ class Categorical(Distribution):
 
     @property
     def _log_probs_by_action(self) -> jax.Array:
-        """`log_probs` as `[n, ...]`: with this axis order, CPUs vectorize sums over a few actions.
+        """Returns `log_probs` as `[n, ...]`: with this axis order, CPUs vectorize sums over a few actions.
 
         The barrier prevents XLA from fusing the transposition into every use.
         """
@@ -315,7 +315,7 @@ class SquashedDeterministic(Deterministic):
 
     @classmethod
     def from_logits(cls, logits: jax.Array, *args: Any, **kwargs: Any) -> SquashedDeterministic:
-        """The actions are ``tanh(logits)``, `[..., d]`."""
+        """Creates the distribution whose actions are ``tanh(logits)``, `[..., d]`."""
         return cls(jnp.tanh(logits), event_ndim=1)
 
 
@@ -403,7 +403,8 @@ class MultiCategorical(_Product):
 
 
 class MultiDistribution(_Product):
-    """Tree of independent distributions, for `Dict` and `Tuple` action spaces; actions are trees of this structure.
+    """Independent distributions in a tree, for `Dict` and `Tuple` action spaces; actions are trees with the same
+    structure.
 
     Args:
         child_distribution_struct: Nested dicts, tuples and lists of distributions of one batch shape.

@@ -40,7 +40,9 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 class _LostLearnersError(Exception):
-    """Raised if a learner's process was lost, or waits for failed ones; ``__cause__`` is the first error."""
+    """Raised if a learner's process died, or if it waits forever for failed learners; ``__cause__`` is the first
+    error.
+    """
 
 
 @dataclasses.dataclass
@@ -477,7 +479,9 @@ class JoinedLearners:
 
 
 def _is_broken_program(error: Exception) -> bool:
-    """Whether a compiled program failed while running; the learner's state, donated to the program, is then lost."""
+    """Whether an error means that a compiled program failed while running, in which case the learner's state is
+    lost.
+    """
     cause = getattr(error, "cause", error)
     # Failed communication between processes on the CPU raises a ValueError.
     return isinstance(cause, jax.errors.JaxRuntimeError) or "Gloo" in str(cause)

@@ -452,7 +452,7 @@ class Learner(Checkpointable):
 
     @property
     def state(self) -> LearnerState:
-        """The current state. The next update donates its buffers: copy arrays that you keep."""
+        """Current state of the learner. The next update donates its buffers, so copy arrays that you keep."""
         self._check_is_built()
         self._check_not_in_pure_hook("state")
         assert self._state is not None
@@ -472,13 +472,13 @@ class Learner(Checkpointable):
 
     @property
     def axis_name(self) -> str | None:
-        """Name of the device axis in this learner's programs; None with ``disable_jit``, without a mapped axis."""
+        """Name of the device axis in compiled updates; None if ``disable_jit`` runs updates without such an axis."""
         return None if self.config.disable_jit else AXIS_NAME
 
     @property
     def reduction_axis(self) -> str | None:
-        """Axis name of reductions over devices; None for a single device, where a reduction would take longer than a
-        small update.
+        """Name of the axis for reductions over devices; None for a single device, where reductions would take longer
+        than a small update.
         """
         return self.axis_name if self.num_devices > 1 else None
 
@@ -1314,7 +1314,7 @@ class Learner(Checkpointable):
         shuffle_batch_per_epoch: bool = False,
         num_total_minibatches: int = 0,
     ) -> UpdatePlan:
-        """Returns the static sizes of an update on this learner's devices.
+        """Returns the static sizes of an update (epochs, minibatch size, shards) on this learner's devices.
 
         Args:
             num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
@@ -1463,8 +1463,8 @@ class Learner(Checkpointable):
         self.programs.sizes_of_all_learners({}, batch)
 
     def _before_update(self, timesteps: Timesteps) -> np.ndarray:
-        """Checks that the learner can use data from the host, calls the host hook, and returns the lifetime env steps,
-        uint32[2].
+        """Prepares an update with data in host memory: checks the learner's devices, calls the host hook, and returns
+        the lifetime env steps, uint32[2].
         """
         if self.num_devices > len(self.devices) * self.num_joined_learners:
             raise ValueError(
@@ -1597,7 +1597,7 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------ other settings, other modules
 
     def reset(self, config: AlgorithmConfig) -> bool:
-        """Restarts training from the initial state, without recompiling.
+        """Resets the learner to its initial state, without recompiling.
 
         Args:
             config: New config; it differs from the current one only in traced settings and in its seed.

@@ -186,7 +186,7 @@ class LearnerActor:
         return experience
 
     def _check_agreement(self, block: dict[str, dict[str, Any]]) -> None:
-        """Checks that the blocks of all learners have equal shapes.
+        """Checks that the sampled steps of all learners have equal shapes.
 
         Otherwise learners would make different numbers of steps, and wait for each other forever.
 

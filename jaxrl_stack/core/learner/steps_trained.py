@@ -223,7 +223,7 @@ class StepsTrained:
         }
 
     def get_state(self, module_ids: Iterable[str]) -> dict[str, Any]:
-        """Returns the counters of these modules as arrays."""
+        """Returns the counters of the given modules as arrays, for checkpoints."""
         return {
             "steps": {name: counters.from_int(self.steps.get(name, 0)) for name in (*module_ids, ALL_MODULES)},
             "num_updates": np.array(self.num_updates, np.uint32),
@@ -231,7 +231,7 @@ class StepsTrained:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> StepsTrained:
-        """Builds the counters from a result of `get_state`."""
+        """Creates the counters from a result of `get_state`."""
         steps = {name: counters.to_int(counter) for name, counter in state["steps"].items()}
         return cls(steps, int(state["num_updates"]))
 

@@ -79,7 +79,9 @@ class TargetNetworkUpdates(Learner):
         return q_learning.target_update_due(state.timesteps, last, self.env_steps_between_target_updates(module_id))
 
     def env_steps_between_target_updates(self, module_id: str) -> int:
-        """Returns the minimum number of sampled env steps between target updates of a module; 0: every update."""
+        """Returns the minimum number of sampled env steps between target updates of a module; 0: targets are updated
+        after every update.
+        """
         return self.config_for(module_id).target_network_update_freq
 
     def _ids_with_targets(self) -> list[str]:

@@ -351,8 +351,8 @@ def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array
 
 
 def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) -> None:
-    """Raises an error for the first loss or gradient that was not finite, according to flags logged with
-    ``check_nans``.
+    """Raises an error for the first loss or gradient that is NaN or infinite, according to the flags that
+    ``check_nans`` logs.
 
     Args:
         metrics: Metrics of an update, on the host.
@@ -373,7 +373,9 @@ def raise_if_not_finite(metrics: Mapping[MetricKey, Any], iteration: int | str) 
 
 
 def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
-    """Converts metrics ``{(module_id, name): value}`` to the nested dict of results, ``{module_id: {name: float}}``."""
+    """Converts metrics ``{(module_id, name): value}`` to the nested dict of results, ``{module_id: {name: float}}``;
+    leaves out flags of ``check_nans``.
+    """
     readings = {(): float, (1,): _setting, (2,): _counter}
     return _nested({path: readings[np.shape(value)](value) for path, value in flat.items() if path[0] != NOT_FINITE})
 

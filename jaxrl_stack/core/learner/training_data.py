@@ -45,7 +45,7 @@ class TrainingData:
 
     @property
     def num_steps(self) -> int | None:
-        """Number of steps of episodes, or of rows of batches (of the module with most rows); None for remote
+        """Number of steps in the episodes, or of rows in the batches (of the module with most rows); None for Ray
         references.
         """
         if self.episodes is not None:

@@ -195,7 +195,7 @@ class Update:
 
     @property
     def trains_nothing(self) -> bool:
-        """Whether ``policies_to_train`` leaves all modules out, so that updates change nothing."""
+        """Whether ``policies_to_train`` excludes all modules, so that updates change nothing."""
         learner = self._learner
         trained = [mid for mid in learner.template if learner.should_module_be_updated(mid)]
         return trains_nothing(learner.policies_to_train, trained)
@@ -230,7 +230,7 @@ class Update:
         }
 
     def with_clipped_rewards(self, blocks: Mapping[ModuleID, Block]) -> Mapping[ModuleID, Block]:
-        """Returns sampled blocks with rewards clipped by the setting ``clip_rewards``.
+        """Returns the sampled steps with rewards clipped by the setting ``clip_rewards``.
 
         Rows from replay contain sums of rewards; these rewards were clipped when the rows were drawn.
         """

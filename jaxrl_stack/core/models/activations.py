@@ -21,7 +21,7 @@ def tanhshrink(x: jax.Array) -> jax.Array:
 
 
 def gelu(x: jax.Array) -> jax.Array:
-    """x times the normal CDF of x: exact, torch's default; JAX's is an approximation with tanh."""
+    """Computes x times the normal CDF of x: exact, as torch's default; JAX's default is an approximation with tanh."""
     return jax.nn.gelu(x, approximate=False)
 
 

@@ -1,4 +1,4 @@
-"""Catalogs: choose models and distributions for a pair of spaces and a model config."""
+"""Catalogs, which choose encoders, heads and distributions for a pair of spaces and a model config."""
 
 from __future__ import annotations
 

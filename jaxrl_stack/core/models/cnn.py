@@ -73,7 +73,8 @@ class ConvTranspose(Conv):
 
 
 class CNN(Stack):
-    """Convolutions `conv_0`, `conv_1`, …, each followed by an activation, with optional `layernorm_0`, … before it.
+    """Network of convolutions `conv_0`, `conv_1`, …, each followed by an activation, with optional `layernorm_0`, …
+    before the activation.
 
     Args:
         in_channels: Channels of the images.

@@ -112,7 +112,7 @@ class MultiStreamEncoder(Encoder):
 
     @property
     def handles_resets(self) -> bool:
-        """Whether all encoders with a recurrent state handle resets."""
+        """Whether all recurrent encoders restart from their initial state at ``RESETS``."""
         return all(handles_resets(self.base_encoders[column]) for column in self.get_initial_state())
 
     def get_initial_state(self) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class ActorCriticEncoder(Encoder):
 
     @property
     def handles_resets(self) -> bool:
-        """Whether both encoders handle resets."""
+        """Whether both encoders restart from their initial state at ``RESETS``."""
         return handles_resets(self.actor_encoder)
 
     def get_initial_state(self) -> dict[str, Any]:
@@ -224,9 +224,11 @@ class ActorCriticEncoder(Encoder):
         return state if self.is_shared or not state else {ACTOR: state, CRITIC: initial_state_of(self.critic)}
 
     def __call__(self, inputs: dict[str, Any], critic: bool = True) -> dict[str, Any]:
-        """Returns `{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}`, without CRITIC if `critic` is False,
-        and `STATE_OUT` of both encoders if recurrent. If `critic` is False and observations lack the critic's keys, the
-        critic's state does not change.
+        """Returns latents `{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}` and, if recurrent,
+        `STATE_OUT` of both encoders.
+
+        If `critic` is False, CRITIC is missing. If then observations lack the critic's keys, its recurrent state does
+        not change.
         """
         if self.is_shared:
             of_both = self.shared(inputs)

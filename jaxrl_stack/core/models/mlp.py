@@ -54,7 +54,8 @@ class Layer:
 
 
 class Stack(nnx.Module):
-    """Layers `{kind}_0`, `{kind}_1`, …, each followed by an activation, with optional `layernorm_0`, … before it.
+    """Base class of networks with layers `{kind}_0`, `{kind}_1`, …, each followed by an activation, with optional
+    `layernorm_0`, … before the activation.
 
     Args:
         kind: What the layers are called.
@@ -98,7 +99,7 @@ class Stack(nnx.Module):
 
 
 class MLP(Stack):
-    """Dense layers `dense_0`, `dense_1`, …, each followed by an activation.
+    """MLP with dense layers `dense_0`, `dense_1`, …, each followed by an activation.
 
     Args:
         input_dim: Width of the input's last axis.

@@ -122,7 +122,9 @@ class DefaultModelConfig(Plain):
         super().__setattr__(name, value)
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns all settings, `{name: value}`, as plain data for checkpoints."""
+        """Returns all settings, `{name: value}`, as plain data for checkpoints. Each setting overrides the algorithm's
+        default.
+        """
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
@@ -159,7 +161,7 @@ def as_model_config_dict(model_config: Mapping[str, Any] | DefaultModelConfig | 
 
 
 def check_model_config(model_config: Mapping[str, Any], *, custom_settings: bool = False) -> None:
-    """Checks the names of settings.
+    """Raises an error for unknown names of model settings.
 
     Args:
         model_config: `{name: value}`.

@@ -137,7 +137,9 @@ class ModuleDefinition:
 
 
 def _attributes_alike(one: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    """Whether two entries ``(name, value)`` of graph definitions are equal, except for the identity of objects."""
+    """Whether two entries ``(name, value)`` of NNX graph definitions are equal; objects compared by identity count as
+    equal if their types agree.
+    """
     if one == other:
         return True
     (name, value), (other_name, other_value) = one, other

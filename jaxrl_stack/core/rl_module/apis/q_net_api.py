@@ -7,11 +7,11 @@ from typing import Any
 
 
 class QNetAPI(abc.ABC):
-    """RLModule with a Q network."""
+    """Interface of RLModules with a Q network."""
 
     @abc.abstractmethod
     def compute_q_values(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Returns the action values.
+        """Returns the action values of a batch.
 
         Args:
             batch: Columns `[N, ...]` with `OBS`, and `ACTIONS` if the network takes the action as input.

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class SelfSupervisedLossAPI(abc.ABC):
-    """RLModule whose loss replaces the Learner's loss."""
+    """Interface of RLModules whose own loss replaces the Learner's loss."""
 
     @abc.abstractmethod
     def compute_self_supervised_loss(

@@ -10,7 +10,7 @@ TARGET_NETWORK_ACTION_DIST_INPUTS = "target_network_action_dist_inputs"
 
 
 class TargetNetworkAPI(abc.ABC):
-    """RLModule with target networks: copies of some networks that follow them slowly."""
+    """Interface of RLModules with target networks: copies of some networks that follow them slowly."""
 
     @abc.abstractmethod
     def make_target_networks(self) -> None:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ValueFunctionAPI(abc.ABC):
-    """RLModule with a value function."""
+    """Interface of RLModules with a value function."""
 
     shared_observations: tuple[str, ...] = ()
     """Keys of a Dict observation that are equal for all agents of a step, such as the inputs of a centralized critic.
@@ -24,7 +24,7 @@ class ValueFunctionAPI(abc.ABC):
 
     @abc.abstractmethod
     def compute_values(self, batch: dict[str, Any], embeddings: Any | None = None) -> jax.Array:
-        """Returns the state values.
+        """Returns the state values of a batch.
 
         Args:
             batch: Columns `[N, ...]` (stateful modules: `[B, T, ...]`); `OBS` is required without
