@@ -312,7 +312,7 @@ def test_filters_that_are_none_are_refused(filters, message):
 
 
 def test_settings_that_do_not_fit_together_are_refused():
-    with pytest.raises(ValueError, match=r"filter 1, \[9, 9\], does not fit into the image of 5 x 5"):
+    with pytest.raises(ValueError, match=r"filter 1, \[9, 9\], does not fit into its input image of 5 x 5"):
         CNNEncoderConfig(input_dims=[10, 10, 1], cnn_filter_specifiers=[[2, 2, 2], [3, 9, 1, "valid"]]).build(
             rngs=rngs()
         )
