@@ -78,8 +78,8 @@ def _of_images(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: Margins) -> jax.Array:
-    """Gradient of a convolution with respect to its kernel: a convolution of the images with the outputs' cotangents,
-    summed over images.
+    """Gradient of a convolution with respect to its kernel: a convolution with the outputs' cotangents as kernel. Its
+    channels are the images, so it sums over them.
     """
     sizes = zip(margins, stride, kernel.shape[:2], images.shape[1:3], cotangent.shape[1:3], strict=True)
     around = [(low, k + (out - 1) * step - n - low) for (low, _), step, k, n, out in sizes]

@@ -70,7 +70,7 @@ def clamped_squared_error(
 
 
 def critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """Metrics of a value function: explained variance, mean and standard deviation of its targets and errors.
+    """Metrics of a value function: explained variance, and mean and standard deviation of its targets and its errors.
 
     Args:
         statistics: Statistics of rows ``[target, target - prediction]``.

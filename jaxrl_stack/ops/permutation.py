@@ -34,7 +34,7 @@ def round_keys(key: jax.Array) -> jax.Array:
 
 
 def derive_keys(keys: jax.Array, *numbers: jax.Array) -> jax.Array:
-    """Derives the round keys of further permutations, one for each combination of numbers (such as epoch and device).
+    """Derives the round keys of further permutations, one for each combination of numbers (such as epoch and shard).
 
     A few integer operations, where deriving each from a PRNG key of its own would compile a generator per number.
 

@@ -232,7 +232,8 @@ def q_rows(
     weights: jax.Array | None = None,
     td_error_loss_fn: str = "huber",
 ) -> TDRows:
-    """Q-learning loss of each transition (Mnih et al., 2015; importance weights: Schaul et al., 2016, section 3.4).
+    """Q-learning loss of each transition, for expected Q-values (Mnih et al., 2015; importance weights: Schaul et al.,
+    2016, section 3.4).
 
     Args:
         q_values: float32 ``[N, A]``, of the states, under the online network.

@@ -51,7 +51,8 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flat:
-    """Pytree of float arrays stored as one vector, with the layout from which the tree is restored.
+    """Pytree of float arrays stored as one vector, with the layout to restore the tree, also outside of the program
+    that created it.
 
     Attributes:
         vector: float32 ``[n]``.

@@ -1,4 +1,4 @@
-"""Scan that computes random numbers, and other values that depend only on its inputs, before the loop."""
+"""Scan that computes values that depend only on its `xs`, such as random numbers, before the loop."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class _Split(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the values that one step of the loop reads from the part computed before it."""
+        """Bytes of the values that are handed over to one step of the loop: results of the part before it, and `xs`."""
         avals: list[Any] = [x.aval for x in self.handed_over]
         return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
 

@@ -1,4 +1,4 @@
-"""V-trace: value targets and advantages of a policy from steps that another (older) policy took.
+"""V-trace: value targets and advantages of a policy from steps of another policy, such as an older one.
 
 Arrays are time-major blocks; see `jaxrl_stack.ops.returns` for the range of their index.
 """

@@ -20,7 +20,9 @@ _FEW_CLASSES = 8
 
 
 def symlog(x: jax.Array) -> jax.Array:
-    """Symmetric logarithm ``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper)."""
+    """Symmetric logarithm ``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper): linear near 0,
+    logarithmic far from it.
+    """
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
 
