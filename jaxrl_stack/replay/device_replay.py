@@ -925,8 +925,8 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether the ring buffer stores a next observation with every step, because `num_final_obs` is not set and the
-        ring is small.
+        """Whether the ring buffer stores a next observation with every step: if `num_final_obs` is not set and the ring
+        is small.
         """
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 

@@ -56,7 +56,8 @@ class ReplayState:
 
 @struct.dataclass
 class FinalObservations:
-    """Next observations that are not in the ring buffer: of truncated steps and of the newest row.
+    """Next observations that are not in the ring buffer: of truncated steps, with `DeviceReplay.keep_terminal_obs` also
+    of terminated steps, and of the newest row.
 
     Attributes:
         next_obs: ``[S + B, ...]``: a ring of those of truncated steps, and those of the newest row.

@@ -33,5 +33,5 @@ def flags(ends: jax.Array) -> dict[str, jax.Array]:
 
 
 def slots(ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Decodes ``(has a slot: bool, slot: int32)`` of final observations. The slot is arbitrary without one."""
+    """Decodes ``(has a slot: bool, slot: int32)`` of final observations. If there is none, the number is arbitrary."""
     return (ends >= TRUNCATED) | (ends < 0), jnp.where(ends < 0, (-1 - ends) // 2, ends - TRUNCATED)

@@ -60,7 +60,7 @@ STREAM_FIELDS = tuple(field.name for field in dataclasses.fields(BlockStream))
 
 @dataclasses.dataclass(slots=True)
 class Counts:
-    """Lifetime counts of a buffer: added, evicted and sampled steps and episodes.
+    """Lifetime counts of a buffer: added and evicted episodes; added, evicted and sampled steps.
 
     Attributes:
         first_number: Number of the oldest episode in it.

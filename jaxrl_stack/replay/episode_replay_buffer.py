@@ -453,7 +453,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------- which items there are (hooks)
 
     def _bookkeeping(self) -> dict[str, int]:
-        """Bytes that this class needs per stored step in addition to the data, ``{name: bytes}``, for memory checks."""
+        """Bytes that this class needs per row of the store besides the data, ``{name: bytes}``, for memory checks."""
         return {"items": 8}
 
     def _add_items(self, rows: np.ndarray) -> None:

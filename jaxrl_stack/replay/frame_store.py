@@ -415,7 +415,7 @@ class FrameStore:
 
 @dataclasses.dataclass
 class StoredFrames:
-    """Checked state of a `FrameStore`, read from a checkpoint, whose arrays are not allocated yet.
+    """Checked state of a `FrameStore`, for example from a checkpoint, whose arrays are not allocated yet.
 
     They are made when they are needed, part by part, and the parts are let go of: what was read from a checkpoint is
     held by nothing else then, so that there are never two of a large buffer.
@@ -527,8 +527,8 @@ def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     is_taken = links["owner"] > 0
     if num_used > num_rows or not np.array_equal(np.sort(state["free"]), np.flatnonzero(~is_taken)):
         raise ValueError(
-            f"The state of a replay buffer is damaged: the used and free ones of its {num_rows} rows contradict each "
-            "other. Load another one."
+            f"The state of a replay buffer is damaged: its lists of used and of free rows (of {num_rows} rows) "
+            "contradict each other. Load another one."
         )
     for name in ("next", "prev"):
         linked = links[name][is_taken]

@@ -82,7 +82,9 @@ def sequences(
     min_steps: int,
     include_infos: bool,
 ) -> list[SingleAgentEpisode]:
-    """Draws sequences, as episodes of at most `length` steps, until they have at least `number` steps in total."""
+    """Draws sequences, as episodes of at most `length` steps, until they have `number` steps in total, or up to
+    `length - 1` more.
+    """
     store = buffer._store
     starts, chains, total, resamples = [], [], 0, 0
     while total < number:
