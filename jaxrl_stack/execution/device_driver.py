@@ -408,8 +408,7 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context that records the updates and episodes of each call of the program, by a second program that also
-        runs.
+        """Context in which a second program records the updates and episodes of each call of the program.
 
         The second program runs first, from the same state. The training state comes from the program of training, so
         that its bits do not depend on the recording.

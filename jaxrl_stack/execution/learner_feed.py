@@ -31,7 +31,7 @@ MAX_WAIT_S = 1.0
 
 @dataclasses.dataclass
 class Learned:
-    """Updates made since the last query: their number, timings and policy lags.
+    """Updates made since the last query: their number, timings and policy lags, and new weights for the runners.
 
     Attributes:
         num_updates: Number of updates.
@@ -127,7 +127,7 @@ class LearnerFeed(abc.ABC):
             self._ledger.settle(dropped, "dropped")
 
     def _note(self, batch: Batch, num_updates_before: int) -> None:
-        """Counts an update and the steps of its batch."""
+        """Counts an update and the steps of its batch, and stores its policy lag."""
         self._ledger.settle(batch, "trained")
         self._learned.num_updates += 1
         versions = batch.experience.versions

@@ -224,7 +224,7 @@ class StreamedInput:
         return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the position in the data."""
+        """Returns the position in the data, and the prepared columns of the present window."""
         window = self.window
         if window is None:
             return {"passes": self._next.passes, "first": self._next.first, "offset": 0}
