@@ -61,8 +61,8 @@ class Limits(NamedTuple):
     """Range of an axis that shows the curves without outliers, and the outliers.
 
     Attributes:
-        low, high: Ends of the part.
-        outside: Values outside of the part.
+        low, high: Ends of the range.
+        outside: Values outside of the range.
     """
 
     low: float

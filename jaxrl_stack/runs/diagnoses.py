@@ -118,7 +118,9 @@ RULES: list[Rule] = []
 
 
 def rule(kind: Kind, title: str) -> Callable[[Callable[[Numbers], Said]], Rule]:
-    """Decorator that adds a diagnosis to `RULES`: a function that returns text and columns of a `Finding`, or None."""
+    """Decorator that adds a diagnosis to `RULES`: a function that returns text and columns of a `Finding`, or None. The
+    decorator's arguments are the finding's kind and title.
+    """
 
     def make(function: Callable[[Numbers], Said]) -> Rule:
         @functools.wraps(function)

@@ -275,7 +275,7 @@ class Trainer:
             self.wave_size = min(self.wave_size, search.num_samples)
 
     def base(self, name: str) -> AlgorithmConfig:
-        """Config of the runs of a subfolder `name` in the sweep's folder."""
+        """Config of runs that write to the subfolder `name` of the sweep's folder."""
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
         return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
@@ -490,8 +490,8 @@ class Record:
 
     @classmethod
     def of(cls, search: Search) -> Record:
-        """Creates the record of a sweep: in the folder ``results_dir`` if ``checkpoint_seconds`` is set, else in
-        memory.
+        """Creates the record of a sweep: in the folder ``results_dir`` if it and ``checkpoint_seconds`` are set, else
+        in memory.
         """
         directory = search.config.results_dir
         is_kept = search.checkpoint_seconds is not None and directory is not None

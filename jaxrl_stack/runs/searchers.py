@@ -39,8 +39,7 @@ class Objective(NamedTuple):
 
 
 class RandomSearch:
-    """Searcher that suggests random settings: it repeats the combinations of a space's lists, with new samples of
-    sampled values.
+    """Searcher that suggests the combinations of a space's lists again and again, with new samples of sampled values.
 
     Args:
         space: Search space, see `run_sweep`.

@@ -171,7 +171,7 @@ class Timeline:
 
     @property
     def first(self) -> int:
-        """Number of the iteration before the recorded ones: 0, or the iteration of a restored checkpoint."""
+        """Number of the iteration before the recorded ones: 0, or the iteration of a restored state."""
         return self.iterations[0].iteration - 1 if self.iterations else 0
 
     @property
@@ -181,8 +181,8 @@ class Timeline:
 
     @property
     def begins_with_config(self) -> bool:
-        """Whether the first recorded iteration continues from the built algorithm, or from the state that a command
-        restored.
+        """Whether the first recorded iteration is the first one of the table, and continues from the built algorithm or
+        from a state that a command restored.
         """
         return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
 
@@ -214,7 +214,7 @@ class Timeline:
         return self.recorded(iteration).num_commands
 
     def commands_at(self, checkpoint: StoredCheckpoint) -> int:
-        """Number of the run's commands that were made before the checkpoint was saved."""
+        """Number of the run's commands whose effects the checkpoint contains."""
         if checkpoint.iteration == self.first:
             return max(checkpoint.num_commands or 0, self._began_at)
         if checkpoint.num_commands is not None:
