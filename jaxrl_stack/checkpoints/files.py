@@ -77,8 +77,8 @@ class Component:
             yield from part.with_parts()
 
     def all_left_out(self) -> dict[str, str]:
-        """Constructor arguments that the checkpoint omits because they are code, ``{path: description}``, of this
-        component and all parts.
+        """Constructor arguments that the checkpoint omits because they are not data, such as code, of this component
+        and all parts: ``{path: description}``.
         """
         return {where: text for one in self.with_parts() for where, text in one.left_out.items()}
 

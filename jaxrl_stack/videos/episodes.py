@@ -44,6 +44,7 @@ class RecordedEpisode:
 
 class PackedFrames:
     """Compressed frames of an episode; without compression, the frames of ten thousand steps would take 7 GB.
+    A frame is stored as `checked_frame` returns it.
 
     Args:
         frames: The first ones.
