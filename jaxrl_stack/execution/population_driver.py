@@ -689,7 +689,7 @@ def _repeated(own: Any, value: Any) -> Any:
 
 def _folded(own: Any, keys: Any) -> Any:
     """Derives a key for each member, ``[R]``: folds bits of the member's key `own` into the common key `keys`."""
-    seeds = jax.random.bits(own[0]) if own.ndim == 0 else jax.vmap(jax.random.bits)(own.reshape(-1))
+    seeds = jax.vmap(jax.random.bits)(own.reshape(-1))
     return jax.vmap(jax.random.fold_in)(keys.reshape(-1), seeds).reshape(own.shape)
 
 
