@@ -903,7 +903,7 @@ OTHER_PACKAGES = [
     case("sb3-deterministic", act(np.zeros(4, np.float32), deterministic=True), TypeError, "PPO.compute_single_action()", "deterministic", "explore=False"),
     case("act-typo", act(np.zeros(4, np.float32), greedy=True), TypeError, "PPO.compute_single_action()", "'greedy'", "takes observation, state, explore"),
     case("sb3-deepcopy", lambda algo: copy.deepcopy(algo), TypeError, "A PPO cannot be", "pickled or copied", "from_checkpoint(path)"),
-    case("act-on-what-reset-returns", act((np.zeros(4, np.float32), {})), ValueError, "observation is a tuple", "(float32[4], {})", "obs, info = env.reset()"),
+    case("act-on-what-reset-returns", act((np.zeros(4, np.float32), {})), ValueError, "observation is the tuple", "(float32[4], {})", "obs, info = env.reset()"),
     # CleanRL, PureJaxRL, gymnax.
     case("cleanrl-minibatches", lambda: tiny().training(num_minibatches=4), TypeError, "training()", "'num_minibatches'", "training(minibatch_size=...)"),
     case("cleanrl-anneal-lr", lambda: tiny().training(anneal_lr=True), TypeError, "training()", "'anneal_lr'", "training(lr=[[0, "),

@@ -126,7 +126,7 @@ def test_every_suite_has_an_extra_a_file_and_a_row_in_the_page():
         assert suite.extra in extras and suite.pip_line in PAGE and f"| `{prefix}/" in PAGE
         module, _, class_name = suite.env_class.partition(":")
         source = (ROOT / (module.replace(".", "/") + ".py")).read_text()
-        assert f"class {class_name}(" in source and source.count("\n") <= 110
+        assert f"class {class_name}(" in source and source.count("\n") <= 120
         assert re.search(rf"[\[,]{suite.extra}[\],]", job)
 
 
