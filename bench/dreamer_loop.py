@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-import gymnax
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
 
 from bench.baselines.dqn_loop import Loop
+from bench.baselines.environments import PREFIX, make_environment
 from jaxrl_stack.algorithms.dreamerv3 import losses
 from jaxrl_stack.algorithms.dreamerv3.actor_critic import Actor, imagine, make_critic
 from jaxrl_stack.algorithms.dreamerv3.sizes import MODEL_SIZES
@@ -71,10 +71,16 @@ class Script:
     """What is fixed about the loop."""
 
     def __init__(self, env_name: str, size: str, seed: int, batch: tuple[int, int], horizon: int, capacity: int):
-        from jaxrl_stack.env.jax_env import GymnaxEnv
+        spaces: Any
+        if env_name.startswith(PREFIX):
+            from bench.jax_envs import jax_env_class
 
-        spaces: Any = GymnaxEnv(env_name)
-        self.env, self.env_params = gymnax.make(env_name)
+            spaces = jax_env_class(env_name)()
+        else:
+            from jaxrl_stack.env.jax_env import GymnaxEnv
+
+            spaces = GymnaxEnv(env_name)
+        self.env, self.env_params = make_environment(env_name)
         self.batch, self.horizon, self.capacity = batch, horizon, capacity
         networks = Networks.make(size, spaces.observation_space, spaces.action_space, seed)
         self.num_actions = int(spaces.action_space.n)
@@ -205,7 +211,7 @@ def make_loop(
         num_steps: Env steps, and updates, of a call.
         size: See `jaxrl_stack.algorithms.dreamerv3.sizes`.
         seed: Of everything random.
-        env_name: A gymnax id with vector observations and discrete actions.
+        env_name: A gymnax id, or a name of `make_environment`, with vector observations and discrete actions.
         batch: ``(B, T)``: windows and their length.
         horizon: Imagined steps.
         capacity: Items in the ring.

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flashbax
 import flax.linen as nn
-import gymnax
 import jax
 import jax.numpy as jnp
 import optax
 from flax.training.train_state import TrainState
+
+from bench.baselines.environments import make_environment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +84,7 @@ def make_loop(
     learning_starts: int = 10_000,
     target_update_every: int = 500,
     epsilon: tuple[float, float, int] = (1.0, 0.05, 250_000),
+    make_buffer: Callable[..., Any] | None = None,
 ) -> Loop:
     """Compile the loop.
 
@@ -92,7 +93,7 @@ def make_loop(
         num_steps: Environment steps of one call, over all environments.
         hiddens: Layer widths of the network.
         seed: Seed of everything random.
-        env_name: A gymnax id with vector observations and a discrete action space.
+        env_name: A gymnax id, or a name of `make_environment`, with vector observations and a discrete action space.
         lr: Adam's step size.
         gamma: Discount per step.
         batch_size: Rows of one update; there is one update per step of all environments.
@@ -100,17 +101,21 @@ def make_loop(
         learning_starts: Environment steps before the first update.
         target_update_every: Environment steps between copies of the parameters to the target network.
         epsilon: First and last share of random actions, and the environment steps in between.
+        make_buffer: Function with the arguments of flashbax's `make_item_buffer`, such as `item_ring.make_item_ring`;
+            None: flashbax's.
 
     Raises:
         ValueError: `num_steps` is no multiple of `num_envs`.
     """
     if num_steps % num_envs:
         raise ValueError(f"num_steps={num_steps} must be a multiple of num_envs={num_envs}")
-    env, env_params = gymnax.make(env_name)
+    env, env_params = make_environment(env_name)
     network: Any = QNetwork(hiddens, env.num_actions)
-    buffer = flashbax.make_item_buffer(
-        max_length=capacity, min_length=batch_size, sample_batch_size=batch_size, add_batches=True
-    )
+    if make_buffer is None:
+        import flashbax
+
+        make_buffer = flashbax.make_item_buffer
+    buffer = make_buffer(max_length=capacity, min_length=batch_size, sample_batch_size=batch_size, add_batches=True)
     first_epsilon, last_epsilon, epsilon_steps = epsilon
     vmap_reset = jax.vmap(env.reset, in_axes=(0, None))
     vmap_step = jax.vmap(env.step, in_axes=(0, 0, 0, None))

@@ -89,7 +89,7 @@ def make_loop(
         num_minibatches: Minibatches per pass.
         width: Of the dense layer and of the LSTM.
         seed: Seed of networks, environments and shuffles.
-        env_name: A gymnax id with vector observations and a discrete action space.
+        env_name: A gymnax id, or a name of `make_environment`, with vector observations and a discrete action space.
         lr: Adam's step size.
         gamma: Discount per step.
         lambda_: GAE's lambda.

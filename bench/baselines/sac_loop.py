@@ -9,17 +9,17 @@ out what public scripts leave out, too: the next observation of an ended episode
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flashbax
 import flax.linen as nn
-import gymnax
 import jax
 import jax.numpy as jnp
 import optax
 from flax.training.train_state import TrainState
 
 from bench.baselines.dqn_loop import Loop
+from bench.baselines.environments import make_environment
 
 LOG_STD_RANGE = (-5.0, 2.0)
 
@@ -82,6 +82,7 @@ def make_loop(
     batch_size: int = 256,
     capacity: int = 100_000,
     learning_starts: int = 300,
+    make_buffer: Callable[..., Any] | None = None,
 ) -> Loop:
     """Compile the loop.
 
@@ -90,29 +91,33 @@ def make_loop(
         num_steps: Environment steps of one call, over all environments.
         hiddens: Layer widths of all networks.
         seed: Seed of everything random.
-        env_name: A gymnax id with vector observations and a bounded action space.
+        env_name: A gymnax id, or a name of `make_environment`, with vector observations and a bounded action space.
         lr: Adam's step size, for all parameters.
         gamma: Discount per step.
         tau: Step of the target critics towards the critics after each update.
         batch_size: Rows of one update; there is one update per step of all environments.
         capacity: Transitions in the buffer.
         learning_starts: Environment steps before the first update.
+        make_buffer: Function with the arguments of flashbax's `make_item_buffer`, such as `item_ring.make_item_ring`;
+            None: flashbax's.
 
     Raises:
         ValueError: `num_steps` is no multiple of `num_envs`.
     """
     if num_steps % num_envs:
         raise ValueError(f"num_steps={num_steps} must be a multiple of num_envs={num_envs}")
-    env, env_params = gymnax.make(env_name)
+    env, env_params = make_environment(env_name)
     space: Any = env.action_space(env_params)
     (action_dim,) = space.shape
     scale, centre = (space.high - space.low) / 2.0, (space.high + space.low) / 2.0
     actor: Any = Actor(hiddens, action_dim)
     critic: Any = Critic(hiddens)
     alpha_tx = optax.adam(lr)
-    buffer = flashbax.make_item_buffer(
-        max_length=capacity, min_length=batch_size, sample_batch_size=batch_size, add_batches=True
-    )
+    if make_buffer is None:
+        import flashbax
+
+        make_buffer = flashbax.make_item_buffer
+    buffer = make_buffer(max_length=capacity, min_length=batch_size, sample_batch_size=batch_size, add_batches=True)
     vmap_reset = jax.vmap(env.reset, in_axes=(0, None))
     vmap_step = jax.vmap(env.step, in_axes=(0, 0, 0, None))
 

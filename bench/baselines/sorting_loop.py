@@ -16,11 +16,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
-import gymnax
 import jax
 import jax.numpy as jnp
 import optax
 from flax.training.train_state import TrainState
+
+from bench.baselines.environments import make_environment
 
 STAGES = ("rollout", "advantages", "update")
 
@@ -40,8 +41,8 @@ class Environments(NamedTuple):
 
 
 def gymnax_environments(env_name: str, num_envs: int) -> Environments:
-    """Copies of one of gymnax's."""
-    env, env_params = gymnax.make(env_name)
+    """Copies of one of gymnax's, or of a plain one (`make_environment`)."""
+    env, env_params = make_environment(env_name)
 
     def reset(key: jax.Array) -> tuple[jax.Array, Any]:
         return jax.vmap(env.reset, in_axes=(0, None))(jax.random.split(key, num_envs), env_params)
@@ -189,6 +190,8 @@ def begun(
     """
     if num_members is None:
         return program, list(start(seed))
+    # Compiled once: operation by operation, a thousand members take minutes.
+    start = jax.jit(start)
     starts = [start(seed + i) for i in range(num_members)]
     return jax.vmap(program), list(jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts))
 

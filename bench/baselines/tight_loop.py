@@ -24,10 +24,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import gymnax
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
+
+from bench.baselines.environments import make_environment
 
 STAGES = ("rollout", "advantages", "update")
 ADAM_B1, ADAM_B2, ADAM_EPS = 0.9, 0.999, 1e-5
@@ -177,7 +178,7 @@ def make_loop(
         hiddens: Layer widths of both networks.
         num_devices: Devices to shard over: the first ones of the default backend.
         seed: Seed of networks, environments and shuffles.
-        env_name: A gymnax id with vector observations and a discrete action space.
+        env_name: A gymnax id, or a name of `make_environment`, with vector observations and a discrete action space.
         lr: Adam's step size.
         gamma: Discount per step.
         lambda_: GAE's lambda.
@@ -229,7 +230,7 @@ def make_loop(
             )
         ]
 
-    env, env_params = gymnax.make(env_name)
+    env, env_params = make_environment(env_name)
     num_actions = env.num_actions
     reset_envs = jax.vmap(env.reset_env, in_axes=(0, None))
     step_envs = jax.vmap(env.step_env, in_axes=(0, 0, 0, None))

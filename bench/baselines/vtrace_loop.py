@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import gymnax
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+from bench.baselines.environments import make_environment
 from bench.baselines.tight_loop import AXIS, Learner, Loop, Runner, Transition, cpu_dense, num_chunks_of
 
 ADAM_B1, ADAM_B2, ADAM_EPS = 0.9, 0.999, 1e-8
@@ -56,10 +56,13 @@ def init_mlp(key: jax.Array, sizes: tuple[int, ...], last_scale: float) -> list[
     ]
 
 
-def mlp(layers: list[dict[str, jax.Array]], x: jax.Array) -> jax.Array:
+def mlp(layers: list[dict[str, jax.Array]], x: jax.Array, *, on_cpu: bool = True) -> jax.Array:
+    def dense(x: jax.Array, layer: dict[str, jax.Array]) -> jax.Array:
+        return cpu_dense(x, layer["w"], layer["b"]) if on_cpu else x @ layer["w"] + layer["b"]
+
     for layer in layers[:-1]:
-        x = jnp.tanh(cpu_dense(x, layer["w"], layer["b"]))
-    return cpu_dense(x, layers[-1]["w"], layers[-1]["b"])
+        x = jnp.tanh(dense(x, layer))
+    return dense(x, layers[-1])
 
 
 def log_prob_of(log_probs: jax.Array, action: jax.Array) -> jax.Array:
@@ -90,6 +93,8 @@ class Program:
         num_steps: Steps of each in an iteration.
         num_chunks: Parts that the gradient is summed over.
         num_devices: Devices of the axis; 1 for none.
+        on_cpu: False for an accelerator: plain dense layers, and a select in place of a branch on ended episodes, for
+            which the host would wait in each step.
     """
 
     env: Any
@@ -99,6 +104,7 @@ class Program:
     num_steps: int
     num_chunks: int
     num_devices: int
+    on_cpu: bool = True
 
     def __call__(self, learner: Learner, runner: Runner) -> tuple[Learner, Runner, jax.Array]:
         next_key, key = jax.random.split(runner.key)
@@ -124,7 +130,7 @@ class Program:
         def env_step(carry: Any, xs: Any) -> tuple[Any, Transition]:
             env_state, obs, running_return = carry
             uniform, step_keys, reset_key = xs
-            log_probs = jax.nn.log_softmax(mlp(actor, obs).T, axis=0)
+            log_probs = jax.nn.log_softmax(mlp(actor, obs, on_cpu=self.on_cpu).T, axis=0)
             action = (uniform >= jnp.cumsum(jnp.exp(log_probs[:-1]), axis=0)).sum(0)
             next_obs, next_state, reward, terminated, _ = step_envs(step_keys, env_state, action, self.env_params)
             truncated = jax.vmap(self.env.is_truncated, in_axes=(0, None))(next_state, self.env_params)
@@ -136,7 +142,10 @@ class Program:
                     lambda a, b: jnp.where(ended.reshape(-1, *[1] * (a.ndim - 1)), a, b), fresh, (next_obs, next_state)
                 )
 
-            next_obs, next_state = jax.lax.cond(jnp.any(ended), reset_ended, lambda: (next_obs, next_state))
+            if self.on_cpu:
+                next_obs, next_state = jax.lax.cond(jnp.any(ended), reset_ended, lambda: (next_obs, next_state))
+            else:
+                next_obs, next_state = reset_ended()
             running_return = running_return + reward
             transition = Transition(
                 obs, action, log_prob_of(log_probs, action), reward, ended, jnp.where(ended, running_return, 0.0)
@@ -150,10 +159,10 @@ class Program:
     def loss(self, params: jax.Array, batch: Transition, last_obs: jax.Array) -> tuple[jax.Array, jax.Array]:
         networks = self.unflatten(params)
         rows, shape = batch.obs.reshape(-1, batch.obs.shape[-1]), batch.action.shape
-        logits = jax.lax.optimization_barrier(mlp(networks["actor"], rows).T)
+        logits = jax.lax.optimization_barrier(mlp(networks["actor"], rows, on_cpu=self.on_cpu).T)
         log_probs = jax.nn.log_softmax(logits, axis=0).reshape(-1, *shape)
-        values = mlp(networks["critic"], rows)[:, 0].reshape(shape)
-        last_value = mlp(jax.lax.stop_gradient(networks["critic"]), last_obs)[:, 0]
+        values = mlp(networks["critic"], rows, on_cpu=self.on_cpu)[:, 0].reshape(shape)
+        last_value = mlp(jax.lax.stop_gradient(networks["critic"]), last_obs, on_cpu=self.on_cpu)[:, 0]
         log_prob = log_prob_of(log_probs, batch.action)
         discounts = GAMMA * (1.0 - batch.ended)
         targets, advantages = jax.lax.stop_gradient(
@@ -188,7 +197,7 @@ def make_loop(
     env_name: str = "CartPole-v1",
     rows_per_chunk: int | None = None,
 ) -> Loop:
-    """Compile the loop, for CPU devices.
+    """Compile the loop.
 
     Args:
         num_envs: Environments stepped side by side, over all devices; a multiple of `num_devices`.
@@ -196,14 +205,17 @@ def make_loop(
         hiddens: Layer widths of both networks.
         num_devices: Devices to shard over: the first ones of the backend.
         seed: Seed of networks and environments.
-        env_name: A gymnax id with vector observations and a discrete action space.
-        rows_per_chunk: Most rows in one network pass of the update; None picks by core count.
+        env_name: A gymnax id, or a name of `make_environment`, with vector observations and a discrete action space.
+        rows_per_chunk: Most rows in one network pass of the update; None picks by core count, and all on an
+            accelerator.
     """
+    on_cpu = jax.devices()[0].platform == "cpu"
     if rows_per_chunk is None:
-        rows_per_chunk = 1024 if num_devices >= (os.cpu_count() or 1) else 4096
+        one_core_each = num_devices >= (os.cpu_count() or 1)
+        rows_per_chunk = (1024 if one_core_each else 4096) if on_cpu else num_envs * num_steps
     local_envs = num_envs // num_devices
     num_chunks = num_chunks_of(local_envs, max(rows_per_chunk // num_steps, 1))
-    env, env_params = gymnax.make(env_name)
+    env, env_params = make_environment(env_name)
     key, actor_key, critic_key, reset_key = jax.random.split(jax.random.key(seed), 4)
     obs_size = env.observation_space(env_params).shape[0]
     networks = {
@@ -211,7 +223,7 @@ def make_loop(
         "critic": init_mlp(critic_key, (obs_size, *hiddens, 1), 1.0),
     }
     params, unflatten = ravel_pytree(networks)
-    program = Program(env, env_params, unflatten, local_envs, num_steps, num_chunks, num_devices)
+    program = Program(env, env_params, unflatten, local_envs, num_steps, num_chunks, num_devices, on_cpu)
     obs, env_state = program.reset(jax.random.split(reset_key, num_envs))
     learner = Learner(params, jnp.zeros_like(params), jnp.zeros_like(params), jnp.int32(0))
     envs = (env_state, obs, jnp.zeros(num_envs))
