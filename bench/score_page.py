@@ -206,16 +206,16 @@ PAGES: dict[Path, Callable[[Sequence[Mapping[str, Any]]], str]] = {
 """Page -> its section, made of the lines of a journal."""
 
 
-def with_section(page: str, text: str) -> str:
-    """A page with another text between the two comments.
+def with_section(page: str, text: str, *, begin: str = BEGIN, end: str = END) -> str:
+    """A page with another text between two comments.
 
     Raises:
         ValueError: The page lacks them.
     """
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"A page needs {BEGIN} and {END}.")
+    before, found_begin, rest = page.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found_begin and found_end):
+        raise ValueError(f"A page needs {begin} and {end}.")
     return f"{before}{begin}\n{text}\n{end}{after}"
 
 

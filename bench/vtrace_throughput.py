@@ -44,14 +44,32 @@ def make_api(name: str, num_envs: int, num_devices: int) -> ApiLoop:
     """An algorithm with the settings that the loop has as defaults."""
     name, _, single = name.partition("_")
     num_training_steps = 1 if single else TOGETHER
+    algo = config_of(name, num_envs, num_devices, num_training_steps).build_algo()
+    started = time.perf_counter()
+    algo.train()
+    return ApiLoop(algo.train, num_training_steps * num_envs * NUM_STEPS, time.perf_counter() - started)
+
+
+def config_of(
+    name: str, num_envs: int, num_devices: int, num_training_steps: int, env: Any = "gymnax/CartPole-v1"
+) -> Any:
+    """Config with the settings that the loop has as defaults.
+
+    Args:
+        name: "impala", "appo" or "ppo".
+        num_envs: Environments over all devices.
+        num_devices: Devices of the learner.
+        num_training_steps: Training steps per ``train()``.
+        env: Environment of the config.
+    """
     import jax
 
     from jaxrl_stack.algorithms.registry import get_algorithm_config_class
 
     on_cpu, batch_size = jax.devices()[0].platform == "cpu", num_envs * NUM_STEPS
     config: Any = get_algorithm_config_class(name.upper())()
-    config = (
-        config.environment("gymnax/CartPole-v1")
+    return (
+        config.environment(env)
         .env_runners(num_envs_per_env_runner=num_envs, rollout_fragment_length=NUM_STEPS)
         .learners(num_cpus_per_learner=num_devices if on_cpu else 1, num_gpus_per_learner=0 if on_cpu else num_devices)
         .training(
@@ -67,10 +85,6 @@ def make_api(name: str, num_envs: int, num_devices: int) -> ApiLoop:
         .reporting(min_time_s_per_iteration=0, min_sample_timesteps_per_iteration=num_training_steps * batch_size)
         .debugging(seed=0)
     )
-    algo = config.build_algo()
-    started = time.perf_counter()
-    algo.train()
-    return ApiLoop(algo.train, num_training_steps * batch_size, time.perf_counter() - started)
 
 
 @dataclasses.dataclass

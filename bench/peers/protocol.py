@@ -132,11 +132,14 @@ class Peer:
 
     def measure(self, seconds: float, iterations: int = 1) -> list[dict[str, Any]]:
         """`measure` in the contender's process."""
+        return self.ask({"seconds": seconds, "iterations": iterations})
+
+    def ask(self, request: Mapping[str, Any]) -> Any:
+        """Sends a request, and returns the reply of the process."""
         assert self._process.stdin is not None
-        request = json.dumps({"seconds": seconds, "iterations": iterations})
         # If the process has ended, the missing reply says so, with the reason.
         with contextlib.suppress(BrokenPipeError):
-            print(request, file=self._process.stdin, flush=True)
+            print(json.dumps(request), file=self._process.stdin, flush=True)
         return self._reply()
 
     def _reply(self) -> Any:
