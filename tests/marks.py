@@ -1132,6 +1132,12 @@ SLOW: tuple[Slow, ...] = (
         reason="one contender is timed and reported by default; the others are loops beside the library",
     ),
     Slow(
+        "test_gpu_kit.py",
+        "test_the_toy_sizes_write_a_line_for_each_part",
+        kept_by="test_gpu_kit.py::test_a_part_needs_neither_ray_nor_gymnax_nor_flashbax",
+        reason="the kit runs one part by default, in the same processes; the others are other algorithms",
+    ),
+    Slow(
         "test_bench.py",
         """
         test_off_policy_loops_fill_a_buffer_then_learn

@@ -1,0 +1,275 @@
+"""Measures training on the accelerator of this machine: speed, compile time, busy share, memory, determinism.
+
+    python -m bench.gpu --json bench/gpu.jsonl
+    python -m bench.gpu --only 'ppo_*,dqn' --seconds 30 --json bench/gpu.jsonl
+    python -m bench.gpu --toy
+    python -m bench.gpu page
+
+Each size of a part runs in a new process, takes one to two minutes on an accelerator, and appends a JSON line to FILE
+with commit, device and versions. Lines in FILE of the same commit and device are not measured again. If a size fails,
+its line contains the error, the next one runs, and the exit code is 1. Parts whose packages are missing are skipped.
+
+* Speed: steps per second, and the ratio to a plain loop that takes turns with the training run. PPO has the loops of
+  `bench.throughput`; the other algorithms have hand-written loops with the same networks and batches.
+* Compile time: seconds of the first iteration that trace and compile, without the compilation cache.
+* Busy share: time of kernels over wall time in a trace of JAX's profiler (`bench.device_busy`).
+* Memory: peak of the device's allocator against `Algorithm.memory_estimate`.
+* Determinism: equality of the bits of equal runs, in a process and in several, with and without
+  ``--xla_gpu_deterministic_ops=true``.
+
+Training needs the packages that this project requires, but not Ray, gymnax or flashbax. ``page`` writes the tables of
+docs/measured.md from bench/gpu.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import importlib.metadata
+import importlib.util
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import harness
+from bench.gpu_parts import PARTS, Size, cases_of, measure, repeat
+from bench.peers.protocol import Peer
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py")
+"""Packages with a version in each line; missing ones are left out."""
+TOY_WORKERS = 2
+TOY_FIRST = ("dreamer", "determinism_ppo_mlp", "ppo_cnn", "two_agents", "ppo_lstm")
+"""Parts that take longest at toy size, and so begin first."""
+UNCACHED = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
+"""Environment variables of the workers: compile times are those of an empty cache; toy sizes compile quickly."""
+
+
+def facts() -> dict[str, Any]:
+    """Device and versions of this machine."""
+    import jax
+
+    device = jax.devices()[0]
+    versions = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    return {
+        "device": device.device_kind,
+        "num_devices": len(jax.devices()),
+        "platform": f"{device.platform}, {device.client.platform_version}".replace("\n", " "),
+        "versions": versions,
+        **{name: value for name, value in harness.machine().items() if name in ("cores", "processor", "python")},
+    }
+
+
+def serve() -> None:
+    """Main loop of a worker process: answers requests ``{"part", "size", "seconds", "toy"}``; see `Peer.ask`."""
+    # Libraries print to stdout; replies need a stream of their own.
+    with os.fdopen(os.dup(1), "w", buffering=1) as replies:
+        os.dup2(2, 1)
+        print(json.dumps({"versions": {}}), file=replies)
+        for request in map(json.loads, sys.stdin):
+            try:
+                if request["part"] == "facts":
+                    reply = {"measured": facts()}
+                else:
+                    part = PARTS[request["part"]]
+                    reply = {"measured": measure(part, request["size"], request["seconds"], request["toy"])}
+            except Exception as error:
+                reply = {"error": f"{type(error).__name__}: {error}"[-2000:]}
+            print(json.dumps(reply), file=replies)
+
+
+def worker(environ: Mapping[str, str], *, patience: float) -> Peer:
+    """New worker process.
+
+    Args:
+        environ: Environment variables besides those of this process.
+        patience: Seconds to wait for a reply.
+    """
+    command = ["env", *(f"{name}={value}" for name, value in environ.items())]
+    return Peer([*command, sys.executable, "-m", "bench.gpu", "--worker"], {}, patience)
+
+
+class Lines:
+    """Lines of finished sizes, and the file that contains them.
+
+    Args:
+        path: The file; None keeps the lines in memory.
+    """
+
+    def __init__(self, path: Path | None):
+        self._path, self._lock = path, threading.Lock()
+        self.new: list[dict[str, Any]] = []
+        self._old = read_lines(path) if path and path.exists() else []
+
+    def is_finished(self, commit: str | None, run: Mapping[str, Any]) -> bool:
+        """True if the file contains the numbers of a run at a commit."""
+        return any(line["commit"] == commit and line["run"] == run and "measured" in line for line in self._old)
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Writes a line."""
+        with self._lock:
+            self.new.append(line)
+            if self._path:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with self._path.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Lines of a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def run_all(cases: Sequence[tuple[str, Size]], lines: Lines, machine: Mapping[str, Any], args: Any) -> None:
+    """Measures cases and writes a line for each.
+
+    Each case has a new process, one after the other. Toy cases share `TOY_WORKERS` processes at the same time.
+    """
+    waiting: queue.SimpleQueue[tuple[str, Size]] = queue.SimpleQueue()
+    for case in cases:
+        waiting.put(case)
+
+    def work() -> None:
+        with contextlib.ExitStack() as stack:
+            peer: Peer | None = None
+            for part, size in _drained(waiting):
+                started = time.perf_counter()
+                request = {"part": part, "size": size, "seconds": args.seconds, "toy": args.toy}
+                try:
+                    if peer is None:
+                        peer = stack.enter_context(worker(QUICK if args.toy else UNCACHED, patience=args.patience))
+                    reply = peer.ask(request)
+                except (RuntimeError, OSError) as error:
+                    reply, peer = {"error": str(error)[-2000:]}, None
+                if not args.toy:
+                    stack.close()
+                    peer = None
+                run = {"part": part, "size": size, "device": machine["device"], "toy": args.toy}
+                lines.append({"commit": args.commit, "run": run, "machine": machine, **reply})
+                print(_progress(part, size, reply, time.perf_counter() - started), flush=True)
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(TOY_WORKERS if args.toy else 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _drained(waiting: queue.SimpleQueue[tuple[str, Size]]) -> Iterator[tuple[str, Size]]:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            yield waiting.get_nowait()
+
+
+def _progress(part: str, size: Size, reply: Mapping[str, Any], seconds: float) -> str:
+    """Line of the output for a finished case."""
+    name = " ".join([part, *(f"{key}={value}" for key, value in size.items())])
+    if "error" in reply:
+        return f"{name}: failed after {seconds:.0f} s: {reply['error'].splitlines()[-1]}"
+    measured = reply["measured"]
+    ratios = [f"{own['ratio']:.2f} x {loop}" for loop, own in measured.get("loops", {}).items() if "ratio" in own]
+    return f"{name}: {measured['steps_per_s']:,.0f} {measured['unit']}/s {', '.join(ratios)} ({seconds:.0f} s)"
+
+
+def selected(text: str | None) -> list[str]:
+    """Names of parts that match comma-separated names or patterns; all for None.
+
+    Raises:
+        argparse.ArgumentTypeError: A pattern matches no part.
+    """
+    patterns = [pattern for pattern in (text or "*").split(",") if pattern]
+    for pattern in patterns:
+        if not fnmatch.filter(PARTS, pattern):
+            raise argparse.ArgumentTypeError(f"--only {pattern}: no such part. Use some of {', '.join(PARTS)}.")
+    return [name for name in PARTS if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+
+
+def missing_packages(name: str) -> list[str]:
+    """Packages that a part needs and that are not installed."""
+    return [package for package in PARTS[name].needs if importlib.util.find_spec(package) is None]
+
+
+def _commit() -> str | None:
+    try:
+        return harness.commit()
+    except OSError:  # git is not installed
+        return None
+
+
+def print_summary(lines: Sequence[Mapping[str, Any]], device: str) -> None:
+    """Table of the new lines."""
+    from bench.gpu_page import determinism_rows, speed_rows
+
+    for title, (header, rows) in (("Training", speed_rows(lines)), ("Determinism", determinism_rows(lines))):
+        if rows:
+            harness.print_table(f"{title} on {device}", header, rows)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Parser of the command line."""
+    out = argparse.ArgumentParser(
+        prog="python -m bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    out.add_argument("command", nargs="?", choices=["run", "page"], default="run")
+    out.add_argument("--only", type=selected, default=selected(None), metavar="PART,...", help=", ".join(PARTS))
+    out.add_argument("--seconds", type=float, default=60.0, help="timed turns of each size, all contenders together")
+    out.add_argument("--toy", action="store_true", help="tiny sizes, which take less than a minute on two CPU cores")
+    out.add_argument("--json", type=Path, metavar="FILE", help="append lines to FILE; skip sizes that it contains")
+    out.add_argument("--commit", default=None, help="commit in the lines; default: that of the checkout")
+    out.add_argument("--check", action="store_true", help="page: change nothing; exit with 1 if it is out of date")
+    out.add_argument("--worker", nargs=1, metavar="JSON", help=argparse.SUPPRESS)
+    out.add_argument("--repeat", metavar="JSON", help=argparse.SUPPRESS)
+    return out
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line."""
+    args = parser().parse_args(arguments)
+    if args.worker:
+        serve()
+        return 0
+    if args.repeat:
+        settings = json.loads(args.repeat)
+        print(json.dumps(repeat(settings["part"], settings["seconds"], settings["toy"])))
+        return 0
+    if args.command == "page":
+        from bench.gpu_page import write_page
+
+        return write_page(check=args.check)
+    if args.toy:
+        args.seconds = min(args.seconds, 0.1)
+    # Compiling a large program, and a turn that takes longer than its share.
+    args.patience = 600.0 + 4.0 * args.seconds
+    args.commit = args.commit or _commit()
+    with worker({}, patience=300.0) as peer:
+        machine = peer.ask({"part": "facts"})["measured"]
+    lines = Lines(args.json)
+    names = []
+    for name in args.only:
+        if missing := missing_packages(name):
+            print(f"{name}: skipped, {', '.join(missing)} is not installed", flush=True)
+        else:
+            names.append(name)
+    cases = []
+    names.sort(key=lambda name: args.toy and name not in TOY_FIRST)
+    for part, size in cases_of(names, toy=args.toy):
+        run = {"part": part, "size": dict(size), "device": machine["device"], "toy": args.toy}
+        if not lines.is_finished(args.commit, run):
+            cases.append((part, size))
+    run_all(cases, lines, machine, args)
+    print_summary(lines.new, machine["device"])
+    return int(any("error" in line for line in lines.new))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
