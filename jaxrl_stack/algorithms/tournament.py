@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_stack.algorithms.algorithm import Algorithm
-from jaxrl_stack.checkpoints.checkpointable import get_checkpoint_info
-from jaxrl_stack.checkpoints.names import METADATA_FILE
-from jaxrl_stack.core.default_observations import sample_valid
+from jaxrl_stack.algorithms.games import RANDOM, GameTable, Player, load_player
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.registry import resolve_env
-from jaxrl_stack.ops.masks import expand, where_rows
-from jaxrl_stack.policy.policy import Policy
+from jaxrl_stack.env.self_play_env import SelfPlayEnv
 from jaxrl_stack.runs.ratings import GameResults
-from jaxrl_stack.utils import spaces
-from jaxrl_stack.utils.action_masks import mask_key_of
 from jaxrl_stack.utils.streams import Stream, named, stream_key
 
 _WHERE = "run_tournament"
-RANDOM = "random"
-"""A player that draws its actions uniformly from the legal ones."""
-
-Player = str | os.PathLike[str] | Policy | Algorithm
 
 
 def run_tournament(
@@ -85,7 +71,7 @@ def run_tournament(
         raise ValueError(f"{_WHERE}(max_steps={max_steps!r}): must be a positive integer.")
     loaded, found = {}, None
     for name, player in players.items():
-        loaded[name], own = _loaded(name, player)
+        loaded[name], own = load_player(_called(name), player)
         found = own if found is None else found
     if env is None:
         if found is None:
@@ -94,9 +80,9 @@ def run_tournament(
                 "env='pgx_multi/connect_four'."
             )
         env, env_config = found[0], found[1] if env_config is None else env_config
-    table = GameTable(_game(env, env_config), games, max_steps, explore)
+    table = GameTable(SelfPlayEnv(_game(env, env_config)), games, max_steps, explore)
     for name, policy in loaded.items():
-        table.check(name, policy)
+        table.check(_called(name), policy)
     names, size = list(players), len(players)
     wins, draws = np.zeros((size, size), int), np.zeros((size, size), int)
     key = named(stream_key(seed, Stream.EVALUATION), "tournament")
@@ -107,48 +93,9 @@ def run_tournament(
     return GameResults(tuple(names), wins, draws)
 
 
-def _loaded(name: str, player: Player) -> tuple[Policy | None, tuple[Any, Mapping[str, Any]] | None]:
-    """Loads a player: ``(policy, (env, env_config) of its algorithm)``. The policy is None for the random player, the
-    environment if no algorithm is known.
-
-    Raises:
-        ValueError: If there is no single module to play with.
-    """
-    if isinstance(player, Algorithm):
-        return policy_of(name, player), (player.config.env, player.config.env_config)
-    if not isinstance(player, str | os.PathLike):
-        return player, None
-    if player == RANDOM:
-        return None, None
-    if is_policy(player):
-        return Policy.from_checkpoint(player), None
-    algorithm = Algorithm.from_checkpoint(player)
-    try:
-        return policy_of(name, algorithm), (algorithm.config.env, algorithm.config.env_config)
-    finally:
-        algorithm.stop()
-
-
-def is_policy(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is the checkpoint of a `Policy`, not of an `Algorithm`."""
-    return Path(path, METADATA_FILE).is_file() and get_checkpoint_info(path)["type"] == Policy.__name__
-
-
-def policy_of(name: str, algorithm: Algorithm) -> Policy:
-    """Returns the policy of the only module that is trained.
-
-    Raises:
-        ValueError: If several are trained, or it is not known which ones; the message names the player `name`.
-    """
-    acting = list(algorithm.driver.module_ids)
-    to_train = algorithm.config.policies_to_train
-    trained = [mid for mid in acting if to_train is None or (not callable(to_train) and mid in to_train)]
-    if len(trained) != 1:
-        raise ValueError(
-            f"{_WHERE}: player {name!r} has the modules {acting}. Choose one: "
-            f"{{{name!r}: algorithm.get_policy({acting[0]!r})}}."
-        )
-    return algorithm.get_policy(trained[0])
+def _called(name: str) -> str:
+    """Description of a player for errors."""
+    return f"{_WHERE}: player {name!r}"
 
 
 def _game(env: Any, env_config: Mapping[str, Any] | None) -> MultiAgentJaxEnv:
@@ -170,139 +117,6 @@ def _game(env: Any, env_config: Mapping[str, Any] | None) -> MultiAgentJaxEnv:
                 "swap seats. Use an environment whose agents have equal spaces."
             )
     return made
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class GameTable:
-    """Plays games of two policies side by side, in one batch.
-
-    Args:
-        env: The game.
-        games: Number of games ``B``. In the first half, the first policy is the first agent.
-        max_steps: Environment steps after which a game counts as a draw.
-        explore: Whether actions are drawn from the policies.
-    """
-
-    env: MultiAgentJaxEnv
-    games: int
-    max_steps: int
-    explore: bool
-
-    def check(self, name: str, policy: Policy | None) -> None:
-        """Raises if a policy has other spaces than the game.
-
-        Raises:
-            ValueError: Names the player.
-        """
-        first = self.env.possible_agents[0]
-        expected = self.env.observation_spaces[first], self.env.action_spaces[first]
-        if policy is not None and (policy.observation_space, policy.action_space) != expected:
-            raise ValueError(
-                f"{_WHERE}: player {name!r} has the spaces {policy.observation_space} and {policy.action_space}, but "
-                f"{self.env.name} has {expected[0]} and {expected[1]}. Choose a policy that was trained on it."
-            )
-
-    @functools.cached_property
-    def _programs(self) -> tuple[Any, Any]:
-        env = self.env
-
-        def start(key: jax.Array) -> Any:
-            obs, state = env.reset(key, env.params)
-            return obs, state, env.who_acts(state)
-
-        def step(key: jax.Array, state: Any, actions: Any) -> Any:
-            return env.step(key, state, actions, env.params)
-
-        return jax.jit(jax.vmap(start)), jax.jit(jax.vmap(step))
-
-    def play(self, first: Policy | None, second: Policy | None, key: jax.Array) -> tuple[int, int]:
-        """Plays all games of two policies.
-
-        Args:
-            first: A policy; None acts at random.
-            second: The other one.
-            key: PRNG key of the games.
-
-        Returns:
-            ``(games that the first policy won, games that the second one won)``.
-        """
-        agents, (start, step) = self.env.possible_agents, self._programs
-        keys = {name: named(key, name) for name in ("env", "first", "second")}
-        obs, state, acts = start(jax.random.split(jax.random.fold_in(keys["env"], 0), self.games))
-        # Row b: whether the first policy is the second agent.
-        swapped = jnp.arange(self.games) >= self.games // 2
-        seats = [_Seat(first, self, keys["first"]), _Seat(second, self, keys["second"])]
-
-        def exchanged(pair: Sequence[Any]) -> list[Any]:
-            """Reorders values ``[B, ...]`` from agents to players, or from players to agents, because players swap
-            seats in some games.
-            """
-            one, other = pair
-            return [where_rows(swapped, other, one), where_rows(swapped, one, other)]
-
-        returns, running = jnp.zeros((2, self.games)), jnp.ones(self.games, bool)
-        for number in range(1, self.max_steps + 1):
-            own = exchanged([obs[agent] for agent in agents])
-            turn = exchanged([acts[agent] for agent in agents])
-            moves = [
-                seat.act(rows, flags & running, number) for seat, rows, flags in zip(seats, own, turn, strict=True)
-            ]
-            actions = dict(zip(agents, exchanged(moves), strict=True))
-            done = step(jax.random.split(jax.random.fold_in(keys["env"], number), self.games), state, actions)
-            rewards = exchanged([done.reward[agent] for agent in agents])
-            returns += jnp.where(running, jnp.stack(rewards), 0.0)
-            for seat, reward in zip(seats, rewards, strict=True):
-                seat.rewarded(reward)
-            running &= ~(done.terminated | done.truncated)
-            if not running.any():
-                break
-            obs, state, acts = done.obs, done.state, done.acts
-        over = ~running
-        return int((over & (returns[0] > returns[1])).sum()), int((over & (returns[0] < returns[1])).sum())
-
-
-class _Seat:
-    """Player in ``B`` parallel games. The state of its policy only advances in games in which the player acts."""
-
-    def __init__(self, policy: Policy | None, table: GameTable, key: jax.Array):
-        env, self._policy, self._table, self._key = table.env, policy, table, key
-        self._space = env.action_spaces[env.possible_agents[0]]
-        self._mask_key = mask_key_of(env.observation_spaces[env.possible_agents[0]], self._space)
-        self._state = None if policy is None else policy.initial_state(table.games)
-        # Rewards since the last action of each game.
-        self._rewards = jnp.zeros(table.games)
-        self._last: Any = None
-
-    def act(self, obs: Any, acts: jax.Array, number: int) -> Any:
-        """Computes actions ``[B, ...]`` for all games; games in which the player waits get any legal or earlier
-        action.
-        """
-        key = jax.random.fold_in(self._key, number)
-        if self._policy is None:
-            return self._drawn(obs, key)
-        if self._last is not None and not acts.any():
-            return self._last
-        # Observations of waiting agents are undefined: they are replaced by one of a game in which the player acts.
-        acting = int(jnp.argmax(acts))
-        shown = jax.tree.map(lambda x: jnp.where(expand(acts, x), x, x[acting]), obs)
-        shown, rewards = jax.device_get((shown, self._rewards))
-        actions, after, _ = self._policy.compute_actions(
-            shown, self._state, prev_rewards=rewards, explore=self._table.explore, key=key
-        )
-        assert self._state is not None
-        self._state = self._policy.where_rows(acts, after, self._state)
-        self._rewards = jnp.where(acts, 0.0, self._rewards)
-        self._last = actions
-        return actions
-
-    def rewarded(self, rewards: jax.Array) -> None:
-        """Adds the rewards of an environment step."""
-        self._rewards += rewards
-
-    def _drawn(self, obs: Any, key: jax.Array) -> Any:
-        if self._mask_key is None:
-            return spaces.sample(key, self._space, (self._table.games,))
-        return sample_valid(key, self._space, obs[self._mask_key] > 0)
 
 
 def names_of_paths(paths: list[str]) -> dict[str, str]:

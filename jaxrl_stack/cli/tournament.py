@@ -16,7 +16,8 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CliError: If a checkpoint or an option is invalid.
     """
-    from jaxrl_stack.algorithms.tournament import RANDOM, names_of_paths, run_tournament
+    from jaxrl_stack.algorithms.games import RANDOM
+    from jaxrl_stack.algorithms.tournament import names_of_paths, run_tournament
     from jaxrl_stack.runs.figures import checked_figure_path
 
     out = None if arguments.out is None else pathlib.Path(arguments.out)
@@ -64,7 +65,7 @@ def policy_of_checkpoint(path: str, arguments: argparse.Namespace) -> tuple[Any,
         CliError: If there is no checkpoint, or its code or module is not named.
     """
     from jaxrl_stack.algorithms.algorithm import Algorithm
-    from jaxrl_stack.algorithms.tournament import is_policy, policy_of
+    from jaxrl_stack.algorithms.games import is_policy, policy_of
     from jaxrl_stack.policy.policy import Policy
 
     where = f"CHECKPOINT {path}"

@@ -90,6 +90,15 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
         seat = jax.random.randint(named(key, SEAT_STREAM), (), 0, len(self.possible_agents), jnp.int32)
         return self._by_role(obs, seat), SelfPlayState(state, seat)
 
+    def seated(self, obs: Any, state: SelfPlayState, seat: jax.Array) -> tuple[Any, SelfPlayState]:
+        """Returns the start of a game with the hero at another seat.
+
+        Args:
+            obs, state: Results of `reset`.
+            seat: int32 scalar, the new seat.
+        """
+        return self._by_role(self._by_seat(obs, state.seat), seat), state._replace(seat=seat)
+
     def step_env(self, key: jax.Array, state: SelfPlayState, action: Mapping[Any, Any], params: Any) -> Any:
         outcome = self.unwrapped._whole_step(key, state.env, self._by_seat(action, state.seat), params)
         obs, env_state, rewards, terminated, truncated, infos, terminateds, truncateds, _ = outcome

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from jaxrl_stack import cli
-from jaxrl_stack.algorithms.tournament import GameTable, names_of_paths, run_tournament
+from jaxrl_stack.algorithms.games import GameTable
+from jaxrl_stack.algorithms.tournament import names_of_paths, run_tournament
 from jaxrl_stack.cli.play import _play_alone, board_text
 from jaxrl_stack.cli.play import run as play
 from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
 from jaxrl_stack.env.registry import resolve_env
+from jaxrl_stack.env.self_play_env import SelfPlayEnv
 from tests import programs
 
 GAME = "pgx_multi/tic_tac_toe"
@@ -64,7 +66,7 @@ def test_the_same_seed_plays_the_same_games(player):
 
 
 def test_a_game_without_end_is_a_draw(player):
-    env = resolve_env(GAME).make()
+    env = SelfPlayEnv(resolve_env(GAME).make())
     assert GameTable(env, 4, max_steps=3, explore=True).play(None, None, jax.random.key(0)) == (0, 0)
 
 
