@@ -118,6 +118,7 @@ from jaxrl_stack.utils.system_load import SystemLoad
 if TYPE_CHECKING:
     from ray.tune import PlacementGroupFactory
 
+    from jaxrl_stack.algorithms.games import Player
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.core.learner.learner_group import LearnerGroup
     from jaxrl_stack.core.module_map import ModuleMap
@@ -733,7 +734,14 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return runner_group.probe_unhealthy_runners()
 
     def record(
-        self, path: str | os.PathLike[str], episodes: int = 1, *, seed: int = 0, fps: float | None = None
+        self,
+        path: str | os.PathLike[str],
+        episodes: int = 1,
+        *,
+        against: Player | None = None,
+        seat: Any = None,
+        seed: int = 0,
+        fps: float | None = None,
     ) -> Video:
         """Records a video of episodes, played with the current weights as in `evaluate`.
 
@@ -745,10 +753,17 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         package draws gymnax's classic control and MinAtar. For other environments, the video shows the observations
         with a label.
 
+        In a game of several agents, the policies play all of them. ``record("game.gif", against="snapshot_3")`` plays
+        a game of the trained policy against another player.
+
         Args:
             path: File that ends in .mp4, .webm or .gif; missing folders are created. The first two need PyAV (``pip
                 install 'jaxrl-stack[video]'``); without it, a .gif is written instead.
             episodes: Number of episodes, one after the other.
+            against: Player of the other seats, in a JAX game of agents with equal spaces: the name of a snapshot in
+                `league`, a checkpoint of an Algorithm or Policy, a `Policy`, an `Algorithm` or ``"random"``. None
+                plays as the evaluation does.
+            seat: Agent that the trained policy plays in games `against` another player; None draws it for each game.
             seed: Selects the episodes: other numbers give other episodes.
             fps: Frames per second; None for the environment's rate.
 
@@ -756,12 +771,13 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             The `Video`, which a notebook shows as a player; its `path` is the file.
 
         Raises:
-            ValueError: For another ending, fewer than one episode, or observations that cannot be drawn.
+            ValueError: For another ending, fewer than one episode, observations that cannot be drawn, or an unknown
+                rival or seat.
             TimeoutError: If the episodes are not over within ``evaluation_sample_timeout_s``.
         """
         self._check_is_running()
         with self._eager_if_asked():
-            return record(self, path, episodes, seed=seed, fps=fps)
+            return record(self, path, episodes, against=against, seat=seat, seed=seed, fps=fps)
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> pathlib.Path:
         """Writes a report of this run: one HTML file that needs no server and no network.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.videos.encoding import checked_path
@@ -12,14 +12,29 @@ from jaxrl_stack.videos.video import Video, make_video
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.games import Player
 
 
 def record(
-    algorithm: Algorithm, path: str | os.PathLike[str], episodes: int = 1, *, seed: int = 0, fps: float | None = None
+    algorithm: Algorithm,
+    path: str | os.PathLike[str],
+    episodes: int = 1,
+    *,
+    against: Player | None = None,
+    seat: Any = None,
+    seed: int = 0,
+    fps: float | None = None,
 ) -> Video:
     """Records a video; see `Algorithm.record` for the arguments."""
     checked_path(path)
     check_num_episodes(episodes)
+    if against is not None:
+        from jaxrl_stack.algorithms.recorded_games import record_games
+
+        recorded, own_fps = record_games(algorithm, against, episodes, seed=seed, seat=seat)
+        return make_video(recorded, path, own_fps if fps is None else fps)
+    if seat is not None:
+        raise ValueError(f"record(seat={seat!r}) chooses the seat of games against a rival. Add against='random'.")
     recorded, own_fps = algorithm.driver.record(algorithm.iteration, seed, episodes)
     if not recorded:
         raise ValueError(

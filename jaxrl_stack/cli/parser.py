@@ -757,6 +757,7 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
     video.add_argument("--out", metavar="PATH", help=".mp4, .webm or .gif (default: an .mp4 beside the checkpoint)")
     video.add_argument("--episodes", type=_positive, metavar="N", default=2, help="episodes to film (default: 2)")
     video.add_argument("--seed", type=int, metavar="N", default=0, help="which episodes (default: 0)")
+    video.add_argument("--against", metavar="PLAYER", help="a snapshot, a checkpoint or random: rival in a game")
     _add_code(video)
     report = add(
         "report",

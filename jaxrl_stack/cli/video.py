@@ -23,6 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     with wrong_input(f"CHECKPOINT {checkpoint}"):
         if arguments.env is not None:
             config.environment(arguments.env)
-        video = record_checkpoint(checkpoint, out, arguments.episodes, seed=arguments.seed, config=config)
+        video = record_checkpoint(
+            checkpoint, out, arguments.episodes, against=arguments.against, seed=arguments.seed, config=config
+        )
     print(f"Video: {video}")
     return 0

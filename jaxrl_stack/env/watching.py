@@ -134,14 +134,14 @@ class SeenEpisodes:
         for segment in segments(ended, np.zeros_like(ended), mask=counts, starts=starts).each():
             index = segment.env
             if segment.begins:
-                self._running[index] = _Running([_copied(record.seen[BEFORE], segment.start, index)], [], [])
+                self._running[index] = _Running([copied_entry(record.seen[BEFORE], segment.start, index)], [], [])
             seen, rewards, actions = self._running[index]
             for t in range(segment.start, segment.stop):
-                seen.append(_copied(record.seen[AFTER], t, index))
+                seen.append(copied_entry(record.seen[AFTER], t, index))
                 rewards.append({agent: float(own[t, index]) for agent, own in of_agents.items()})
                 if not self._module_map.is_multi_agent:
                     columns = next(iter(record.columns.values()))
-                    actions.append(_copied(columns[Columns.ACTIONS], t, index))
+                    actions.append(copied_entry(columns[Columns.ACTIONS], t, index))
             if segment.has_ended:
                 self._ended[index].append(self._recorded(self._running[index]))
                 self._running[index] = _Running([], [], [])
@@ -151,10 +151,7 @@ class SeenEpisodes:
         of_agents = {}
         if self._module_map.is_multi_agent:
             of_agents = {str(agent): np.array([own[agent] for own in rewards]) for agent in self._module_map.module_of}
-        note = None
-        if _own_frame(env, seen[0].state) is None:
-            note = drawings.NOTE
-        frames = Frames(lambda one: frame_of(env, *one), seen)
+        frames, note = frames_and_note(env, seen)
         sums = np.array([sum(own.values()) for own in rewards])
         return RecordedEpisode(frames, sums, note, of_agents, actions if note else ())
 
@@ -173,6 +170,17 @@ class Frames:
 
     def __iter__(self) -> Iterator[np.ndarray]:
         return map(self.draw, self.moments)
+
+
+def frames_and_note(env: JaxEnv, seen: list[Seen]) -> tuple[Frames, str | None]:
+    """Returns the frames of an episode, and a note for viewers if they show observations.
+
+    Args:
+        env: The environment.
+        seen: State and observation at the start and after each step.
+    """
+    note = drawings.NOTE if _own_frame(env, seen[0].state) is None else None
+    return Frames(lambda one: frame_of(env, *one), seen), note
 
 
 def frame_of(env: JaxEnv, state: Any, obs: Any) -> np.ndarray:
@@ -196,6 +204,6 @@ def _own_frame(env: JaxEnv, state: Any) -> np.ndarray | None:
         raise
 
 
-def _copied(tree: Any, *index: int) -> Any:
+def copied_entry(tree: Any, *index: int) -> Any:
     """Copies one entry of every leaf to a new array; JAX arrays, such as PRNG keys, are only indexed."""
     return jax.tree.map(lambda leaf: leaf[index] if isinstance(leaf, jax.Array) else np.array(leaf[index]), tree)

@@ -253,6 +253,11 @@ class League:
             "win_rates": {own.snapshot: _rate(*own[1:4]) for own in self._records_of_stack()},
         }
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the snapshots in the stack, oldest first."""
+        return [snapshot_name(number) for number in sorted(self._numbers.tolist()) if number != NO_SNAPSHOT]
+
     def __getitem__(self, name: str) -> Policy:
         """Returns a snapshot of the stack as a policy, which can be saved, served and exported.
 

@@ -88,6 +88,38 @@ def test_every_game_of_the_blocks_is_counted(league_run):
     assert result["league"]["num_snapshots"] == 1
 
 
+class Rock:
+    """Player that counts its turns."""
+
+    def __init__(self, policy):
+        self.observation_space, self.action_space, self.turns = policy.observation_space, policy.action_space, 0
+
+    def initial_state(self, num_envs):
+        return np.zeros(num_envs, int)
+
+    def compute_actions(self, observations, state, **kwargs):
+        self.turns += 1
+        return np.zeros(len(state), int), state, {}
+
+    def where_rows(self, acts, after, before):
+        return before
+
+
+def test_a_game_against_a_snapshot_is_recorded(league_run, tmp_path):
+    """A rival is a snapshot by its name, or a player as in tournaments. Its return is minus that of the policy."""
+    algo, *_ = league_run
+    name = algo.league.add()
+    by_name = algo.record(tmp_path / "a.gif", 2, against=name)
+    assert by_name.lengths == (10, 10)
+    assert all(own["hero"] == -own["rival"] for own in by_name.agent_returns)
+    assert algo.record(tmp_path / "b.gif", 2, against=algo.league[name]).agent_returns == by_name.agent_returns
+    rock = Rock(algo.get_policy("main"))
+    assert "hero: player2, rival: Rock" in algo.record(tmp_path / "c.gif", against=rock, seat="player2").note
+    assert rock.turns == 10
+    with pytest.raises(ValueError, match=rf"against='snapshot_99'\).*or one of the snapshots \[.*'{name}'\]"):
+        algo.record(tmp_path / "d.gif", against="snapshot_99")
+
+
 @pytest.mark.parametrize(
     ("games", "is_added"), [((65, 0, 35), True), ((64, 2, 34), True), ((64, 1, 35), False), ((90, 0, 0), False)]
 )

@@ -65,7 +65,7 @@ class PgxEnv(SuiteEnv):
 
     def render(self, state: Any) -> np.ndarray:
         """Draws the board as the agent observes it, with one colour per kind of object."""
-        return picture(state, self._seen)
+        return drawings.observation(np.asarray(state.observation), self._seen)
 
     def _others_move(self, state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
         """Plays the other players' moves until the agent's turn or the end; returns the state and the summed
@@ -93,11 +93,6 @@ def observation_box(observation: Any) -> Box:
     """Space of `observation`, without the mask of legal actions."""
     low, high = (0, 1) if observation.dtype == np.bool_ else (-np.inf, np.inf)
     return Box(low, high, observation.shape, np.dtype(observation.dtype).type)
-
-
-def picture(state: Any, space: Box) -> np.ndarray:
-    """Draws the current player's observation, one colour per kind of object; `space` is `observation_box`."""
-    return drawings.observation(np.asarray(state.observation), space)
 
 
 def observed(state: Any) -> dict[str, Any]:

@@ -10,11 +10,13 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pgx
 from gymnasium.spaces import Discrete
 
+from jaxrl_stack.env import drawings
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
-from jaxrl_stack.env.suites.pgx_env import observation_box, observed, picture
+from jaxrl_stack.env.suites.pgx_env import observation_box, observed
 from jaxrl_stack.env.suites.suite_env import SuiteEnv, masked_space
 from jaxrl_stack.utils.multi_agent import ALL
 
@@ -28,6 +30,7 @@ class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
     """
 
     prefix = "pgx_multi"
+    render_fps = 2.0
     distribution = "pgx"
 
     @classmethod
@@ -60,8 +63,10 @@ class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
         return self._everybody(observed(state)), state, rewards, *ends, {}
 
     def render(self, state: Any) -> Any:
-        """Board as the acting agent sees it, one colour per kind of object."""
-        return picture(state, self._seen)
+        """Board as "player_0" sees it, one colour per kind of object."""
+        # pgx's observe(state, player) is deprecated.
+        own = self.env._observe(state, jnp.int32(0))
+        return drawings.observation(np.asarray(own), self._seen)
 
     def _everybody(self, value: Any) -> dict[Any, Any]:
         return dict.fromkeys(self.possible_agents, value)

@@ -1,0 +1,129 @@
+"""Recorded games of a policy against another player, for videos."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_stack.algorithms.games import GameTable, Player, load_player, policy_of
+from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.env.self_play_env import SelfPlayEnv
+from jaxrl_stack.env.watching import Seen, copied_entry, frames_and_note
+from jaxrl_stack.policy.policy import Policy
+from jaxrl_stack.utils.streams import Stream, named, stream_key
+from jaxrl_stack.videos.episodes import RecordedEpisode
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+
+def record_games(
+    algorithm: Algorithm, against: Player, episodes: int, *, seed: int, seat: Any
+) -> tuple[list[RecordedEpisode], float]:
+    """Plays games of an algorithm against another player; see `Algorithm.record`.
+
+    Args:
+        algorithm: The algorithm, whose trained policy is the hero.
+        against: Player of all rivals.
+        episodes: Number of games.
+        seed: Seed of the games.
+        seat: Agent of the game that the hero plays; None draws it for each game.
+
+    Returns:
+        ``(episodes, frames per second)``.
+
+    Raises:
+        ValueError: If the environment is not a JAX game of agents with equal spaces, or the rival or the seat is
+            unknown.
+        TimeoutError: If the games do not end within ``evaluation_sample_timeout_s``.
+    """
+    called = f"record(against={short(against)})"
+    config = algorithm.config.get_evaluation_config_object() or algorithm.config
+    env = _game(called, config)
+    agents = env.unwrapped.possible_agents
+    if seat is not None and seat not in agents:
+        raise ValueError(f"record(seat={seat!r}): the game has the agents {list(agents)}. Use one of these, or None.")
+    hero = policy_of(f"{called}: the algorithm", algorithm)
+    rival = _rival(called, algorithm, against)
+    table = GameTable(env, episodes, None, bool(config.explore))
+    table.check(f"{called}: the policy", hero)
+    table.check(f"{called}: the rival", rival)
+    key = named(stream_key(config.root_seed, Stream.EVALUATION), "record")
+    key = jax.random.fold_in(jax.random.fold_in(key, algorithm.iteration), seed)
+    seats = None if seat is None else jnp.full(episodes, agents.index(seat), jnp.int32)
+    games = [_Game() for _ in range(episodes)]
+    timeout_s, started = config.evaluation_sample_timeout_s, time.monotonic()
+    last_states = jax.jit(jax.vmap(lambda *args: env.last_state(*args, env.params)))
+    for step in table.steps(hero, rival, key, seats):
+        if timeout_s is not None and time.monotonic() - started > timeout_s:
+            raise TimeoutError(
+                f"{called}: {int(step.is_running.sum())} of {episodes} games did not end within "
+                f"evaluation_sample_timeout_s={timeout_s}. Raise it, or record fewer episodes."
+            )
+        after = Seen(last_states(step.keys, step.state, step.actions), step.after.final_obs)
+        is_running, *shown = jax.device_get((step.is_running, Seen(step.state, step.obs), after, step.after.reward))
+        for index in np.flatnonzero(is_running).tolist():
+            games[index].add(*(copied_entry(own, index) for own in shown))
+    return [game.recorded(env, _label(against)) for game in games], env.render_fps
+
+
+class _Game:
+    """States, observations and rewards of a game."""
+
+    def __init__(self) -> None:
+        self._seen: list[Seen] = []
+        self._rewards: list[Mapping[Any, Any]] = []
+
+    def add(self, before: Seen, after: Seen, rewards: Mapping[Any, Any]) -> None:
+        """Adds a step."""
+        if not self._seen:
+            self._seen.append(before)
+        self._seen.append(after)
+        self._rewards.append(rewards)
+
+    def recorded(self, env: SelfPlayEnv, rival: str) -> RecordedEpisode:
+        """Returns the episode for a video. Its note names the hero's seat and the rival."""
+        frames, note = frames_and_note(env, self._seen)
+        seat = env.unwrapped.possible_agents[int(self._seen[0].state.seat)]
+        text = f"hero: {seat}, rival: {rival}"
+        of_roles = {role: np.array([float(own[role]) for own in self._rewards]) for role in env.possible_agents}
+        rewards = np.sum([*of_roles.values()], axis=0)
+        return RecordedEpisode(frames, rewards, text if note is None else f"{text}; {note}", of_roles)
+
+
+def _label(player: Player) -> str:
+    """Short name of a player."""
+    return os.path.basename(os.fspath(player)) if isinstance(player, str | os.PathLike) else type(player).__name__
+
+
+def _game(called: str, config: AlgorithmConfig) -> SelfPlayEnv:
+    """Environment of evaluations, with roles."""
+    env = config._resolve_env().make() if config.samples_on_device else None
+    if not isinstance(env, MultiAgentJaxEnv):
+        raise ValueError(
+            f"{called}: environment({short(config.env)}) is not a JAX environment of several agents, such as "
+            f"'pgx_multi/connect_four'. Leave against= out."
+        )
+    return env if isinstance(env, SelfPlayEnv) else SelfPlayEnv(env)
+
+
+def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
+    """Policy of a player, or of a snapshot by its name; None acts at random."""
+    snapshots = [] if algorithm.league is None else algorithm.league.names
+    if isinstance(against, str) and against in snapshots:
+        return algorithm.league[against]
+    try:
+        return load_player(f"{called}: the rival", against)[0]
+    except FileNotFoundError as error:
+        known = f", or one of the snapshots {snapshots}" if snapshots else ""
+        raise ValueError(
+            f"{called}: no snapshot or checkpoint has this name. Use 'random', a checkpoint{known}."
+        ) from error
