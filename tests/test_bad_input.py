@@ -515,6 +515,7 @@ SETTINGS = [
     case("opponents-no-snapshots", against("main"), ValueError, "opponents=", "'main'", "Snapshots(of='main')"),
     case("opponents-of-no-policy", against(Snapshots(of="p")), ValueError, "opponents=Snapshots(of='p')", "policies=['main']", "policies={'p'}"),
     case("opponents-other-policies", against(Snapshots(of="main"), policies={"main", "snapshot_0"}), ValueError, "opponents=Snapshots(of='main')", "policies=['main', 'snapshot_0']", "Set policies={'main'}"),
+    case("opponents-named-like-one", against(Snapshots(of="snapshot_3"), policies={"snapshot_3"}), ValueError, "opponents=Snapshots(of='snapshot_3')", "snapshots have names such as", "Rename the policy: policies={'main'}"),
     case("opponents-trained", against(Snapshots(of="main"), policies_to_train=["main", "snapshot_0"]), ValueError, "policies_to_train=['main', 'snapshot_0']", "snapshots never are", "Set policies_to_train=['main']"),
     case("opponents-mapping", against(Snapshots(of="main"), policy_mapping_fn=lambda agent, episode, **kwargs: "main"), ValueError, "opponents=Snapshots(of='main')", "policy_mapping_fn=", "Leave policy_mapping_fn out"),
     case("opponents-agent-steps", against(Snapshots(of="main"), count_steps_by="agent_steps"), ValueError, "opponents=Snapshots(of='main')", "count_steps_by='agent_steps'", "Use count_steps_by='env_steps'"),

@@ -395,7 +395,10 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             ``{"rollout": ..., "train_batch": ..., "available_bytes": ...}``: the rollout that one EnvRunner records at
             a time, the batch of one update, and the bytes that were free at build time (None if unknown). The first two
             are dicts of `MemoryEstimate.to_dict` (``num_bytes``, ``num_rows``, ``bytes_per_row``, ``counts``,
-            ``columns``). "replay" is the size of the full replay buffer, if the algorithm has one.
+            ``columns``). "replay" is the size of the full replay buffer, if the algorithm has one. "opponents" is the
+            size of the snapshots in the stack and of the blocks that play them, with ``opponents``. Where agents take
+            turns, rollout and train batch include the rows of waiting agents, which are computed and masked; rows of
+            snapshots are computed and not stored.
         """
         return self.driver.memory_estimate()
 

@@ -23,6 +23,7 @@ from jaxrl_stack.algorithms.settings import DATA
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.core import DEFAULT_POLICY_ID
 from jaxrl_stack.core.module_map import OPPONENTS
+from jaxrl_stack.core.opponents import is_snapshot_name
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModule
 from jaxrl_stack.env.param_ranges import shown
 from jaxrl_stack.utils import schedules
@@ -312,6 +313,11 @@ def _validate_opponents(config: AlgorithmConfig) -> None:
         config._value_error(
             f"{called} with policies={sorted(policies)}: one policy with a name of its own plays all agents, against "
             f"itself and its snapshots. Set policies={{{name!r}}} and Snapshots(of={name!r})."
+        )
+    if is_snapshot_name(of):
+        config._value_error(
+            f"{called}: snapshots have names such as {of!r}. Rename the policy: policies={{'main'}}, "
+            f"opponents=Snapshots(of='main')."
         )
     if trained is not None and not callable(trained) and set(trained) != {of}:
         config._value_error(

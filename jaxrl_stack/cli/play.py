@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxrl_stack.cli.common import CliError, wrong_input
 from jaxrl_stack.cli.tournament import policy_of_checkpoint
+from jaxrl_stack.utils.action_masks import OBSERVATIONS, mask_key_of
 
 _MARKS = "XO" + "abcdefghijklmnopqrstuvwyz"
 """Characters of the channels of a board."""
@@ -84,7 +85,7 @@ def _play_game(policy: Any, env: Any, arguments: argparse.Namespace, ask: Callab
             actions[other], reward = int(action[0]), 0.0
             print(f"The policy plays {actions[other]}.")
         if acts[person]:
-            seen, legal = _seen(obs[person]), _legal(obs[person], policy)
+            seen, legal = _seen(obs[person], policy), _legal(obs[person], policy)
             print(f"\n{board_text(seen, legal)}")
             actions[person] = _asked(ask, legal, None)
         done = step(jax.random.fold_in(key, 2 * number + 1), game, actions, env.params)
@@ -92,7 +93,7 @@ def _play_game(policy: Any, env: Any, arguments: argparse.Namespace, ask: Callab
             returns[agent] += float(done.reward[agent])
         reward += float(done.reward[other])
         if done.terminated or done.truncated:
-            print(f"\n{board_text(_seen(done.final_obs[person]), [])}")
+            print(f"\n{board_text(_seen(done.final_obs[person], policy), [])}")
             difference = returns[person] - returns[other]
             print("You win." if difference > 0 else "The policy wins." if difference < 0 else "A draw.")
             return 0
@@ -124,7 +125,7 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
         number += 1
         advice, state, _ = policy.compute_single_action(obs, state, prev_reward=reward, explore=arguments.explore)
         legal = _legal(obs, policy)
-        print(f"\n{made.render() if made.render_mode == 'ansi' else board_text(_seen(obs), legal)}")
+        print(f"\n{made.render() if made.render_mode == 'ansi' else board_text(_seen(obs, policy), legal)}")
         action = _asked(ask, legal, int(advice))
         state = _with_action(state, action - int(advice))
         obs, reward, terminated, truncated, _ = made.step(type(advice)(action))
@@ -166,17 +167,22 @@ def _asked(ask: Callable[[str], str], legal: Sequence[int], advice: int | None) 
         print(f"{text!r} is not a legal action.")
 
 
-def _seen(obs: Any) -> np.ndarray:
+def _seen(obs: Any, policy: Any) -> np.ndarray:
     """Returns the observation without its action mask."""
-    return np.asarray(obs["observations"] if isinstance(obs, dict) and "observations" in obs else obs)
+    return np.asarray(obs if _mask_key(policy) is None else obs[OBSERVATIONS])
 
 
 def _legal(obs: Any, policy: Any) -> list[int]:
     """Returns the legal actions; all actions without an action mask."""
-    space = policy.action_space
-    if isinstance(obs, dict) and "action_mask" in obs:
-        return (np.flatnonzero(np.asarray(obs["action_mask"]) > 0) + int(space.start)).tolist()
+    space, key = policy.action_space, _mask_key(policy)
+    if key is not None:
+        return (np.flatnonzero(np.asarray(obs[key]) > 0) + int(space.start)).tolist()
     return list(range(int(space.start), int(space.start + space.n)))
+
+
+def _mask_key(policy: Any) -> str | None:
+    """Observation key of the action mask; None without a mask."""
+    return mask_key_of(policy.observation_space, policy.action_space)
 
 
 def board_text(obs: np.ndarray, legal: Sequence[int]) -> str:

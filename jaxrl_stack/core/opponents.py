@@ -165,6 +165,11 @@ def snapshot_name(number: int) -> str:
     return f"{SNAPSHOT_PREFIX}{number}"
 
 
+def is_snapshot_name(name: str) -> bool:
+    """Whether a snapshot can have this name."""
+    return name.startswith(SNAPSHOT_PREFIX) and name.removeprefix(SNAPSHOT_PREFIX).isdecimal()
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 

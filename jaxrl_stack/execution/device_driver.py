@@ -44,7 +44,13 @@ from jaxrl_stack.execution.iteration_record import ColumnOrder, Drawings, Iterat
 from jaxrl_stack.execution.league import League
 from jaxrl_stack.execution.local_driver import LocalDriver
 from jaxrl_stack.execution.make_evaluation import make_data_evaluation, make_evaluation
-from jaxrl_stack.execution.memory import batch_remedy, free_device_memory, least_memory, require_device_memory
+from jaxrl_stack.execution.memory import (
+    batch_remedy,
+    free_device_memory,
+    least_memory,
+    opponents_memory,
+    require_device_memory,
+)
 from jaxrl_stack.execution.plans import plan_of
 from jaxrl_stack.offline.module_inputs import spaces_without_env
 from jaxrl_stack.utils import counters, devices
@@ -142,6 +148,10 @@ class DeviceDriver(LocalDriver):
         # Of a module with a recurrent state a rollout is the larger one: it has the states of all steps.
         largest = max(self.train_batch_memory, self.rollout_memory, key=lambda estimate: estimate.num_bytes)
         require_device_memory(used_devices, largest, batch_remedy(config))
+        if config.opponents is not None:
+            self.opponents_memory = opponents_memory(self.shards.shapes(), len(used_devices))
+            remedy = f"Lower Snapshots(size={config.opponents.size}), or use smaller networks."
+            require_device_memory(used_devices, self.opponents_memory, remedy)
         self._snapshots = Snapshots(config.learner_snapshot_interval)
         self.league = None if config.opponents is None else League(self, config.opponents)
         self.env_runner_group = self._make_group(pipelines)

@@ -83,6 +83,7 @@ class Driver(abc.ABC):
         rollout_memory: Memory of the rollout of one EnvRunner.
         train_batch_memory: Memory of the batch of one update.
         kept_memory: Memory of the training step's kept data, when full; None if there is none or it is unknown.
+        opponents_memory: Memory of snapshots that are opponents; None without the setting ``opponents``.
         available_memory: Bytes that were free at build time; None if unknown.
         num_episodes: Lifetime finished episodes.
         num_agent_steps: Lifetime completed steps of each of several agents; None for one agent.
@@ -111,6 +112,7 @@ class Driver(abc.ABC):
     rollout_memory: MemoryEstimate
     train_batch_memory: MemoryEstimate
     kept_memory: MemoryEstimate | None
+    opponents_memory: MemoryEstimate | None = None
     available_memory: int | None
     num_episodes: int
     num_agent_steps: dict[Any, int] | None = None
@@ -168,12 +170,13 @@ class Driver(abc.ABC):
     # ---------------------------------------------------------------------------------------------------- memory
 
     def memory_estimate(self) -> dict[str, Any]:
-        """Memory of rollout, train batch and replay buffer; see `Algorithm.memory_estimate`."""
+        """Memory of rollout, train batch, replay buffer and snapshots; see `Algorithm.memory_estimate`."""
         return {
             "rollout": self.rollout_memory.to_dict(),
             "train_batch": self.train_batch_memory.to_dict(),
             "available_bytes": self.available_memory,
             **({} if self.kept_memory is None else {"replay": self.kept_memory.to_dict()}),
+            **({} if self.opponents_memory is None else {"opponents": self.opponents_memory.to_dict()}),
         }
 
     def _log_memory(self) -> None:

@@ -9,13 +9,22 @@ import gymnasium as gym
 import numpy as np
 
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.module_map import OPPONENTS
 from jaxrl_stack.env.registry import get_env_creator, resolve_env
 from jaxrl_stack.utils.devices import joined_devices
-from jaxrl_stack.utils.memory import MemoryEstimate, available_host_bytes, available_memory, host_memory, require_memory
+from jaxrl_stack.utils.memory import (
+    MemoryEstimate,
+    available_host_bytes,
+    available_memory,
+    bytes_of_shapes,
+    host_memory,
+    require_memory,
+)
 from jaxrl_stack.utils.resources import is_one_machine
 from jaxrl_stack.utils.spaces import shape_dtype_struct
 
 if TYPE_CHECKING:
+    from jaxrl_stack.acting.device_rollout import RunnerState
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.layouts import Layout
     from jaxrl_stack.execution.facts import Facts
@@ -70,6 +79,28 @@ def batch_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
     samples = plan.update.samples
     num_envs = int(facts.config.num_envs_per_env_runner) * samples.num_shares
     return _of_block("train batch", facts, num_envs, samples.num_steps, facts.train_layouts(samples))
+
+
+def opponents_memory(runner: RunnerState, num_devices: int) -> MemoryEstimate:
+    """Estimates the memory of the snapshots that are opponents.
+
+    A block needs the weights and connector states of its snapshot besides the stack, because several blocks can play
+    one snapshot.
+
+    Args:
+        runner: Shapes of the state of one device.
+        num_devices: Number of devices.
+    """
+    stack, playing = runner.opponents, runner.modules[OPPONENTS]
+    weights = bytes_of_shapes((stack.params, stack.rest))
+    columns = {
+        "weights": weights,
+        "env_to_module": bytes_of_shapes(stack.env_to_module),
+        "weights_of_blocks": weights,
+        "env_to_module_of_blocks": bytes_of_shapes(playing.env_to_module),
+    }
+    counts = {"devices": num_devices, "snapshots": stack.numbers.size}
+    return MemoryEstimate("opponents", counts, {name: num_devices * size for name, size in columns.items()})
 
 
 def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]) -> MemoryEstimate:

@@ -88,36 +88,13 @@ def test_every_game_of_the_blocks_is_counted(league_run):
     assert result["league"]["num_snapshots"] == 1
 
 
-class Rock:
-    """Player that counts its turns."""
-
-    def __init__(self, policy):
-        self.observation_space, self.action_space, self.turns = policy.observation_space, policy.action_space, 0
-
-    def initial_state(self, num_envs):
-        return np.zeros(num_envs, int)
-
-    def compute_actions(self, observations, state, **kwargs):
-        self.turns += 1
-        return np.zeros(len(state), int), state, {}
-
-    def where_rows(self, acts, after, before):
-        return before
-
-
-def test_a_game_against_a_snapshot_is_recorded(league_run, tmp_path):
-    """A rival is a snapshot by its name, or a player as in tournaments. Its return is minus that of the policy."""
-    algo, *_ = league_run
-    name = algo.league.add()
-    by_name = algo.record(tmp_path / "a.gif", 2, against=name)
-    assert by_name.lengths == (10, 10)
-    assert all(own["hero"] == -own["rival"] for own in by_name.agent_returns)
-    assert algo.record(tmp_path / "b.gif", 2, against=algo.league[name]).agent_returns == by_name.agent_returns
-    rock = Rock(algo.get_policy("main"))
-    assert "hero: player2, rival: Rock" in algo.record(tmp_path / "c.gif", against=rock, seat="player2").note
-    assert rock.turns == 10
-    with pytest.raises(ValueError, match=rf"against='snapshot_99'\).*or one of the snapshots \[.*'{name}'\]"):
-        algo.record(tmp_path / "d.gif", against="snapshot_99")
+def test_the_memory_estimate_has_the_stack_and_its_blocks(league_run):
+    """Of two snapshots: policy and value function have 3 x 4 + 4 weights and a head each, 4 x 3 + 3 and 4 + 1."""
+    estimate = league_run[0].memory_estimate()["opponents"]
+    size = 2 * 4 * (2 * (3 * 4 + 4) + (4 * 3 + 3) + (4 + 1))
+    connectors = {"env_to_module": 0, "env_to_module_of_blocks": 0}
+    assert estimate["columns"] == {"weights": size, "weights_of_blocks": size, **connectors}
+    assert estimate["num_bytes"] == 2 * size and estimate["counts"] == {"devices": 1, "snapshots": 2}
 
 
 @pytest.mark.parametrize(
@@ -181,6 +158,10 @@ def test_a_resumed_league_continues_bit_for_bit(tmp_path):
     config.env_runners(env_to_module_connector=lambda *args, **kwargs: MeanStdFilter())
     config.learners(num_cpus_per_learner=2)
     straight = config.build_algo()
+    # A MeanStdFilter of 9 numbers has two counts, means and variances, on 2 devices with 2 snapshots.
+    assert straight.memory_estimate()["opponents"]["columns"]["env_to_module"] == 2 * 2 * 2 * (8 + 9 * 4 + 9 * 4)
+    # Rows of waiting agents are a part of the rollout: 16 steps of 8 heroes and 4 rivals.
+    assert straight.memory_estimate()["rollout"]["columns"]["loss_mask"] == NUM_STEPS * (8 + 4)
     for _ in range(3):
         straight.train()
     path = straight.save_to_path(tmp_path)
@@ -216,6 +197,38 @@ def test_restored_environments_without_the_league_keep_its_snapshots(league_run,
         assert_equal(other.league.weights(name), algo.league.weights(name))
     assert other.league.add() == f"snapshot_{len(algo.league.table())}"
     other.stop()
+
+
+class Rock:
+    """Player that counts its turns."""
+
+    def __init__(self, policy):
+        self.observation_space, self.action_space, self.turns = policy.observation_space, policy.action_space, 0
+
+    def initial_state(self, num_envs):
+        return np.zeros(num_envs, int)
+
+    def compute_actions(self, observations, state, **kwargs):
+        self.turns += 1
+        return np.zeros(len(state), int), state, {}
+
+    def where_rows(self, acts, after, before):
+        return before
+
+
+def test_a_game_against_a_snapshot_is_recorded(league_run, tmp_path):
+    """A rival is a snapshot by its name, or a player as in tournaments. Its return is minus that of the policy."""
+    algo, *_ = league_run
+    name = algo.league.add()
+    by_name = algo.record(tmp_path / "a.gif", 2, against=name)
+    assert by_name.lengths == (10, 10)
+    assert all(own["hero"] == -own["rival"] for own in by_name.agent_returns)
+    assert algo.record(tmp_path / "b.gif", 2, against=algo.league[name]).agent_returns == by_name.agent_returns
+    rock = Rock(algo.get_policy("main"))
+    assert "hero: player2, rival: Rock" in algo.record(tmp_path / "c.gif", against=rock, seat="player2").note
+    assert rock.turns == 10
+    with pytest.raises(ValueError, match=rf"against='snapshot_99'\).*or one of the snapshots \[.*'{name}'\]"):
+        algo.record(tmp_path / "d.gif", against="snapshot_99")
 
 
 def test_a_checkpoint_with_other_environments_is_refused(league_run, tmp_path):
