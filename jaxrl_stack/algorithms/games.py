@@ -6,25 +6,33 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
-from jaxrl_stack.checkpoints.checkpointable import get_checkpoint_info
+from jaxrl_stack.algorithms.stored_run import stored_config
+from jaxrl_stack.checkpoints.checkpointable import get_checkpoint_info, opened
 from jaxrl_stack.checkpoints.names import METADATA_FILE
+from jaxrl_stack.checkpoints.plain_data import code_named_by
+from jaxrl_stack.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
 from jaxrl_stack.core.default_observations import sample_valid
 from jaxrl_stack.env.jax_env import JaxStep
 from jaxrl_stack.env.self_play_env import HERO, SelfPlayEnv
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.policy.policy import Policy
+from jaxrl_stack.runs.forks import recomputed_iteration
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.action_masks import mask_key_of
+from jaxrl_stack.utils.class_paths import ClassLoader
 from jaxrl_stack.utils.streams import named
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 RANDOM = "random"
 """A player that draws its actions uniformly from the legal ones."""
@@ -53,11 +61,44 @@ def load_player(name: str, player: Player) -> tuple[Policy | None, tuple[Any, Ma
         return None, None
     if is_policy(player):
         return Policy.from_checkpoint(player), None
-    algorithm = Algorithm.from_checkpoint(player)
-    try:
-        return policy_of(name, algorithm), (algorithm.config.env, algorithm.config.env_config)
-    finally:
-        algorithm.stop()
+    policy, config = load_policy(name, player)
+    return policy, (config.env, config.env_config)
+
+
+def load_policy(
+    name: str,
+    path: str | os.PathLike[str],
+    config: AlgorithmConfig | None = None,
+    module_id: str | None = None,
+    choice: str = "Policy.from_checkpoint(path, {!r})",
+) -> tuple[Policy, AlgorithmConfig]:
+    """Loads a policy from the checkpoint of an algorithm, without the devices and environments that training needs.
+
+    Args:
+        name: Description of the player for errors.
+        path: The checkpoint, or ``"RUN@35"``.
+        config: The config, with code that the checkpoint does not contain; None for the stored one.
+        module_id: Id of the module; None for the only trained one.
+        choice: Code that chooses a module, for errors; ``{}`` is replaced by its id.
+
+    Returns:
+        ``(policy, config)``.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: If it is damaged, needs code that is not in `config`, or does not have one trained module.
+    """
+    path = recomputed_iteration(path, config=config)
+    code = [] if config is None else code_named_by(config, config.algo_class)
+    with opened(path) as stored:
+        if config is None:
+            config, _ = stored_config(stored, ClassLoader((), written_here=stored.code_written_here()), {})
+        modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
+        if module_id is None:
+            module_id = _trained_module(name, modules.parts, config, choice)
+        own = config.get_config_for_module(module_id)
+        settings = own.traced_values() | {setting: own.static_value(setting) for setting in config._static_settings}
+        return Policy.from_checkpoint(stored.path, module_id, settings={module_id: settings}, allow=code), config
 
 
 def is_policy(path: str | os.PathLike[str]) -> bool:
@@ -75,15 +116,17 @@ def policy_of(name: str, algorithm: Algorithm) -> Policy:
     Raises:
         ValueError: If several modules are trained, or `policies_to_train` is a function.
     """
-    acting = list(algorithm.driver.module_ids)
-    to_train = algorithm.config.policies_to_train
+    choice, module_ids = "algorithm.get_policy({!r})", algorithm.driver.module_ids
+    return algorithm.get_policy(_trained_module(name, module_ids, algorithm.config, choice))
+
+
+def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfig, choice: str) -> str:
+    """Id of the only module that is trained."""
+    acting, to_train = list(module_ids), config.policies_to_train
     trained = [mid for mid in acting if to_train is None or (not callable(to_train) and mid in to_train)]
     if len(trained) != 1:
-        raise ValueError(
-            f"{name} has the modules {acting}. Choose one: algorithm.get_policy({acting[0]!r}), or "
-            f"policies_to_train=[{acting[0]!r}]."
-        )
-    return algorithm.get_policy(trained[0])
+        raise ValueError(f"{name} has the modules {acting}. Choose one: {choice.format(acting[0])}.")
+    return trained[0]
 
 
 class GameStep(NamedTuple):

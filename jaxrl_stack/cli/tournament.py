@@ -64,8 +64,7 @@ def policy_of_checkpoint(path: str, arguments: argparse.Namespace) -> tuple[Any,
     Raises:
         CliError: If there is no checkpoint, or its code or module is not named.
     """
-    from jaxrl_stack.algorithms.algorithm import Algorithm
-    from jaxrl_stack.algorithms.games import is_policy, policy_of
+    from jaxrl_stack.algorithms.games import is_policy, load_policy
     from jaxrl_stack.policy.policy import Policy
 
     where = f"CHECKPOINT {path}"
@@ -73,15 +72,5 @@ def policy_of_checkpoint(path: str, arguments: argparse.Namespace) -> tuple[Any,
         with wrong_input(where):
             return Policy.from_checkpoint(path), None
     config = config_for_checkpoint(path, arguments)
-    with wrong_input(where):
-        algorithm = Algorithm.from_checkpoint(path, config=config)
-        try:
-            if arguments.module is None:
-                try:
-                    return policy_of(path, algorithm), config
-                except ValueError as error:
-                    modules = ", ".join(algorithm.driver.module_ids)
-                    raise CliError(f"{where}: has the modules {modules}. Choose one: --module NAME.") from error
-            return algorithm.get_policy(arguments.module), config
-        finally:
-            algorithm.stop()
+    with wrong_input():
+        return load_policy(where, path, config, arguments.module, choice="--module {}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -181,6 +182,8 @@ class PolicyProgram:
         """
         step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}
+        if explore:
+            self._check_exploration_settings(values)
         context = step.context(
             arrays.params, arrays.rest, values, arrays.timesteps, explore=explore, update_statistics=False
         )
@@ -194,6 +197,17 @@ class PolicyProgram:
         outputs = {name: leaf for name, leaf in outputs.items() if name != Columns.ACTIONS_FOR_ENV}
         inputs = batch[Columns.OBS] if self.has_host_connectors and len(step.env_to_module) else None
         return actions, state, outputs, inputs
+
+    def _check_exploration_settings(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raises ValueError if the policy lacks settings with which its module explores."""
+        mid, module = self.step.module_id, self.step.pure.template[self.step.module_id]
+        missing = [name for name in module.exploration_settings if name not in values.get(mid, {})]
+        if missing:
+            given = ", ".join(f"{name!r}: 0.1" for name in missing)
+            raise ValueError(
+                f"explore=True: {type(module).__name__} needs the settings {missing}, and the policy has none."
+                f"\nUse explore=False, or Policy.from_checkpoint(path, settings={{{mid!r}: {{{given}}}}})."
+            )
 
 
 class EpisodeTracker:

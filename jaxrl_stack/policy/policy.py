@@ -456,7 +456,7 @@ class Policy(Acting[PolicyState], Checkpointable):
             allow: Classes and functions of yours that modules and connectors are made of; names of this package are
                 found without.
             settings: Traced settings; see `Policy`. An algorithm's checkpoint holds them with the config, which is not
-                read here, so that they are only needed for connectors or modules of your own that read some.
+                read here. DQN, PQN and TD3 need some to explore, and connectors or modules of your own can read some.
             device: Device of the policy; None for JAX's default device.
 
         Raises:

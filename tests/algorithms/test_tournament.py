@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxrl_stack import cli
+from jaxrl_stack.algorithms.algorithm import Algorithm
 from jaxrl_stack.algorithms.games import GameTable
 from jaxrl_stack.algorithms.tournament import names_of_paths, run_tournament
 from jaxrl_stack.cli.play import _play_alone, board_text
@@ -127,6 +128,13 @@ def test_checkpoints_of_policies_play(player, tmp_path, capsys):
         checkpoint=path, config_file=None, env=GAME, module=None, seat=None, seed=0, explore=False
     )
     assert play(arguments, lambda text: "q") == 130
+
+
+def test_a_checkpoint_plays_without_the_devices_of_its_learner(player, monkeypatch):
+    """Such as one of several CPU devices, where this process has one: a policy needs none of them."""
+    monkeypatch.setattr(Algorithm, "__init__", None)
+    results = [run_tournament({"p": own, "r": "random"}, GAME, games=20) for own in (player[1], player[0])]
+    assert np.array_equal(results[0].wins, results[1].wins) and np.array_equal(results[0].draws, results[1].draws)
 
 
 def test_command_play_ends_with_the_outcome(player, capsys):

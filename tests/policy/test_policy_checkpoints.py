@@ -66,6 +66,21 @@ print(*sys.modules)
     assert int(run.stderr.strip().splitlines()[-1]) == expected
 
 
+class Explorer(cases.Net):
+    """Explores with a setting, as DQN's module does."""
+
+    exploration_settings = ("epsilon",)
+
+
+def test_exploring_without_its_settings_is_refused_by_name():
+    policy = cases.policy(Explorer)
+    rows = cases.observations(1, 2)[0]
+    policy.compute_actions(rows)
+    fix = r"Use explore=False, or .*settings=\{'default_policy': \{'epsilon': 0.1\}\}"
+    with pytest.raises(ValueError, match=rf"Explorer needs the settings \['epsilon'\].*\n{fix}"):
+        policy.compute_actions(rows, explore=True)
+
+
 def test_a_policy_saves_itself(tmp_path):
     settings = {"default_policy": {"lr": schedules.encode([[0, 1.0], [100, 0.0]]), "gamma": 0.5}}
     policy = cases.policy(settings=settings, timesteps=50, seed=4)
