@@ -69,7 +69,6 @@ class Unsupported(NamedTuple):
 
 
 _OTHER_ENV = "comes later. Write a MultiAgentEnv (from jaxrl_stack.env.multi_agent_env import MultiAgentEnv)"
-_LEAGUE = "comes later. Write an RLlibCallback whose on_train_result calls algorithm.add_module()"
 _OFFLINE = "comes later; until then override OfflineData or OfflinePreLearner (jaxrl_stack.offline)"
 
 # fmt: off
@@ -83,10 +82,6 @@ UNSUPPORTED = (
         "env.wrappers.multi_agent_env_compatibility": "MultiAgentEnvCompatibility",
         "examples.envs.classes.debug_counter_env": "MultiAgentDebugCounterEnv",
         "examples.envs.classes.random_env": "RandomMultiAgentEnv",
-    }),
-    Unsupported(_LEAGUE, {
-        "examples.multi_agent.utils": "SelfPlayLeagueBasedCallback",
-        "examples.multi_agent.utils.self_play_league_based_callback": "SelfPlayLeagueBasedCallback",
     }),
     Unsupported("comes later: write a gymnasium.Env whose reset() and step() talk to the other process", {
         "env.external.env_runner_server_for_external_inference": "EnvRunnerServerForExternalInference",

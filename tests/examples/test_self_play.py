@@ -12,8 +12,9 @@ import pytest
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.rl_module.rl_module import MultiRLModuleSpec, RLModuleSpec
 from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
-from jaxrl_stack.examples.multi_agent.utils import SelfPlayCallback, ask_user_for_action
+from jaxrl_stack.examples.multi_agent.utils import SelfPlayCallback, SelfPlayLeagueBasedCallback, ask_user_for_action
 from jaxrl_stack.examples.multi_agent.utils.self_play_callback import seat
+from jaxrl_stack.examples.multi_agent.utils.self_play_league_based_callback import league_seat
 from jaxrl_stack.examples.rl_modules.classes.random_rlm import RandomRLModule
 
 
@@ -61,6 +62,57 @@ def test_a_copy_of_main_joins_when_it_wins_and_plays_from_then_on():
     assert result["league_size"] == 4 and set(algo.get_weights()) == {"main", "random", "main_v1", "main_v2"}
     assert set(result["env_runners"]["module_episode_returns_mean"]) >= {"main", "main_v1"}
     algo.stop()
+
+
+LEAGUE = ["main", "main_0", "main_exploiter_0", "main_exploiter_1", "league_exploiter_0", "league_exploiter_1"]
+
+
+def main_or_random(agent_id, episode, **kwargs):
+    return "main" if agent_id == 0 else "main_exploiter_0"
+
+
+def test_a_league_starts_exploiters_and_then_grows_by_copies_of_winners():
+    specs = {
+        name: RLModuleSpec(module_class=RandomRLModule if name.endswith("exploiter_0") else None) for name in LEAGUE
+    }
+    algo = (
+        PPOConfig()
+        .environment(HigherWins)
+        .env_runners(num_env_runners=0)
+        .multi_agent(policies=set(LEAGUE), policy_mapping_fn=main_or_random, policies_to_train=["main"])
+        .rl_module(model_config={"fcnet_hiddens": [4]}, rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
+        .training(train_batch_size_per_learner=32, minibatch_size=32, num_epochs=1)
+        .callbacks(functools.partial(SelfPlayLeagueBasedCallback, win_rate_threshold=0.0))
+        .build_algo()
+    )
+    result = algo.train()
+    trained = ["league_exploiter_1", "main", "main_exploiter_1"]
+    assert result["league_size"] == 6 and sorted(algo.config.policies_to_train) == trained
+    weights = algo.get_weights()
+    for name in ("main_0", "main_exploiter_1", "league_exploiter_1"):
+        np.testing.assert_equal(weights[name], weights["main"])
+    result = algo.train()
+    new = sorted(set(algo.get_weights()) - set(LEAGUE))
+    assert new and result["league_size"] == 6 + len(new)
+    np.testing.assert_equal(algo.get_weights()["main_0"], weights["main_0"])
+    algo.stop()
+
+
+def test_games_of_a_league_have_a_trained_policy_and_meet_all_groups():
+    groups = {
+        "main_policies": ("main", "main_0"),
+        "main_exploiters": ("main_exploiter_0", "main_exploiter_1"),
+        "league_exploiters": ("league_exploiter_0", "league_exploiter_1"),
+        "trainable": ("league_exploiter_1", "main", "main_exploiter_1"),
+        "frozen": ("league_exploiter_0", "main_0", "main_exploiter_0"),
+    }
+    games = [types.SimpleNamespace(id_=f"game-{number}") for number in range(300)]
+    pairs = [tuple(league_seat(agent, game, **groups) for agent in (0, 1)) for game in games]
+    assert {name for pair in pairs for name in pair} == set(LEAGUE)
+    for pair in pairs:
+        assert len(set(pair) & set(groups["trainable"])) == 1
+        assert any("exploiter" in name for name in pair)
+    assert 100 < sum("exploiter" in first and "exploiter" not in second for first, second in pairs) < 200
 
 
 def test_main_has_one_seat_of_each_game_and_meets_all_its_copies():

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jaxrl_stack.compat.unsupported_names import stand_ins
 from jaxrl_stack.examples.multi_agent.utils.self_play_callback import SelfPlayCallback
+from jaxrl_stack.examples.multi_agent.utils.self_play_league_based_callback import SelfPlayLeagueBasedCallback
 
-__all__ = ["SelfPlayCallback", "ask_user_for_action"]
-
-__getattr__ = stand_ins(__name__)
+__all__ = ["SelfPlayCallback", "SelfPlayLeagueBasedCallback", "ask_user_for_action"]
 
 
 def ask_user_for_action(time_step: Any) -> int:

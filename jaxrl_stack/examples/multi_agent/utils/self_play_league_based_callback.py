@@ -1,0 +1,164 @@
+"""League of RLlib's example: main policies, and exploiters that play against them or against all policies."""
+
+from __future__ import annotations
+
+import functools
+import re
+import zlib
+from collections.abc import Collection, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jaxrl_stack.callbacks.callbacks import RLlibCallback
+from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
+
+_WINDOW = 100
+_PREFIX = "win_rate_"
+_KEEPS_TRAINING = 0.3
+"""Probability that a copy of an exploiter is trained."""
+
+
+class SelfPlayLeagueBasedCallback(RLlibCallback):
+    """Trains a league of policies in a game of two agents, 0 and 1, that ends with a reward of 1 for the winner.
+
+    The config has the policies "main", "main_0", "main_exploiter_0", "main_exploiter_1", "league_exploiter_0" and
+    "league_exploiter_1", and trains "main" only. When "main" wins often enough for the first time, "main_0" and both
+    exploiters 1 get its weights, and the exploiters are trained, too. Later, each trained policy that wins often enough
+    is copied: copies of "main" are frozen, and copies of exploiters are trained with probability 0.3. `league_seat`
+    draws the policies of an episode from its id.
+
+    Results have the share of won episodes of each policy against frozen ones (``env_runners/win_rate_main``, ...) and
+    the number of policies (``league_size``). Source: Vinyals et al., 2019, "Grandmaster level in StarCraft II using
+    multi-agent reinforcement learning", simplified as in RLlib's example.
+
+    Args:
+        win_rate_threshold: Share of won episodes of the last 100 above which a policy is copied.
+
+    Attributes:
+        main_policies: Ids of "main" and its copies.
+        main_exploiters: Ids of policies that play against main policies.
+        league_exploiters: Ids of policies that play against all policies.
+        trainable_policies: Ids of policies that are trained.
+        non_trainable_policies: Ids of frozen policies that play.
+        win_rates: Newest shares of won episodes, by policy.
+    """
+
+    def __init__(self, win_rate_threshold: float):
+        super().__init__()
+        self.win_rate_threshold = win_rate_threshold
+        self.main_policies = {"main", "main_0"}
+        self.main_exploiters = {"main_exploiter_0", "main_exploiter_1"}
+        self.league_exploiters = {"league_exploiter_0", "league_exploiter_1"}
+        self.trainable_policies = {"main"}
+        self.non_trainable_policies = {"main_0", "league_exploiter_0", "main_exploiter_0"}
+        self.win_rates: dict[str, float] = {}
+
+    def on_episode_end(self, *, episode: Any, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
+        """Logs whether the trained policy has won, in games of one trained policy against a frozen one."""
+        trained = env_runner.config.policies_to_train
+        policies = {agent: episode.module_for(agent) for agent in (0, 1)}
+        learning = [agent for agent, policy in policies.items() if policy in trained]
+        if len(learning) != 1:
+            return
+        (agent,) = learning
+        rewards = episode.get_rewards().get(agent, ())
+        if len(rewards):
+            won = float(rewards[-1] == 1.0)
+            metrics_logger.log_value(f"{_PREFIX}{policies[agent]}", won, reduce="mean", window=_WINDOW)
+
+    def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
+        """Copies trained policies that win often enough."""
+        for key, rate in result["env_runners"].items():
+            if key.startswith(_PREFIX):
+                self.win_rates[key.removeprefix(_PREFIX)] = rate
+        for policy in sorted(self.trainable_policies):
+            if f"{_PREFIX}{policy}" in result["env_runners"] and self.win_rates[policy] > self.win_rate_threshold:
+                if policy == "main" and len(self.trainable_policies) == 1:
+                    self._start_exploiters(algorithm)
+                else:
+                    self._add_copy(algorithm, policy)
+        result["league_size"] = len(self.trainable_policies) + len(self.non_trainable_policies)
+
+    def _start_exploiters(self, algorithm: Algorithm) -> None:
+        """Gives the frozen main policy and the exploiters the weights of "main", and trains the exploiters."""
+        exploiters = ("league_exploiter_1", "main_exploiter_1")
+        self.trainable_policies.update(exploiters)
+        # A module that is added again brings the new mapping and the new set of trained modules.
+        algorithm.remove_module(exploiters[1])
+        self._add(algorithm, exploiters[1], "main")
+        main = algorithm.get_weights(["main"])["main"]
+        algorithm.set_weights(dict.fromkeys(("main_0", exploiters[0]), main))
+
+    def _add_copy(self, algorithm: Algorithm, policy: str) -> None:
+        """Adds a copy of a policy."""
+        if policy in self.main_policies:
+            group, name = self.main_policies, f"main_{len(self.main_policies) - 1}"
+        else:
+            group = self.main_exploiters if policy in self.main_exploiters else self.league_exploiters
+            name = re.sub(r"_\d+$", f"_{len(group)}", policy)
+        is_trained = policy not in self.main_policies and _uniform(name) < _KEEPS_TRAINING
+        group.add(name)
+        (self.trainable_policies if is_trained else self.non_trainable_policies).add(name)
+        self._add(algorithm, name, policy)
+
+    def _add(self, algorithm: Algorithm, name: str, policy: str) -> None:
+        """Adds a module with the weights of a policy, the new mapping and the new set of trained modules."""
+        groups = {
+            "main_policies": tuple(sorted(self.main_policies)),
+            "main_exploiters": tuple(sorted(self.main_exploiters)),
+            "league_exploiters": tuple(sorted(self.league_exploiters)),
+            "trainable": tuple(sorted(self.trainable_policies)),
+            "frozen": tuple(sorted(self.non_trainable_policies)),
+        }
+        algorithm.add_module(
+            name,
+            RLModuleSpec.from_module(algorithm.get_module(policy)),
+            new_agent_to_module_mapping_fn=functools.partial(league_seat, **groups),
+            new_should_module_be_updated=sorted(self.trainable_policies),
+        )
+        algorithm.set_weights({name: algorithm.get_weights([policy])[policy]})
+
+
+def league_seat(
+    agent_id: int,
+    episode: Any,
+    *,
+    main_policies: Collection[str],
+    main_exploiters: Collection[str],
+    league_exploiters: Collection[str],
+    trainable: Collection[str],
+    frozen: Collection[str],
+    **kwargs: Any,
+) -> str:
+    """Policy of an agent: an exploiter for one agent, its opponent for the other.
+
+    Half of the episodes have a league exploiter: a frozen one plays against a trained policy, a trained one against a
+    frozen policy. The others have a main exploiter: a frozen one plays against "main", a trained one against a frozen
+    copy of "main".
+
+    Args:
+        agent_id: 0 or 1.
+        episode: Episode whose id decides.
+        main_policies, main_exploiters, league_exploiters: Ids of the groups.
+        trainable, frozen: Ids of trained and of frozen policies that play.
+        **kwargs: Further arguments of mapping functions.
+    """
+    draw = np.random.default_rng(zlib.crc32(str(episode.id_).encode()))
+    if draw.random() < 0.5:
+        exploiter = str(draw.choice(league_exploiters))
+        opponent = str(draw.choice(frozen if exploiter in trainable else trainable))
+    else:
+        exploiter = str(draw.choice(main_exploiters))
+        copies = [policy for policy in main_policies if policy != "main"]
+        opponent = str(draw.choice(copies)) if exploiter in trainable else "main"
+    return exploiter if draw.integers(2) == agent_id else opponent
+
+
+def _uniform(name: str) -> float:
+    """Number in [0, 1) that a name determines."""
+    return np.random.default_rng(zlib.crc32(name.encode())).random()
