@@ -131,6 +131,7 @@ SLOW: tuple[Slow, ...] = (
         test_two_policies_have_a_curve_and_games
         test_population_based_training_has_a_lineage_and_a_config
         test_a_collapse_is_found_and_undone
+        test_connect_four_has_a_win_rate_ratings_and_a_game
         """,
         kept_by="test_notebooks.py::test_the_curve_is_one_display_that_is_updated",
         reason="one notebook is run by default; the others show in theirs what pages and tests of the same subject do",

@@ -523,6 +523,7 @@ SETTINGS = [
     case("opponents-one-agent", lambda: build(tiny().multi_agent(policies={"main"}, opponents=Snapshots(of="main"))), ValueError, "CartPole", "no agents that can be seats", "Pass a MultiAgentJaxEnv"),
     case("opponents-divide", lambda: build(tiny(RockPaperScissors).multi_agent(policies={"main"}, opponents=Snapshots(of="main", size=3))), ValueError, "size=3, share_of_self_play=0.5", "num_envs_per_env_runner=4", "Use num_envs_per_env_runner=6"),
     case("opponents-learner-actors", lambda: tiny(RockPaperScissors).multi_agent(policies={"main"}, opponents=Snapshots(of="main")).learners(num_learners=2).validate(), ValueError, "opponents=Snapshots(of='main')", "one process", "Leave learners(num_learners=2) out"),
+    case("opponents-population", lambda: tiny(RockPaperScissors).multi_agent(policies={"main"}, opponents=Snapshots(of="main")).build_population(2), ValueError, "One program cannot train several members", "multi_agent(opponents=...)", "Use run_seeds()"),
     case("opponents-replay", lambda: DQNConfig().environment(RockPaperScissors).multi_agent(policies={"main"}, opponents=Snapshots(of="main")).validate(), ValueError, "opponents=Snapshots(of='main')", "DQN learns from replay", "Use PPO, IMPALA, APPO or PQN"),
     case("train-unknown-policy", setting("multi_agent", policies_to_train=["p1"]), ValueError, "policies_to_train", "['p1']", POLICY),
     case("best-number", setting("reporting", results_dir="x", keep_best=3), ValueError, "keep_best=", "3", "the path of a number in results"),

@@ -78,6 +78,11 @@ def collapse(environment):
     return executed("09_find_a_collapse.ipynb", environment)
 
 
+@pytest.fixture(scope="module")
+def connect_four(environment):
+    return executed("10_connect_four.ipynb", environment)
+
+
 def outputs(notebook, cell_id):
     cell = next(cell for cell in notebook.cells if cell.id == cell_id)
     return cell.outputs
@@ -217,3 +222,14 @@ def test_a_collapse_is_found_and_undone(collapse):
     assert text(collapse, "fork") == "after iteration 3: lr=0.002\n"
     for cell in ("look", "inspect", "compare"):
         assert len(data(collapse, cell, "image/png")) == 1
+
+
+def test_connect_four_has_a_win_rate_ratings_and_a_game(connect_four):
+    assert " snapshots after 512 steps" in text(connect_four, "train")
+    for cell in ("train", "elo"):
+        assert len(data(connect_four, cell, "image/png")) == 1
+    (table,) = data(connect_four, "tournament", "text/html")
+    assert "vs random" in table
+    (game,) = data(connect_four, "record", "text/html")
+    assert 'src="data:image/gif;base64,' in game
+    assert text(connect_four, "play").startswith("jaxrl play ")
