@@ -61,7 +61,7 @@ def record_games(
     seats = None if seat is None else jnp.full(episodes, agents.index(seat), jnp.int32)
     games = [_Game() for _ in range(episodes)]
     timeout_s, started = config.evaluation_sample_timeout_s, time.monotonic()
-    last_states = jax.jit(jax.vmap(lambda *args: env.last_state(*args, env.params)))
+    last_states = jax.jit(jax.vmap(lambda key, state, actions: env.last_state(key, state, actions, env.params)))
     for step in table.steps(hero, rival, key, seats):
         if timeout_s is not None and time.monotonic() - started > timeout_s:
             raise TimeoutError(
@@ -94,7 +94,7 @@ class _Game:
         frames, note = frames_and_note(env, self._seen)
         seat = env.unwrapped.possible_agents[int(self._seen[0].state.seat)]
         text = f"hero: {seat}, rival: {rival}"
-        of_roles = {role: np.array([float(own[role]) for own in self._rewards]) for role in env.possible_agents}
+        of_roles = {str(role): np.array([float(own[role]) for own in self._rewards]) for role in env.possible_agents}
         rewards = np.sum([*of_roles.values()], axis=0)
         return RecordedEpisode(frames, rewards, text if note is None else f"{text}; {note}", of_roles)
 
@@ -117,9 +117,10 @@ def _game(called: str, config: AlgorithmConfig) -> SelfPlayEnv:
 
 def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
     """Policy of a player, or of a snapshot by its name; None acts at random."""
-    snapshots = [] if algorithm.league is None else algorithm.league.names
-    if isinstance(against, str) and against in snapshots:
-        return algorithm.league[against]
+    league = algorithm.league
+    snapshots = [] if league is None else league.names
+    if league is not None and isinstance(against, str) and against in snapshots:
+        return league[against]
     try:
         return load_player(f"{called}: the rival", against)[0]
     except FileNotFoundError as error:

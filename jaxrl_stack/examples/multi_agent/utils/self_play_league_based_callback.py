@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import zlib
-from collections.abc import Collection, MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,11 +128,11 @@ def league_seat(
     agent_id: int,
     episode: Any,
     *,
-    main_policies: Collection[str],
-    main_exploiters: Collection[str],
-    league_exploiters: Collection[str],
-    trainable: Collection[str],
-    frozen: Collection[str],
+    main_policies: Sequence[str],
+    main_exploiters: Sequence[str],
+    league_exploiters: Sequence[str],
+    trainable: Sequence[str],
+    frozen: Sequence[str],
     **kwargs: Any,
 ) -> str:
     """Policy of an agent: an exploiter for one agent, its opponent for the other.
