@@ -166,7 +166,7 @@ class GameTable:
     explore: bool
 
     def check(self, name: str, policy: Policy | None) -> None:
-        """Refuses a policy with other spaces than the game's.
+        """Raises if a policy has other spaces than the game.
 
         Args:
             name: Description of the player for errors.
@@ -178,7 +178,7 @@ class GameTable:
         expected = self.env.observation_spaces[HERO], self.env.action_spaces[HERO]
         if policy is not None and (policy.observation_space, policy.action_space) != expected:
             raise ValueError(
-                f"{name} acts on {policy.observation_space} with {policy.action_space}, and {self.env.name} has "
+                f"{name} has the spaces {policy.observation_space} and {policy.action_space}, but {self.env.name} has "
                 f"{expected[0]} and {expected[1]}. Choose a policy that was trained on it."
             )
 
@@ -253,7 +253,7 @@ class GameTable:
 
 
 class _Seat:
-    """A player in ``B`` running games: the state of its policy, which only advances in games in which it acts."""
+    """Player in ``B`` parallel games. The state of its policy only advances in games in which the player acts."""
 
     def __init__(self, policy: Policy | None, table: GameTable, key: jax.Array):
         env, self._policy, self._table, self._key = table.env, policy, table, key
@@ -265,7 +265,9 @@ class _Seat:
         self._last: Any = None
 
     def act(self, obs: Any, acts: jax.Array, number: int) -> Any:
-        """Actions ``[B, ...]``: any legal or earlier action in games in which the player waits."""
+        """Computes actions ``[B, ...]`` for all games; games in which the player waits get any legal or earlier
+        action.
+        """
         key = jax.random.fold_in(self._key, number)
         if self._policy is None:
             return self._drawn(obs, key)
