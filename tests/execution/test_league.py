@@ -148,7 +148,7 @@ def test_changes_of_opponents_compile_nothing(league_run):
         jax.monitoring.unregister_event_duration_listener(note)
     assert names == ["snapshot_1", "snapshot_2", "snapshot_3"] and not compiled
     assert [own.is_active for own in algo.league.table()] == [False, False, True, True]
-    with pytest.raises(KeyError, match=r"No snapshot 'snapshot_0' is in the stack.*'snapshot_2', 'snapshot_3'"):
+    with pytest.raises(KeyError, match=r"The league stores no snapshot 'snapshot_0'.*'snapshot_2', 'snapshot_3'"):
         algo.league.weights("snapshot_0")
 
 
