@@ -248,6 +248,8 @@ class BoardGame:
         max_moves: Largest number of moves of a game; an even number.
         model: Settings of the network.
         entropy: First and last entropy coefficient of a linear schedule.
+        size: Number of snapshots in the stack.
+        num_envs: Number of environments.
     """
 
     env: str
@@ -255,13 +257,20 @@ class BoardGame:
     max_moves: int
     model: Mapping[str, Any]
     entropy: tuple[float, float]
+    size: int = 8
+    num_envs: int = 128
 
-    def config(self, seed: int, *, size: int = 8, num_envs: int = 128) -> PPOConfig:
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Settings in the journal: other settings are other runs."""
+        return {"steps": self.steps, "entropy": list(self.entropy)}
+
+    def config(self, seed: int) -> PPOConfig:
         """Settings: half of the environments are self-play, and every 20th iteration is a snapshot."""
-        batch = 32 * num_envs
+        batch = 32 * self.num_envs
         config = config_of(
             self.env,
-            Snapshots(of=MAIN, size=size, add_when_win_rate=None, every=20, share_of_self_play=0.5),
+            Snapshots(of=MAIN, size=self.size, add_when_win_rate=None, every=20, share_of_self_play=0.5),
             seed,
             train_batch_size_per_learner=batch,
             minibatch_size=batch // 4,
@@ -269,7 +278,7 @@ class BoardGame:
             lr=[[0, 1e-3], [self.steps, 1e-4]],
             entropy_coeff=[[0, self.entropy[0]], [self.steps, self.entropy[1]]],
         )
-        return config.env_runners(num_envs_per_env_runner=num_envs).rl_module(model_config=dict(self.model))
+        return config.env_runners(num_envs_per_env_runner=self.num_envs).rl_module(model_config=dict(self.model))
 
 
 # Convolutions as large as a line, without padding, before a dense layer.
@@ -278,7 +287,7 @@ TIC_TAC_TOE = BoardGame(
     steps=5_000_000,
     max_moves=10,
     model={"conv_filters": [[64, 3, 1, "valid"]], "head_fcnet_hiddens": [64]},
-    entropy=(0.2, 0.02),
+    entropy=(0.2, 0.1),
 )
 CONNECT_FOUR = BoardGame(
     "pgx_multi/connect_four",
@@ -444,7 +453,8 @@ class Loop:
 
 def stack_cost(game: BoardGame, rounds: int = 7, seconds: float = 3.0) -> dict[str, Any]:
     """Seconds of an iteration against 8 snapshots, relative to one snapshot, at 512 environments."""
-    loops = {size: Loop(game.config(0, size=size, num_envs=512).build_algo()) for size in (1, 8)}
+    games = {size: dataclasses.replace(game, size=size, num_envs=512) for size in (1, 8)}
+    loops = {size: Loop(own.config(0).build_algo()) for size, own in games.items()}
     timings = harness.interleave(loops, rounds, seconds)
     ratios = [one / eight for one, eight in zip(timings[1].rates, timings[8].rates, strict=True)]
     for loop in loops.values():
@@ -480,7 +490,7 @@ def run_seeds(
 
 def tic_tac_toe(seeds: int, journal: Journal) -> bool:
     """Runs tic-tac-toe and prints the table."""
-    lines, is_met = run_seeds("tic_tac_toe", seeds, journal, {"steps": TIC_TAC_TOE.steps}, against_minimax)
+    lines, is_met = run_seeds("tic_tac_toe", seeds, journal, TIC_TAC_TOE.identity, against_minimax)
     rows = [[line["seed"], *line["not_lost"], *line["curve"][-1]["greedy"], line["cpu_seconds"]] for line in lines]
     columns = ["seed", "moves first", "moves second", "greedy, first", "greedy, second", "CPU s"]
     harness.print_table(f"Not lost against minimax after {TIC_TAC_TOE.steps:,} env steps", columns, rows)
@@ -489,7 +499,7 @@ def tic_tac_toe(seeds: int, journal: Journal) -> bool:
 
 def connect_four(seeds: int, journal: Journal) -> bool:
     """Runs connect four and prints the table."""
-    lines, is_met = run_seeds("connect_four", seeds, journal, {"steps": CONNECT_FOUR.steps}, against_half)
+    lines, is_met = run_seeds("connect_four", seeds, journal, CONNECT_FOUR.identity, against_half)
     rows = [[line["seed"], *line["random"], *line["half"], line["cpu_seconds"]] for line in lines]
     columns = ["seed", "random, first", "random, second", "half, first", "half, second", "CPU s"]
     harness.print_table(f"Wins after {CONNECT_FOUR.steps:,} env steps", columns, rows)

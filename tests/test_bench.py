@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import json
 import math
@@ -22,6 +23,7 @@ from bench import (
     dreamer,
     dreamer_throughput,
     first_hour,
+    games,
     harness,
     host_throughput,
     journal,
@@ -42,6 +44,7 @@ from bench.checkouts import checkout
 from bench.masked_env import MaskedEnv
 from bench.peers import jaxrl_off_policy, jaxrl_ppo, loop_off_policy, new_stack, protocol
 from jaxrl_stack.env.jax_env import check_jax_env
+from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.env.single_agent_episode import SingleAgentEpisode
 from jaxrl_stack.ops.vtrace import vtrace
 from jaxrl_stack.runs.benchmark import write_content
@@ -980,3 +983,54 @@ def test_dreamers_contenders_make_an_update_per_step():
         training = settings["training"]
         assert training["training_ratio"] == training["batch_size_B"] * training["batch_length_T"] == 16
         assert settings["reporting"]["min_sample_timesteps_per_iteration"] == 8
+
+
+def test_minimax_solves_tic_tac_toe():
+    """Known facts: 5,478 positions, value 0; the centre answers a corner, and a corner answers the centre."""
+    assert len(games.positions()) == 5478 and games.minimax_value((0,) * 9) == 0
+    best = games.best_moves()
+
+    def moves(text):
+        return set(np.flatnonzero(best[sum(".xo".index(mark) * 3**i for i, mark in enumerate(text))]))
+
+    assert moves(".........") == {*range(9)}
+    assert moves("o........") == {4} and moves("....o....") == {0, 2, 6, 8}
+    assert moves("xx.oo....") == {2}, "wins instead of preventing the loss"
+    assert moves("oo..x....") == {2}, "prevents the loss"
+
+
+def test_games_count_for_the_player_who_begins():
+    """Of two players who take the first free cell, the first one gets the cells 2, 4, 6. Minimax never loses."""
+    env = resolve_env("pgx_multi/tic_tac_toe").make()
+    first_free = games.Player(lambda weights, obs, key: jnp.argmax(obs["action_mask"], axis=-1))
+    assert games.play_both(env, first_free, first_free, jax.random.key(0), 4, 10) == ((1, 0, 0), (0, 0, 1))
+    first, second = games.play_both(env, games.minimax(), games.RANDOM, jax.random.key(0), 200, 10)
+    assert first.losses == second.losses == 0 and first.wins > second.wins > 0.5
+
+
+def test_a_course_of_policies_counts_rounds():
+    course = games.Course.of(np.eye(3)[[0, 0, 1, 2, 0]])
+    assert course == ([0.6, 0.2, 0.2], 0.267, 0.667, 1.0)
+    assert games.Course.of(np.full((5, 3), 1 / 3)) == ([0.333] * 3, 0.0, 0.0, 0.0)
+
+
+def test_bars_of_games_need_three_of_four_seeds(tmp_path, monkeypatch):
+    """Exits with 1 if a bar is missed. Finished runs are not repeated."""
+    table = {"curve": [{"greedy": [1, 1]}], "not_lost": [1, 1]}
+    rest = iter([{**table, "is_met": is_met} for is_met in (False, True, True, True, False, False)])
+    monkeypatch.setattr(games, "against_minimax", lambda seed: next(rest))
+    own, other = (["--only", "tic_tac_toe", "--json", str(tmp_path / name)] for name in ("a.jsonl", "b.jsonl"))
+    assert games.main(own) == 0
+    assert games.main(own) == 0
+    assert games.main([*other, "--seeds", "2"]) == 1
+    assert next(rest, None) is None
+
+
+def test_a_board_game_is_measured_against_the_policy_of_half_of_the_steps():
+    small = {"conv_filters": [[2, 3, 1, "valid"]], "head_fcnet_hiddens": [4]}
+    toy = dataclasses.replace(games.TIC_TAC_TOE, steps=256, size=2, num_envs=4, model=small)
+    measured = games.against_half(0, toy, games=20, parts=2)
+    assert [point["steps"] for point in measured["curve"]] == [128, 256]
+    assert "half" not in measured["curve"][0]
+    assert all(0 <= wins <= 1 - draws for wins, draws in zip(measured["half"], measured["half_draws"], strict=True))
+    assert not measured["is_met"]
