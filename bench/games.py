@@ -248,6 +248,7 @@ class BoardGame:
         max_moves: Largest number of moves of a game; an even number.
         model: Settings of the network.
         entropy: First and last entropy coefficient of a linear schedule.
+        every: Iterations between snapshots.
         size: Number of snapshots in the stack.
         num_envs: Number of environments.
     """
@@ -257,20 +258,21 @@ class BoardGame:
     max_moves: int
     model: Mapping[str, Any]
     entropy: tuple[float, float]
+    every: int
     size: int = 8
     num_envs: int = 128
 
     @property
     def identity(self) -> dict[str, Any]:
         """Settings in the journal: other settings are other runs."""
-        return {"steps": self.steps, "entropy": list(self.entropy)}
+        return {"steps": self.steps, "entropy": list(self.entropy), "every": self.every}
 
     def config(self, seed: int) -> PPOConfig:
-        """Settings: half of the environments are self-play, and every 20th iteration is a snapshot."""
+        """Settings, with self-play in half of the environments."""
         batch = 32 * self.num_envs
         config = config_of(
             self.env,
-            Snapshots(of=MAIN, size=self.size, add_when_win_rate=None, every=20, share_of_self_play=0.5),
+            Snapshots(of=MAIN, size=self.size, add_when_win_rate=None, every=self.every, share_of_self_play=0.5),
             seed,
             train_batch_size_per_learner=batch,
             minibatch_size=batch // 4,
@@ -288,13 +290,15 @@ TIC_TAC_TOE = BoardGame(
     max_moves=10,
     model={"conv_filters": [[64, 3, 1, "valid"]], "head_fcnet_hiddens": [64]},
     entropy=(0.2, 0.1),
+    every=20,
 )
 CONNECT_FOUR = BoardGame(
     "pgx_multi/connect_four",
     steps=4_000_000,
     max_moves=42,
     model={"conv_filters": [[32, 4, 1, "valid"]], "head_fcnet_hiddens": [64], "vf_share_layers": True},
-    entropy=(0.1, 0.02),
+    entropy=(0.2, 0.05),
+    every=60,
 )
 
 
