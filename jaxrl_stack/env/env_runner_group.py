@@ -51,8 +51,6 @@ MAX_ROUNDS_WITHOUT_DATA = 3
 """Rounds of sampling in a row without any answer before the group gives up."""
 MAX_BYTES_IN_CALLS = 2**16
 """Up to here a state travels with the calls of actors; Ray itself puts arguments of 100 kB into its object store."""
-WAITING_LINE_S = 10.0
-"""Seconds between two lines of the log about the wait for an actor."""
 STOP_TIMEOUT_S = 5.0
 """Longest wait for actors to close their environments."""
 
@@ -78,7 +76,7 @@ class EnvRunnerGroup:
         local_env_runner: The runner in this process; True builds one, False goes without.
         config: The algorithm's config, of evaluation for evaluation's runners; None takes the local runner's.
         num_env_runners: Number of actors; None for ``config.num_sampling_actors``.
-        placement_group: See `jaxrl_stack.utils.resources.create_placement_group`; None leaves placing to Ray.
+        placement_group: See `jaxrl_stack.utils.resources.Placement`; None leaves placing to Ray.
         pg_offset: Bundle of the first actor in it; see `jaxrl_stack.utils.resources.bundle_index`.
         is_evaluation: Whether these are evaluation's runners.
         env_runner_kwargs: More arguments for the runners' class.
@@ -119,8 +117,6 @@ class EnvRunnerGroup:
         self._manager = self._new_pool([])
         self._recovery = ActorRecovery(self._manager, self._loss_policy)
         self._has_sampled = False
-        self._waits_since: float | None = None
-        self._num_lines_of_waiting = 0
         # State for restarted actors: the config that all were reset to (None for the one that they were built from),
         # settings that were changed since, and the parts that were sent last.
         self._reset_to: AlgorithmConfig | None = None
@@ -459,26 +455,12 @@ class EnvRunnerGroup:
                     f"No EnvRunner actor is left: {lost} were lost for good. The log has the reasons; build the "
                     "algorithm again from its last checkpoint."
                 )
-            self._note_waiting()
             left = until - self._backend.now()
             if left <= 0.0:
                 return []
             self._backend.sleep(min(left, PROBE_INTERVAL_S))
             self.probe_unhealthy_env_runners(timeout_seconds=0.0)
-        self._waits_since = None
         return ids
-
-    def _note_waiting(self) -> None:
-        """Log how long no actor has been healthy, every few seconds."""
-        now = self._backend.now()
-        if self._waits_since is None:
-            self._waits_since, self._num_lines_of_waiting = now, 0
-        seconds = now - self._waits_since
-        if seconds >= WAITING_LINE_S * (self._num_lines_of_waiting + 1):
-            self._num_lines_of_waiting = int(seconds // WAITING_LINE_S)
-            number = len(self._manager.recoverable_actor_ids())
-            message = "No %s actor has been healthy for %.0f s: waiting for %d of them to restart."
-            logger.warning(message, self._recovery.policy.role, seconds, number)
 
     def sample(
         self,

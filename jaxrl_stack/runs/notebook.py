@@ -16,6 +16,7 @@ from jaxrl_stack.runs.curves import RETURN, STEPS
 from jaxrl_stack.runs.progress import Silence, eta_text, numbers_text
 from jaxrl_stack.runs.statistics import RunStatistics, duration, return_text
 from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.utils.waiting import waiting_lines
 
 if TYPE_CHECKING:
     from jaxrl_stack.runs.history import History
@@ -69,7 +70,7 @@ class NotebookDisplay(Silence):
         self._handle.update(importlib.import_module("IPython.display").HTML(page))
 
     def _page(self, text: str, fraction: float | None = None) -> str:
-        lines = "".join(f"<div>{html.escape(line)}</div>" for line in [*self._header, text])
+        lines = "".join(f"<div>{html.escape(line)}</div>" for line in [*self._header, text, *waiting_lines()])
         bar = "" if fraction is None else f'<progress value="{fraction:.3f}" max="1" style="width:100%"></progress>'
         return f'<div style="max-width:{_WIDTH}px">{lines}{bar}{self._curve()}</div>'
 

@@ -19,6 +19,7 @@ from jaxrl_stack.runs.agent_returns import columns_of_agents
 from jaxrl_stack.runs.curves import RETURN
 from jaxrl_stack.runs.statistics import RunStatistics, duration, return_text, returns_text
 from jaxrl_stack.runs.stop import StopCriteria
+from jaxrl_stack.utils.waiting import waiting_lines
 
 if TYPE_CHECKING:
     from jaxrl_stack.runs.history import History
@@ -158,6 +159,7 @@ class LiveDisplay(Silence):
             lines = [line, Text("  " + " · ".join(numbers_text(statistics)))]
             if self._history is not None and RETURN in self._history:
                 lines += _sparklines(self._history)
+        lines += [Text(f"  {waiting}", style="yellow") for waiting in waiting_lines()]
         if self._is_stopping:
             lines.append(Text("  stopping after this iteration; Ctrl-C again aborts", style="bold yellow"))
         return Group(*lines)

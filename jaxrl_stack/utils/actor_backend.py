@@ -70,6 +70,10 @@ class Backend(Protocol):
         """
         ...
 
+    def resources(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """``(free, total)`` resources of all nodes, without those of placement groups."""
+        ...
+
     def now(self) -> float:
         """Time in seconds of a monotonic clock."""
         ...
@@ -122,6 +126,13 @@ class RayBackend:
 
         if ray.is_initialized():
             ray.kill(actor, no_restart=not restart)
+
+    def resources(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        import ray  # pyright: ignore[reportMissingImports]
+
+        both = ray.available_resources(), ray.cluster_resources()
+        free, total = ({name: n for name, n in each.items() if "_group_" not in name} for each in both)
+        return free, total
 
     def now(self) -> float:
         return time.monotonic()

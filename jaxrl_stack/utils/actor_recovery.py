@@ -12,6 +12,7 @@ from jaxrl_stack.utils.actor_manager import FaultTolerantActorManager, Func, ori
 from jaxrl_stack.utils.call_results import CallResult, RemoteCallResults
 from jaxrl_stack.utils.consecutive_failures import ConsecutiveFailuresError
 from jaxrl_stack.utils.loss_policy import LossPolicy
+from jaxrl_stack.utils.waiting import WaitingReport
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class ActorRecovery:
         """Replaces the pool of actors by another one, and resets all restart counts to 0."""
         self._pool = pool
         self.restarts = Restarts(pool.backend)
+        self._waiting = WaitingReport(self.policy.role, lambda: self.policy.resources, pool.backend)
 
     @property
     def policy(self) -> LossPolicy:
@@ -223,6 +225,7 @@ class ActorRecovery:
         self.note_losses()
         pool = self._pool
         if pool.num_healthy_actors() == pool.num_actors():
+            self._waiting.end()
             return []
         self._restart_due()
         awaited = [i for i in pool.recoverable_actor_ids() if not self.restarts.is_pending(i)]
@@ -234,6 +237,7 @@ class ActorRecovery:
         for actor_id in back:
             self.restarts.note(actor_id)
             pool.set_actor_state(actor_id, healthy=True)
+        self._waiting.note(sum(not self.restarts.is_pending(i) for i in pool.recoverable_actor_ids()))
         return back
 
 

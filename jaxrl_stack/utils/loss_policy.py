@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxrl_stack.utils.resources import Role, role_resources
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -13,8 +16,11 @@ if TYPE_CHECKING:
 class _Settings(NamedTuple):
     """Names of the settings about lost actors for one role, such as EnvRunners, and of the `AlgorithmConfig` method for
     them; None for a setting that the role does not have.
+
+    `takes` is the role whose resource settings apply.
     """
 
+    takes: Role
     method: str
     restarts: str
     max_restarts: str
@@ -26,6 +32,7 @@ class _Settings(NamedTuple):
 
 
 _ENV_RUNNERS = _Settings(
+    takes="env_runner",
     method="fault_tolerance",
     restarts="restart_failed_env_runners",
     max_restarts="max_num_env_runner_restarts",
@@ -39,6 +46,7 @@ _SETTINGS: dict[str, _Settings] = {
     "EnvRunner": _ENV_RUNNERS,
     "evaluation EnvRunner": _ENV_RUNNERS,
     "offline evaluation": _Settings(
+        takes="offline_eval_runner",
         method="evaluation",
         restarts="restart_failed_offline_eval_runners",
         max_restarts="max_num_offline_eval_runner_restarts",
@@ -64,6 +72,7 @@ class LossPolicy:
         tolerance: Failures in a row, of all actors of the role together, that are no error.
         probe_timeout_s: Longest wait for the return of lost actors.
         restore_timeout_s: Longest wait for actors that take over the state of lost ones; None waits forever.
+        resources: Ray resources of each.
     """
 
     role: str
@@ -74,15 +83,15 @@ class LossPolicy:
     tolerance: float = math.inf
     probe_timeout_s: float = 0.0
     restore_timeout_s: float | None = None
+    resources: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, config: AlgorithmConfig, role: str) -> LossPolicy:
         """Reads the loss policy of a role, such as EnvRunners, from a config."""
-        names = _SETTINGS[role]._asdict()
-        values: dict[str, Any] = {
-            field: getattr(config, name) for field, name in names.items() if field != "method" and name is not None
-        }
-        return cls(role, **values)
+        settings = _SETTINGS[role]
+        names = {field: name for field, name in settings._asdict().items() if field not in ("method", "takes")}
+        values: dict[str, Any] = {field: getattr(config, name) for field, name in names.items() if name is not None}
+        return cls(role, **values, resources=role_resources(config, settings.takes))
 
     @property
     def restarts_of_each(self) -> int:

@@ -10,8 +10,9 @@ from ray.exceptions import ActorDiedError
 from envs.faulty import FaultyEnvError
 from jaxrl_stack.env.env_errors import EnvRunnersRestartingError, NoHealthyEnvRunnerError
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
-from jaxrl_stack.env.env_runner_group import WAITING_LINE_S, EnvRunnerGroup
+from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
+from jaxrl_stack.utils.waiting import LINE_S, waiting_lines
 from tests.fake_actors import FakeActors
 from tests.toy_runners import (
     change,
@@ -160,9 +161,10 @@ def test_a_slow_restart_is_waited_for_with_lines_in_the_log(fake, caplog):
     change(group, env_runner_health_probe_timeout_s=90.0)
     assert sample_blocks(group, 1) == [1] and group.num_remote_worker_restarts() == 1
     assert fake.now() == pytest.approx(lost + 60.0, abs=0.2)
-    lines = [line for line in caplog.messages if line.startswith("No EnvRunner actor has been healthy for")]
-    assert len(lines) == int(60.0 / WAITING_LINE_S) - 1
-    assert lines[0] == "No EnvRunner actor has been healthy for 10 s: waiting for 1 of them to restart."
+    lines = [line for line in caplog.messages if line.startswith("Waiting for")]
+    assert len(lines) == int(60.0 / LINE_S) - 1
+    has_room = "the cluster has the resources, and the process starts."
+    assert lines[0] == f"Waiting for 1 EnvRunner actor for 10 s: {has_room}" and waiting_lines() == []
 
 
 def test_nothing_is_waited_for_when_all_are_lost_for_good(fake):

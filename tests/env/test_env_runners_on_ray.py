@@ -15,11 +15,11 @@ from envs.faulty import CrashingEnv, FaultyEnvError
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core import DEFAULT_MODULE_ID
-from jaxrl_stack.env import env_runner_group
 from jaxrl_stack.env.env_errors import EnvRunnersRestartingError
 from jaxrl_stack.env.env_runner import ConsecutiveFailuresError
 from jaxrl_stack.env.env_runner_group import EnvRunnerGroup
 from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
+from jaxrl_stack.utils import waiting
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.seeds import derived_seed
 from tests import toy_runners
@@ -161,7 +161,7 @@ def test_a_killed_process_that_only_calls_without_an_answer_could_show_is_an_err
 
 
 def test_a_slow_restart_is_waited_for_with_lines_in_the_log(ray_session, caplog, monkeypatch):
-    monkeypatch.setattr(env_runner_group, "WAITING_LINE_S", 0.2)
+    monkeypatch.setattr(waiting, "LINE_S", 0.2)
     group = failing_group(1, {"restart_s": 3.0}, env_runner_health_probe_timeout_s=0.5)
     try:
         assert sample_blocks(group, 1) == [1]
@@ -172,8 +172,8 @@ def test_a_slow_restart_is_waited_for_with_lines_in_the_log(ray_session, caplog,
         with pytest.raises(EnvRunnersRestartingError, match=r"env_runner_health_probe_timeout_s=0\.5"):
             sample_blocks(group, 1)
         assert synchronous_parallel_sample(worker_set=group) == []
-        lines = [line for line in caplog.messages if line.startswith("No EnvRunner actor has been healthy for")]
-        assert 2 <= len(lines) <= 9 and lines[0].endswith("waiting for 1 of them to restart.")
+        lines = [line for line in caplog.messages if line.startswith("Waiting for 1 EnvRunner actor")]
+        assert 2 <= len(lines) <= 9 and lines[0].endswith("the cluster has the resources, and the process starts.")
         change(group, env_runner_health_probe_timeout_s=60.0)
         assert sample_blocks(group, 1) == [1] and group.num_remote_worker_restarts() == 1
     finally:

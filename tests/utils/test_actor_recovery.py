@@ -62,10 +62,12 @@ def test_policies_are_read_from_the_settings_of_their_role():
     )
     config.evaluation(max_num_offline_eval_runner_restarts=4, offline_eval_runner_restore_timeout_s=2.0)
     of_runners = LossPolicy.of(config, "EnvRunner")
-    assert of_runners == LossPolicy("EnvRunner", False, 1000, 3.0, True, 5, 7.0, 1800.0)
+    assert of_runners == LossPolicy("EnvRunner", False, 1000, 3.0, True, 5, 7.0, 1800.0, {"CPU": 1.0})
     assert of_runners.restarts_of_each == 0
     offline = LossPolicy.of(config, "offline evaluation")
-    assert offline == LossPolicy("offline evaluation", True, 4, probe_timeout_s=30.0, restore_timeout_s=2.0)
+    assert offline == LossPolicy(
+        "offline evaluation", True, 4, probe_timeout_s=30.0, restore_timeout_s=2.0, resources={"CPU": 1.0}
+    )
     assert offline.restarts_of_each == 4
 
 

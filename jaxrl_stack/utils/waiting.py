@@ -1,0 +1,90 @@
+"""Reports about actors that wait for resources of the Ray cluster, in the log and for displays."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from jaxrl_stack.utils.actor_backend import RAY, Backend
+
+logger = logging.getLogger(__name__)
+
+LINE_S = 10.0
+"""Seconds between two lines of the log about the same actors."""
+
+_current: dict[int, str] = {}
+
+
+def waiting_lines() -> list[str]:
+    """Last line of each wait that has not ended, for displays."""
+    return list(_current.values())
+
+
+class WaitingReport:
+    """Reports every ten seconds which resources the missing actors of one role need.
+
+    Args:
+        role: Name of the actors in messages, such as "EnvRunner".
+        resources: Returns the Ray resources of one actor, ``{"CPU": ..., "GPU": ..., custom: ...}``.
+        backend: Backend of the actors.
+    """
+
+    def __init__(self, role: str, resources: Callable[[], Mapping[str, float]], backend: Backend = RAY):
+        self._role = role
+        self._resources = resources
+        self._backend = backend
+        self._since: float | None = None
+        self._num_lines = 0
+
+    def note(self, number: int) -> None:
+        """Notes that actors are missing; logs a line if the last one is ten seconds old.
+
+        Args:
+            number: Number of missing actors; 0 ends the wait.
+        """
+        if not number:
+            self.end()
+            return
+        now = self._backend.now()
+        if self._since is None:
+            self._since, self._num_lines = now, 0
+        seconds = now - self._since
+        if seconds < LINE_S * (self._num_lines + 1):
+            return
+        self._num_lines = int(seconds // LINE_S)
+        line = waiting_text(self._role, number, seconds, self._resources(), *self._backend.resources())
+        _current[id(self)] = line
+        logger.warning("%s", line)
+
+    def end(self) -> None:
+        """Ends the wait."""
+        self._since = None
+        _current.pop(id(self), None)
+
+
+def waiting_text(
+    role: str,
+    number: int,
+    seconds: float,
+    resources: Mapping[str, float],
+    free: Mapping[str, float],
+    total: Mapping[str, float],
+) -> str:
+    """Line about missing actors, with the resources that the cluster lacks.
+
+    Args:
+        role: Name of the actors.
+        number: Number of missing actors.
+        seconds: Duration of the wait so far, in seconds.
+        resources: Resources of one actor.
+        free: Free resources of the cluster.
+        total: All resources of the cluster.
+    """
+    many = number > 1
+    actors = f"Waiting for {number} {role} actor{'s' * many} for {seconds:.0f} s"
+    missing = [name for name, amount in resources.items() if free.get(name, 0) < amount]
+    if not missing:
+        return f"{actors}: the cluster has the resources, and the process{'es start' if many else ' starts'}."
+    need = ", ".join(f"{name}: {amount:g}" for name, amount in resources.items())
+    has = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in missing)
+    return f"{actors}: {'they need' if many else 'it needs'} {need}{' each' * many}; the cluster has {has} free."
