@@ -166,19 +166,24 @@ class FakeActors:
         restart_s: Virtual seconds from the loss of an actor until the next process takes calls.
 
     Attributes:
+        start_s: Virtual seconds from the start of an actor until it takes calls.
         started: ``(class, options)`` of all actors, in the order of their starts.
         puts: Values that were put.
         handles: Handles of all actors, likewise.
+        free, total: Resources of the cluster.
     """
 
     is_running = True
 
     def __init__(self, *, restart_s: float = 0.5):
         self.restart_s = restart_s
+        self.start_s = 0.0
         self.known: dict[int, Any] = {}
         self.started: list[tuple[type, dict[str, Any]]] = []
         self.puts: list[Any] = []
         self.handles: list[Handle] = []
+        self.free: dict[str, float] = {"CPU": 8.0}
+        self.total: dict[str, float] = {"CPU": 8.0}
         self._now = 0.0
         self._processes: list[_Process] = []
         self._lost: set[Ref] = set()
@@ -187,7 +192,7 @@ class FakeActors:
     # --------------------------------------------------------------------------------------------------------- backend
 
     def start(self, cls: type, options: Mapping[str, Any], /, **kwargs: Any) -> Handle:
-        process = _Process(cls, options, _copied(kwargs), self._now)
+        process = _Process(cls, options, _copied(kwargs), self._now + self.start_s)
         self._processes.append(process)
         self.started.append((cls, dict(options)))
         self.handles.append(Handle(self, process))
@@ -224,6 +229,9 @@ class FakeActors:
 
     def kill(self, actor: Handle, *, restart: bool = False) -> None:
         self._end(actor._process, restart=restart)
+
+    def resources(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        return self.free, self.total
 
     def now(self) -> float:
         return self._now
@@ -365,7 +373,7 @@ def in_place_of_ray(*, restart_s: float = 0.5) -> Iterator[FakeActors]:
         patch.setattr(type(RAY), "is_running", fake.is_running)
         patch.setattr(resources, "start_ray_if_needed", lambda *args: resources.RayLease(None))
         patch.setattr(resources, "check_resources", lambda config: None)
-        patch.setattr(resources, "create_placement_group", lambda config: None)
+        patch.setattr(resources, "create_placement", lambda config: resources.Placement())
         yield fake
 
 

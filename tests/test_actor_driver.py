@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
+from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.columns import Columns
+from jaxrl_stack.core.experience import LostExperienceError
 from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.utils.results import flatten_result
+from tests import programs
 
 BATCH, NUM_ENVS = 64, 4
 
@@ -480,3 +483,30 @@ def test_without_a_number_of_env_runners_this_process_samples_and_ray_is_not_imp
     )
     ran = subprocess.run([sys.executable, "-c", code], check=True, timeout=120, capture_output=True, text=True)
     assert ran.stderr.count("num_env_runners=2") == 1
+
+
+class LosesBatches(PPOLearner):
+    """Cannot read its first two train batches, as if their node was lost."""
+
+    num_lost = 0
+
+    def update_block(self, *args, **kwargs):
+        if self.num_lost < 2:
+            self.num_lost += 1
+            raise LostExperienceError("their node is gone")
+        return super().update_block(*args, **kwargs)
+
+
+@pytest.mark.usefixtures("fake_ray")
+def test_steps_that_are_lost_with_a_node_are_counted_and_sampled_again():
+    own = programs.ppo("CartPole-v1").env_runners(num_env_runners=1).learners(learner_class=LosesBatches)
+    algo = own.build_algo()
+    result = algo.train()
+    batch = programs.BATCH
+    assert (result["num_env_steps_sampled_lifetime"], result["num_env_steps_lost_lifetime"]) == (3 * batch, 2 * batch)
+    assert algo.driver.num_env_steps_trained == algo.driver.num_updates * batch == batch
+    other = own.build_algo()
+    other.set_state(algo.get_state())
+    assert other.driver.num_env_steps_lost == 2 * batch
+    algo.stop()
+    other.stop()

@@ -104,7 +104,7 @@ BASE_SECTIONS: tuple[Section, ...] = (
         actors("custom_resources_for_main_process", {}, amounts,
             "Ray resources that a tuner reserves for the main process of a trial."),
         actors("placement_strategy", "PACK", one_of("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),
-            "Strategy of the Ray placement group."),
+            "Nodes of the actors: 'PACK' packs learners and spreads EnvRunners; others apply to all actors."),
         host("compilation_cache_dir", "auto", _cache_dir,
             "Folder that keeps compiled programs for later processes; 'auto' uses the user's cache folder, None or "
             "False no folder.", ALGORITHM, convert=lambda value: None if value is False else value),

@@ -267,7 +267,7 @@ def match_modules(
 @contextlib.contextmanager
 def ray_kept(driver: Driver) -> Iterator[None]:
     """Context manager that keeps Ray running while an old driver is stopped and a new one is built."""
-    lease = start_ray_if_needed(driver.config) if driver.placement_group is not None else None
+    lease = start_ray_if_needed(driver.config) if driver.placement.groups else None
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ from jaxrl_stack.utils.actor_recovery import ActorRecovery
 from jaxrl_stack.utils.actor_setup import set_up_actor
 from jaxrl_stack.utils.call_results import CallResult
 from jaxrl_stack.utils.loss_policy import LossPolicy
+from jaxrl_stack.utils.resources import AGGREGATOR_CPUS
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _BATCHES = "train batches"
-_POLICY = LossPolicy("aggregator")
+_POLICY = LossPolicy("aggregator", resources={"CPU": AGGREGATOR_CPUS})
 """Aggregators keep nothing: each is restarted whenever it dies, and loses the batches that it worked on."""
 
 
@@ -77,13 +78,16 @@ class Aggregation:
         config: The algorithm's config.
         ledger: Records lost batches.
         backend: Backend of the actors.
+        strategies: Ray's ``scheduling_strategy`` of each actor; empty leaves placing to Ray.
 
     Attributes:
         ready: Batches that are ready for learning.
         num_batches_in, num_batches_out, num_env_steps_out: Lifetime counters.
     """
 
-    def __init__(self, config: AlgorithmConfig, ledger: Ledger, backend: Backend = RAY):
+    def __init__(
+        self, config: AlgorithmConfig, ledger: Ledger, backend: Backend = RAY, *, strategies: Sequence[Any] = ()
+    ):
         self.ready: collections.deque[Batch] = collections.deque()
         self.num_batches_in = self.num_batches_out = self.num_env_steps_out = 0
         self._ledger = ledger
@@ -98,8 +102,9 @@ class Aggregation:
         handles = start_actors(
             AggregatorActor,
             [{}] * number,
-            options={"num_cpus": 1},
+            options={"num_cpus": AGGREGATOR_CPUS},
             max_restarts=_POLICY.restarts_of_each,
+            strategies=strategies,
             backend=backend,
         )
         self._at_work = {i: {} for i in self._manager.add_actors(handles)}

@@ -109,7 +109,9 @@ class AsynchronousStep(TrainingStep):
             feed_class = LearnerCalls if self._learner_group.is_remote else LearnerThread
             queue, interval = self.config.make_learner_queue(), int(self.config.broadcast_interval)
             self._feed = feed_class(place, self._learner_group, queue, self.ledger, self._plan, interval)
-            self.aggregation = Aggregation(self.config, self.ledger)
+            number = int(self.config.num_aggregator_actors_per_learner)
+            strategies = self._learner_group.strategies_of_neighbours(number)
+            self.aggregation = Aggregation(self.config, self.ledger, strategies=strategies)
         self._feed.resume()
         return self._feed, self.aggregation
 

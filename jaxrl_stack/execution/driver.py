@@ -66,7 +66,7 @@ class Driver(abc.ABC):
         evaluates_on_data: Whether there is also an evaluation on data.
         jax_env: The JAX environment that training steps in this process, or None.
         env_context: Context from which that environment was created.
-        placement_group: Placement group of `reserve_actors`; None lets Ray place actors.
+        placement: Placement groups of `reserve_actors`.
         acting_modules: Templates of the acting modules; empty before learners exist, and if learner actors sample.
         is_on_device: Whether environments run inside of a compiled program.
         at_work: The running work.
@@ -102,7 +102,7 @@ class Driver(abc.ABC):
     evaluation: Evaluation
     jax_env: JaxEnv | None = None
     env_context: EnvContext | None = None
-    placement_group: Any = None
+    placement: resources.Placement = resources.Placement()
     acting_modules: Mapping[str, RLModule] = MappingProxyType({})
     is_on_device: ClassVar[bool] = False
     can_change_modules: ClassVar[bool] = True
@@ -142,15 +142,14 @@ class Driver(abc.ABC):
         """Connects to Ray, and reserves resources of all actors of the algorithm; a second call does nothing.
 
         Raises:
-            ValueError: If the cluster is too small.
-            TimeoutError: If other programs do not release the resources in time.
+            ValueError: If the only node of the cluster is too small.
+            TimeoutError: If other programs do not release the resources of the only node in time.
         """
         if self._has_reserved:
             return
         self._on_stop.callback(resources.start_ray_if_needed(self.config).release)
-        resources.check_resources(self.config)
-        self.placement_group = resources.create_placement_group(self.config)
-        self._on_stop.callback(resources.remove_placement_group, self.placement_group)
+        self.placement = resources.create_placement(self.config)
+        self._on_stop.callback(resources.remove_placement, self.placement)
         self._has_reserved = True
 
     def on_env_runners_recreated(self, group: EnvRunnerGroup, indices: list[int]) -> None:

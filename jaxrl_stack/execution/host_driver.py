@@ -98,9 +98,8 @@ class HostDriver(LocalDriver):
             if config.is_multi_agent and self.step.needs_env:
                 self.module_map = ask_one(self.env_runner_group, module_map_of)
             spec = config.get_multi_rl_module_spec(spaces=self.module_spaces)
-            self.learner_group = LearnerGroup(
-                config=config, module_spec=spec, placement_group=self.placement_group if config.num_learners else None
-            )
+            group = self.placement.learners if config.num_learners else None
+            self.learner_group = LearnerGroup(config=config, module_spec=spec, placement_group=group)
             self._on_stop.callback(self.learner_group.shutdown)
             self.learner = self.learner_group.local_learner
             learner, ids = self.learner, self.module_map.agents_of
@@ -166,6 +165,15 @@ class HostDriver(LocalDriver):
         self._log.num_env_steps = number
 
     @property
+    def num_env_steps_lost(self) -> int:
+        """Lifetime env steps of train batches that were lost with a node, and sampled again."""
+        return self._log.num_env_steps_lost
+
+    @property
+    def num_env_steps_trained(self) -> int:
+        return super().num_env_steps_trained - self.num_env_steps_lost
+
+    @property
     def num_episodes(self) -> int:
         return self._log.num_episodes
 
@@ -173,7 +181,7 @@ class HostDriver(LocalDriver):
         group = EnvRunnerGroup(
             config=config,
             local_env_runner=self.step.needs_env and (not self._num_actors or config.create_local_env_runner),
-            placement_group=self.placement_group,
+            placement_group=self.placement.runners,
             pg_offset=resources.bundle_index(self.config, "env_runner") if self._num_actors else 0,
             on_env_runners_recreated=self.on_env_runners_recreated,
         )
@@ -214,10 +222,12 @@ class HostDriver(LocalDriver):
     def training_step(self, iteration: int) -> None:
         kept = self.step.kept
         for num_failures in itertools.count(1):
+            num_env_steps = self.num_env_steps
             try:
                 kept.value = self.step(TrainState(kept=kept.value), self.place)[0].kept
                 break
             except LostExperienceError as error:
+                self._log.num_env_steps_lost += self.num_env_steps - num_env_steps
                 if num_failures > self.config.num_consecutive_env_runner_failures_tolerance:
                     raise
                 logger.warning("Sampling failed, and the train batch is sampled again. %s", original_error(error))
@@ -285,7 +295,8 @@ class HostDriver(LocalDriver):
 
     def results(self) -> dict[str, Any]:
         note_slow_steps(self.config, self._log.step_times, time.perf_counter() - self._iteration_started)
-        return {**super().results(), **self.place.results()}
+        lost = {"num_env_steps_lost_lifetime": self.num_env_steps_lost} if self._num_actors else {}
+        return {**lost, **super().results(), **self.place.results()}
 
     # ---------------------------------------------------------------------------------------------------- access
 

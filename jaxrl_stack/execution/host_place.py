@@ -43,6 +43,7 @@ class SamplingLog:
 
     Attributes:
         num_env_steps: Lifetime env steps.
+        num_env_steps_lost: Part of these that no update has read, because their node died.
         num_episodes: Lifetime finished episodes.
         num_agent_steps: Lifetime steps of each of several agents.
         metrics: Merged metrics of the runners.
@@ -50,7 +51,7 @@ class SamplingLog:
     """
 
     def __init__(self, config: AlgorithmConfig):
-        self.num_env_steps = self.num_episodes = 0
+        self.num_env_steps = self.num_env_steps_lost = self.num_episodes = 0
         self.num_agent_steps: collections.Counter[Any] = collections.Counter()
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         self.step_times = NO_STEP_TIMES
@@ -80,6 +81,7 @@ class SamplingLog:
         """Returns all values except `num_env_steps`, by name."""
         return {
             "episodes": vars(self.last_episodes()),
+            "num_env_steps_lost_lifetime": self.num_env_steps_lost,
             "num_episodes_lifetime": self.num_episodes,
             "num_agent_steps_lifetime": dict(self.num_agent_steps),
             "runner_metrics": self.metrics.get_state(),
@@ -92,6 +94,7 @@ class SamplingLog:
         self._agents = tuple(episodes.agent_returns)
         self._window.extend(episodes.rows())
         self.num_agent_steps = collections.Counter(state.get("num_agent_steps_lifetime", {}))
+        self.num_env_steps_lost = int(state.get("num_env_steps_lost_lifetime", 0))
         self.num_episodes = int(state["num_episodes_lifetime"])
         self.metrics.set_state(state["runner_metrics"])
 

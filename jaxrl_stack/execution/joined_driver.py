@@ -145,7 +145,7 @@ class JoinedDriver(Driver):
         try:
             self.reserve_actors()
             make = functools.partial(_make_driver, type(self.step), self.step.one_per_call, resolved is not None)
-            self._actors = JoinedDrivers(config, self.placement_group, module_spec=None, make=make)
+            self._actors = JoinedDrivers(config, self.placement.learners, module_spec=None, make=make)
             self._on_stop.callback(self._actors.shutdown)
             self.learner_group = LearnerGroup(config=config, actors=self._actors)
             self.env_runner_group = EnvRunnerGroup(False, config=config, num_env_runners=0)

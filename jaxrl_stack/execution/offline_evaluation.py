@@ -66,7 +66,7 @@ class OfflineEvaluation:
             config,
             local_runner=not number,
             spaces=dict(driver.module_spaces),
-            placement_group=driver.placement_group,
+            placement_group=driver.placement.runners,
             pg_offset=resources.bundle_index(config, "offline_eval_runner") if number else 0,
             on_recreated=self._on_recreated,
             runner_kwargs={"learner": learner, "normalization": normalization},

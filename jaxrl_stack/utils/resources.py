@@ -8,12 +8,14 @@ import logging
 import math
 import os
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from jaxrl_stack.utils.notices import notice_once
+from jaxrl_stack.utils.waiting import LINE_S, WaitingReport
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -45,6 +47,9 @@ SETTINGS: dict[Role, RoleSettings] = {
     "offline_eval_runner": _settings_of_actors("offline_eval_runner", "num_offline_eval_runners"),
     "learner": _settings_of_actors("learner", "num_learners"),
 }
+
+AGGREGATOR_CPUS = 1.0
+"""CPUs of an aggregator actor."""
 
 _AUTOSCALER_CONFIG = "~/ray_bootstrap_config.yaml"
 """Ray writes it on the head node of a cluster that can grow."""
@@ -78,6 +83,26 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
     return {name: float(amount) for name, amount in wanted.items() if amount}
 
 
+def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
+    """Resources of one process and of the actors that share its node, as of `role_resources`.
+
+    The aggregators of a learner are in the learner's bundle; those of a local learner in the main process's bundle.
+
+    Args:
+        config: The algorithm's config.
+        role: Kind of process.
+    """
+    wanted = role_resources(config, role)
+    if _has_aggregators(config, role):
+        wanted["CPU"] = wanted.get("CPU", 0.0) + AGGREGATOR_CPUS * config.num_aggregator_actors_per_learner
+    return wanted
+
+
+def _has_aggregators(config: AlgorithmConfig, role: Role) -> bool:
+    has_learner = role == ("learner" if config.num_learners else "main")
+    return has_learner and config.num_aggregator_actors_per_learner > 0
+
+
 def learner_cpus(config: AlgorithmConfig) -> float:
     """Number of CPUs of one learner: ``num_cpus_per_learner``; "auto" is 1 without a GPU, 0 with one."""
     if config.num_cpus_per_learner in ("auto", None):
@@ -104,10 +129,10 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
         data, the learners.
         Actors that need nothing have no bundle; see `bundle_index`.
     """
-    bundles = [role_resources(config, role) for role in _processes(config)]
+    bundles = [bundle_resources(config, role) for role in _processes(config)]
     bundles = [bundle for bundle in bundles if bundle]
     if main_process:
-        bundles.insert(0, role_resources(config, "main"))
+        bundles.insert(0, bundle_resources(config, "main"))
     return bundles, config.placement_strategy
 
 
@@ -124,10 +149,10 @@ def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
     Returns:
         The index; -1 for an actor without a bundle, which Ray places in any bundle.
     """
-    if not role_resources(config, role):
+    if not bundle_resources(config, role):
         return -1
     processes = _processes(config)
-    before = [other for other in processes[: processes.index(role)] if role_resources(config, other)]
+    before = [other for other in processes[: processes.index(role)] if bundle_resources(config, other)]
     return len(before) + index
 
 
@@ -198,7 +223,7 @@ def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, mai
         if amount > available[name]:
             return _too_much(config, name, amount, available[name], main_process)
     for role in _roles(config, main_process):
-        wanted = role_resources(config, role)
+        wanted = bundle_resources(config, role)
         if not any(_fits(wanted, node) for node in nodes):
             settings = ", ".join(_settings_of(config, role, wanted))
             return (
@@ -221,12 +246,12 @@ def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, mai
 def _too_much(config: AlgorithmConfig, name: str, wanted: float, available: float, main_process: bool) -> str:
     parts = []
     for role in _roles(config, main_process):
-        amount = role_resources(config, role).get(name, 0)
+        amount = bundle_resources(config, role).get(name, 0)
         if amount:
             num = SETTINGS[role].count
             times = "" if num is None else f"{num}={getattr(config, num)} times "
-            setting = "".join(_settings_of(config, role, {name: amount}))
-            parts.append(f"{times}{setting}")
+            settings = _settings_of(config, role, {name: amount})
+            parts.append(f"{times}{settings[0]}" if len(settings) == 1 else f"{times}({' plus '.join(settings)})")
     unit = f"{name}s" if name in ("CPU", "GPU") else f"of the resource {name!r}"
     more = f"num_{name.lower()}s={wanted:g}" if name in ("CPU", "GPU") else f"resources={{{name!r}: {wanted:g}}}"
     return (
@@ -241,6 +266,8 @@ def _settings_of(config: AlgorithmConfig, role: Role, resources: Mapping[str, fl
     if role == "main" and not config.num_learners and learner_cpus(config) > config.num_cpus_for_main_process:
         cpus = "num_cpus_per_learner"
     names = dict.fromkeys({"CPU": cpus, "GPU": gpus}.get(name, custom) for name in resources)
+    if "CPU" in resources and _has_aggregators(config, role):
+        names["num_aggregator_actors_per_learner"] = None
     return [f"{name}={getattr(config, name)!r}" for name in names]
 
 
@@ -264,32 +291,55 @@ def _listed(resources: Mapping[str, float]) -> str:
 # --------------------------------------------------------------------------------------------------- placement groups
 
 
-def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 60.0) -> Any:
-    """Reserves the resources of an algorithm's actors, with ``placement_strategy``.
+class Placement(NamedTuple):
+    """Nodes of an algorithm's actors.
+
+    Attributes:
+        runners: Ray placement group of all EnvRunners; "SPREAD" spreads actors without a group; None leaves placing to
+            Ray.
+        learners: Ray placement group whose last bundles are the learners', each with the aggregators of the learner.
+    """
+
+    runners: Any = None
+    learners: Any = None
+
+    @property
+    def groups(self) -> list[Any]:
+        """The placement groups, each once."""
+        groups = [] if self.runners == self.learners else [self.learners]
+        return [group for group in (self.runners, *groups) if group is not None and group != "SPREAD"]
+
+
+def create_placement(config: AlgorithmConfig, *, timeout_seconds: float | None = None) -> Placement:
+    """Reserves the resources of an algorithm's actors.
+
+    With ``placement_strategy="PACK"``, RLlib's default, learners with their aggregators are packed on few nodes, and
+    EnvRunners are spread over the nodes. Other strategies apply to all actors in one placement group. A log line every
+    ten seconds names the resources that are missing.
 
     Args:
         config: The algorithm's config.
-        timeout_seconds: Longest wait for resources that others use at the moment.
+        timeout_seconds: Longest wait for resources. None waits 60 s on a single node, and without a limit on a cluster,
+            where nodes may join.
 
     Returns:
-        The group of a tuner's trial if this process belongs to one (its first bundle is this process), else a new one
-        without a bundle for this process; None if no actor needs anything, or if this process belongs to a group with
-        other bundles, among which Ray places the actors. Pass it on, and in the end to `remove_placement_group`.
+        The groups. In a tuner's trial, this is the trial's group (its first bundle is this process); without groups if
+        that group has other bundles, among which Ray places the actors. In the end pass it to `remove_placement`.
 
     Raises:
-        ValueError: If the cluster, or the group of this process, can never hold it.
-        TimeoutError: If it does not get the resources in time.
+        ValueError: If a single node, or the group of this process, can never hold the actors.
+        TimeoutError: If the resources are not free in time.
     """
     import ray
 
     bundles, strategy = resource_bundles(config, main_process=False)
     total = _sum(bundles)
     if not bundles:
-        return None
+        return Placement()
     current = ray.util.get_current_placement_group()
     if current is not None:
         if current.bundle_count == len(bundles) + 1:
-            return current
+            return Placement(current, current)
         reserved = _sum(current.bundle_specs)
         if not _fits(total, reserved):
             raise ValueError(
@@ -297,37 +347,97 @@ def create_placement_group(config: AlgorithmConfig, *, timeout_seconds: float = 
                 f"only {_listed(reserved)}. Reserve tune.PlacementGroupFactory(resource_bundles(config)[0]) "
                 "(jaxrl_stack.utils.resources), or lower num_env_runners, evaluation_num_env_runners or num_learners."
             )
-        return None
-    check_resources(config)
-    group = ray.util.placement_group(bundles, strategy=strategy)
-    if not group.wait(timeout_seconds):
-        ray.util.remove_placement_group(group)
-        free = {name: amount for name, amount in ray.available_resources().items() if "_group_" not in name}
-        raise TimeoutError(
-            f"The actors of this algorithm need {_listed(total)} (placement_strategy={strategy!r}) and did not get it "
-            f"within {timeout_seconds:g} s; free: {_listed(free)}. Call algorithm.stop() of others, or lower "
-            "num_env_runners, evaluation_num_env_runners or num_learners."
-        )
-    return group
+        return Placement()
+    if is_one_machine():
+        check_resources(config)
+        timeout_seconds = 60.0 if timeout_seconds is None else timeout_seconds
+    if strategy != "PACK":
+        whole = _reserve(config, "algorithm's", bundles, strategy, timeout_seconds)
+        return Placement(whole, whole)
+    num_learners = int(config.num_learners) if bundle_resources(config, "learner") else 0
+    of_runners, of_learners = bundles[: len(bundles) - num_learners], bundles[len(bundles) - num_learners :]
+    # The learners first: an EnvRunner does not take the CPU of a node that only a learner can use.
+    placement = Placement("SPREAD")
+    try:
+        if of_learners:
+            group = _reserve(config, "Learner", of_learners, "PACK", timeout_seconds)
+            placement = placement._replace(learners=group)
+        if of_runners:
+            group = _reserve(config, "EnvRunner", of_runners, "SPREAD", timeout_seconds)
+            placement = placement._replace(runners=group)
+    except BaseException:
+        remove_placement(placement)
+        raise
+    return placement
 
 
-def remove_placement_group(group: Any) -> None:
-    """Frees a group from `create_placement_group`. Ignores None and a tuner's group."""
+def _reserve(
+    config: AlgorithmConfig, role: str, bundles: list[dict[str, float]], strategy: str, timeout_s: float | None
+) -> Any:
+    """Creates a placement group, and waits until it has its resources."""
     import ray
 
-    if group is not None and ray.is_initialized() and group != ray.util.get_current_placement_group():
+    report = WaitingReport(role, lambda: max(bundles, key=len))
+    group = ray.util.placement_group(bundles, strategy=strategy)
+    started = time.monotonic()
+    try:
+        while True:
+            left = math.inf if timeout_s is None else timeout_s - (time.monotonic() - started)
+            if group.wait(max(0.0, min(left, LINE_S / 10))):
+                return group
+            if left <= 0.0:
+                break
+            report.note(len(bundles))
+    except BaseException:
         ray.util.remove_placement_group(group)
+        raise
+    finally:
+        report.end()
+    ray.util.remove_placement_group(group)
+    free = {name: amount for name, amount in ray.available_resources().items() if "_group_" not in name}
+    total = _sum(resource_bundles(config, main_process=False)[0])
+    raise TimeoutError(
+        f"The actors of this algorithm need {_listed(total)} (placement_strategy="
+        f"{config.placement_strategy!r}) and did not get it within {timeout_s:g} s; free: {_listed(free)}. Call "
+        "algorithm.stop() of others, or lower num_env_runners, evaluation_num_env_runners or num_learners."
+    )
+
+
+def remove_placement(placement: Placement) -> None:
+    """Frees the groups of `create_placement`, except a tuner's group."""
+    import ray
+
+    for group in placement.groups:
+        if ray.is_initialized() and group != ray.util.get_current_placement_group():
+            ray.util.remove_placement_group(group)
+
+
+def near_this_process(number: int) -> list[Any]:
+    """``scheduling_strategy`` of actors that should run on the node of this process, if it has room for them.
+
+    Args:
+        number: Number of actors.
+    """
+    ray = sys.modules.get("ray")
+    if not number or ray is None or not ray.is_initialized():
+        return [None] * number
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if ray.util.get_current_placement_group() is not None:
+        return [None] * number  # Ray places them in the group of this process.
+    node_id = ray.get_runtime_context().get_node_id()
+    return [NodeAffinitySchedulingStrategy(node_id, soft=True)] * number
 
 
 def scheduling_strategy(group: Any, index: int) -> Any:
     """Ray's option ``scheduling_strategy`` for an actor in a placement group; None without a group.
 
     Args:
-        group: Placement group of `create_placement_group`.
+        group: A group of `Placement`, or "SPREAD".
         index: Bundle of the actor, from `bundle_index`.
     """
-    if group is None:
-        return None
+    if group is None or isinstance(group, str):
+        return group
     import ray
 
     is_trial = group == ray.util.get_current_placement_group()
@@ -338,7 +448,7 @@ def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping
     """`scheduling_strategy` for each of several actors of one role.
 
     Args:
-        group: From `create_placement_group`.
+        group: See `scheduling_strategy`.
         offset: Bundle of the first actor.
         number: Number of actors.
         options: From `actor_options`; actors that need nothing have no bundle.

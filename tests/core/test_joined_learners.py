@@ -116,6 +116,26 @@ def test_all_are_joined_before_one_is_built_and_none_is_restarted_by_itself(fake
         learners.call("ping")
 
 
+def test_learners_wait_for_a_node_and_start_again_if_their_node_is_lost_before_they_start(fake, caplog):
+    learners = learners_of(fake)
+    fake.lose(fake.handles[0])
+    fake.start_s, fake.free = 25.0, {"CPU": 1.0}
+    wait = fake.wait
+
+    def lose_new_node(*args, **kwargs):
+        # Ray has placed the new learners on the node that was lost, and notices it after two seconds.
+        if len(fake.handles) == 4 and fake.now() > 2.0:
+            fake.lose(fake.handles[2])
+        return wait(*args, **kwargs)
+
+    fake.wait = lose_new_node
+    assert learners.call("ping") == ["pong"] * 2
+    assert learners.num_restarts == 1 and len(fake.handles) == 6
+    lines = [line for line in caplog.messages if line.startswith("Waiting")]
+    has = "the cluster has the resources, and the processes start."
+    assert lines[-2:] == [f"Waiting for 2 Learner actors for {seconds} s: {has}" for seconds in (10, 20)]
+
+
 def test_learners_that_cannot_be_joined_are_started_again_but_not_forever(fake, monkeypatch, caplog):
     monkeypatch.setattr(ToyLearner, "failing_joins", 1)
     learners = learners_of(fake)

@@ -12,6 +12,8 @@ import ray
 from ray._private.node import Node
 
 from jaxrl_stack.algorithms.ppo import PPOConfig
+from jaxrl_stack.core.learner import joined_learners
+from jaxrl_stack.core.learner.joined_learners import JoinedLearners
 from jaxrl_stack.utils import resources
 from tests.toy_runners import toy_config
 
@@ -39,6 +41,67 @@ def test_bundles_are_one_per_process_main_evaluation_and_learners_included():
     assert resources.resource_bundles(on_device)[0] == [{"CPU": 1.0}]
 
 
+def test_aggregators_are_in_the_bundles_of_their_learners():
+    config = toy_config().learners(num_learners=2, num_gpus_per_learner=1, num_aggregator_actors_per_learner=2)
+    bundles, _ = resources.resource_bundles(config, main_process=False)
+    assert bundles[2:] == [{"CPU": 2.0, "GPU": 1.0}] * 2
+    assert resources.role_resources(config, "learner") == {"GPU": 1.0}
+    # Those of a local learner are with the main process.
+    local = toy_config().learners(num_learners=0, num_aggregator_actors_per_learner=2)
+    assert resources.resource_bundles(local)[0][0] == {"CPU": 3.0}
+    group = types.SimpleNamespace(bundle_specs=bundles)
+    learners = JoinedLearners.__new__(JoinedLearners)
+    learners.config, learners.num_learners, learners._placement_group = config, 2, group
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joined_learners, "in_bundle", lambda group, index: index)
+        assert learners.strategies_of_neighbours(2) == [2, 2, 3, 3]
+        group.bundle_specs = [{"CPU": 0.5}, {"CPU": 0.5}, {"GPU": 1.0}, {"GPU": 1.0}]
+        assert learners.strategies_of_neighbours(2) == [None] * 4
+
+
+def test_learners_are_packed_first_and_env_runners_spread(monkeypatch):
+    made, removed = [], []
+
+    class Group:
+        is_ready = True
+
+        def __init__(self, bundles, strategy):
+            self.bundle_specs, self.strategy = bundles, strategy
+            made.append(self)
+
+        def wait(self, timeout_seconds):
+            return self.is_ready
+
+    monkeypatch.setattr(ray.util, "get_current_placement_group", lambda: None)
+    monkeypatch.setattr(ray.util, "placement_group", lambda bundles, strategy: Group(bundles, strategy))
+    monkeypatch.setattr(ray.util, "remove_placement_group", removed.append)
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "available_resources", dict)
+    monkeypatch.setattr(resources, "is_one_machine", lambda: False)
+    config = toy_config().learners(num_learners=1, custom_resources_per_learner={"fast": 1})
+    placement = resources.create_placement(config)
+    assert [(group.strategy, group.bundle_specs) for group in made] == [
+        ("PACK", [{"CPU": 1.0, "fast": 1.0}]),
+        ("SPREAD", [{"CPU": 0.5}] * 2),
+    ]
+    assert placement == (made[1], made[0]) and placement.groups == [made[1], made[0]]
+    # EnvRunners that need nothing are spread without a group.
+    free = config.copy().env_runners(num_cpus_per_env_runner=0)
+    placement = resources.create_placement(free)
+    assert (
+        resources.scheduling_strategies(placement.runners, 0, 2, resources.actor_options(free, "env_runner"))
+        == ["SPREAD"] * 2
+    )
+    # Any other strategy is for all actors.
+    placement = resources.create_placement(config.copy().resources(placement_strategy="STRICT_SPREAD"))
+    assert placement == (made[3], made[3]) and made[3].strategy == "STRICT_SPREAD"
+    # What was reserved is given back if the rest does not come.
+    monkeypatch.setattr(Group, "wait", lambda self, seconds: self.strategy == "PACK")
+    with pytest.raises(TimeoutError, match=r"need 2 CPU, 1 fast .* within 0 s"):
+        resources.create_placement(config, timeout_seconds=0.0)
+    assert removed == [made[5], made[4]]
+
+
 NODE = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
 
 
@@ -55,6 +118,11 @@ NODE = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}
             lambda c: c.env_runners(num_cpus_per_env_runner=2).learners(num_learners=1, num_cpus_per_learner=2),
             [NODE],
             "num_cpus_per_env_runner=2 plus num_learners=1 times num_cpus_per_learner=2 comes to 6 CPUs",
+        ),
+        (
+            lambda c: c.learners(num_learners=2, num_aggregator_actors_per_learner=2),
+            [NODE],
+            r"num_learners=2 times \(num_cpus_per_learner='auto' plus num_aggregator_actors_per_learner=2\) comes to 7",
         ),
         (
             lambda c: c.learners(num_learners=2, num_gpus_per_learner=1),
@@ -93,17 +161,17 @@ def test_in_a_trial_the_actors_go_into_the_trials_bundles(monkeypatch):
     trial = types.SimpleNamespace(bundle_count=3, bundle_specs=resources.resource_bundles(config)[0])
     monkeypatch.setattr(ray.util, "get_current_placement_group", lambda: trial)
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    assert resources.create_placement_group(config) is trial
+    assert resources.create_placement(config) == resources.Placement(trial, trial)
     # After the bundle of the trial's own process; -1 stays "any".
     assert resources.scheduling_strategy(trial, 1).placement_group_bundle_index == 2
     assert resources.scheduling_strategy(trial, -1).placement_group_bundle_index == -1
-    resources.remove_placement_group(trial)  # Not ours to remove.
+    resources.remove_placement(resources.Placement(trial, trial))  # Not ours to remove.
     # A group with other bundles: Ray finds room in it, or there is none.
     trial.bundle_specs, trial.bundle_count = [{"CPU": 2.0}], 1
-    assert resources.create_placement_group(config) is None
+    assert resources.create_placement(config) == resources.Placement()
     trial.bundle_specs = [{"CPU": 0.5}]
     with pytest.raises(ValueError, match="need 1 CPU, but this process's placement group reserves only 0.5 CPU"):
-        resources.create_placement_group(config)
+        resources.create_placement(config)
 
 
 def test_a_ray_that_was_started_for_algorithms_ends_with_the_last_of_them(monkeypatch, caplog):

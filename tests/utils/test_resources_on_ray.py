@@ -23,11 +23,16 @@ def by_value(ray_session):
 def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session):
     config = toy_config().learners(num_learners=1)
     with pytest.raises(ValueError, match="num_env_runners=2 times num_cpus_per_env_runner=50 comes to 100 CPUs"):
-        resources.create_placement_group(toy_config().env_runners(num_cpus_per_env_runner=50))
-    group = resources.create_placement_group(config, timeout_seconds=10.0)
-    assert group.bundle_specs == [{"CPU": 0.5}, {"CPU": 0.5}, {"CPU": 1.0}]
-    strategy = resources.scheduling_strategy(group, resources.bundle_index(config, "learner"))
-    assert (strategy.placement_group, strategy.placement_group_bundle_index) == (group, 2)
+        resources.create_placement(toy_config().env_runners(num_cpus_per_env_runner=50))
+    packed = resources.create_placement(config.copy().resources(placement_strategy="STRICT_PACK"))
+    assert packed.runners == packed.learners and len(packed.runners.bundle_specs) == 3
+    resources.remove_placement(packed)
+    placement = resources.create_placement(config, timeout_seconds=10.0)
+    group = placement.runners
+    assert group.bundle_specs == [{"CPU": 0.5}, {"CPU": 0.5}]
+    assert placement.learners.bundle_specs == [{"CPU": 1.0}]
+    strategy = resources.scheduling_strategy(group, resources.bundle_index(config, "env_runner", 1))
+    assert (strategy.placement_group, strategy.placement_group_bundle_index) == (group, 1)
     assert resources.scheduling_strategy(None, 0) is None
     # An actor lands in its own bundle.
     runners = EnvRunnerGroup(
@@ -37,11 +42,11 @@ def test_placement_groups_hold_the_actors_or_say_what_is_in_the_way(ray_session)
     assert f"CPU_group_1_{group.id.hex()}" not in in_use and f"CPU_group_0_{group.id.hex()}" in in_use
     runners.stop()
     with pytest.raises(TimeoutError, match=r"need 8 CPU .*within 0.1 s; free: "):
-        resources.create_placement_group(
+        resources.create_placement(
             toy_config().env_runners(num_cpus_per_env_runner=3).learners(num_learners=2), timeout_seconds=0.1
         )
-    resources.remove_placement_group(group)
-    resources.remove_placement_group(None)
+    resources.remove_placement(placement)
+    resources.remove_placement(resources.Placement())
 
 
 def test_a_ray_that_the_user_started_is_left_alone(ray_session):

@@ -18,7 +18,8 @@ from jaxrl_stack.core.learner.training_data import TrainingData
 from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.utils.actor_backend import RAY, Backend, start_actors
 from jaxrl_stack.utils.call_results import RemoteCallResults, ResultOrError
-from jaxrl_stack.utils.resources import actor_options, in_bundle, role_resources
+from jaxrl_stack.utils.resources import actor_options, bundle_resources, in_bundle
+from jaxrl_stack.utils.waiting import LINE_S, WaitingReport
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -110,6 +111,7 @@ class JoinedLearners:
         for attempt in range(1, JOIN_ATTEMPTS + 1):
             self._make_actors()
             try:
+                self._await_processes()
                 self._join()
                 break
             except _LostLearnersError as lost:
@@ -143,10 +145,43 @@ class JoinedLearners:
             backend=self.backend,
         )
 
+    def _await_processes(self) -> None:
+        """Waits until all learners have started; reports the resources that are missing.
+
+        Raises:
+            _LostLearnersError: If an actor died before it started. Ray places actors on a lost node for some seconds,
+                until it has noticed the loss.
+        """
+        report = WaitingReport("Learner", lambda: bundle_resources(self.config, "learner"), self.backend)
+        refs = [actor.ping.remote() for actor in self._actors]
+        try:
+            while waiting := self.backend.wait(refs, len(refs), LINE_S / 10)[1]:
+                report.note(len(waiting))
+        finally:
+            report.end()
+        for outcome in (ResultOrError.of(self.backend.get, ref) for ref in refs):
+            # An error of the constructor would only occur again; the next call raises it.
+            if outcome.is_ray_error and not getattr(outcome.error, "actor_init_failed", False):
+                raise _LostLearnersError from outcome.error
+
+    def strategies_of_neighbours(self, number: int) -> list[Any]:
+        """``scheduling_strategy`` of `number` actors next to each learner; None for those that its bundle cannot hold.
+
+        Args:
+            number: Actors per learner, of one CPU each.
+        """
+        group = self._placement_group
+        strategies = [self._scheduling_strategy(i) for i in range(self.num_learners) for _ in range(number)]
+        if group is None or not number:
+            return strategies
+        needed = bundle_resources(self.config, "learner").get("CPU", 0.0)
+        has_room = all(bundle.get("CPU", 0.0) >= needed for bundle in group.bundle_specs[-self.num_learners :])
+        return strategies if has_room else [None] * len(strategies)
+
     def _scheduling_strategy(self, index: int) -> Any:
         if self._placement_group is None:
             return None
-        if not role_resources(self.config, "learner"):
+        if not bundle_resources(self.config, "learner"):
             return in_bundle(self._placement_group, -1)
         num_bundles = len(self._placement_group.bundle_specs)
         if num_bundles < self.num_learners:

@@ -23,6 +23,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.actor_backend import RAY
 from jaxrl_stack.utils.call_results import RemoteCallResults, ResultOrError
+from jaxrl_stack.utils.resources import near_this_process
 from jaxrl_stack.utils.typing import ModuleID
 
 if TYPE_CHECKING:
@@ -126,6 +127,14 @@ class LearnerGroup(Checkpointable):
     def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
         """Columns read from every sampled step, by module; see `Learner.declared_columns`."""
         return self._local.declared_columns if self._actors is None else self._actors.info["declared_columns"]
+
+    def strategies_of_neighbours(self, number: int) -> list[Any]:
+        """Ray's ``scheduling_strategy`` of actors on the nodes of the learners; None for actors that Ray places.
+
+        Args:
+            number: Number of actors per learner, of one CPU each.
+        """
+        return near_this_process(number) if self._actors is None else self._actors.strategies_of_neighbours(number)
 
     def __len__(self) -> int:
         """Number of learners, including a local one."""
