@@ -15,6 +15,7 @@ import sys
 import jax
 import pyarrow.parquet as pq
 import pytest
+import ray
 
 from jaxrl_stack import __version__, cli
 from jaxrl_stack.algorithms.ppo import PPOConfig
@@ -742,6 +743,24 @@ def test_version_and_help(capsys):
     assert "jaxrl train PPO gymnax/CartPole-v1 --stop" in capsys.readouterr().out
     assert cli.main([]) == 0
     assert "COMMAND" in capsys.readouterr().out
+
+
+def test_a_run_joins_a_cluster_and_leaves_it(tmp_path, monkeypatch, capsys):
+    calls = []
+    monkeypatch.setattr(ray, "init", lambda **kwargs: calls.append(kwargs["address"]))
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("left"))
+    on_device = [*TRAIN, "--results-dir", str(tmp_path / "a"), "--num-iterations", "1"]
+    assert cli.main([*on_device, "--address", "10.0.0.1:6379"]) == 2
+    assert calls == ["10.0.0.1:6379", "left"]
+    assert "--address 10.0.0.1:6379: this run starts no actor" in capsys.readouterr().err
+
+    def fail(**kwargs):
+        raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to.")
+
+    monkeypatch.setattr(ray, "init", fail)
+    assert cli.main([*on_device, "--address", "auto"]) == 2
+    message = "--address auto: no Ray cluster answers (Could not find any running Ray instance). Start a cluster with: "
+    assert message in capsys.readouterr().err and calls[2:] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

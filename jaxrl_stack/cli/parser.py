@@ -55,6 +55,7 @@ examples:
       --config '{"lr": 0.001, "num_envs_per_env_runner": 64, "train_batch_size_per_learner": 8192}'
   jaxrl train file my_experiment.py --seed 3 --results-dir results/seed3
   jaxrl train PPO gymnax/CartPole-v1 --seeds 8 --num-iterations 30
+  jaxrl train IMPALA CartPole-v1 --address auto --set num_env_runners=16 --set num_learners=1 --num-iterations 100
 
 exit codes: 0 stopped by a criterion, 1 failed while training, 2 wrong input, 130 stopped by Ctrl-C
 """
@@ -460,6 +461,12 @@ def _add_train(add: Callable[..., _Parser]) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="checkpoint of the last state (default: yes; Ctrl-C always writes one)",
+    )
+    cluster = train.add_argument_group("cluster")
+    cluster.add_argument(
+        "--address",
+        metavar="ADDRESS",
+        help="join a running Ray cluster: HOST:PORT of its head, or auto (RAY_ADDRESS, or the cluster of this machine)",
     )
     output = train.add_argument_group("output")
     output.add_argument("--quiet", action="store_true", help="print the closing lines only")

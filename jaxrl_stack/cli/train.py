@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jaxrl_stack.algorithms.settings_display import env_name
-from jaxrl_stack.cli.common import CliError, wrong_input
+from jaxrl_stack.cli.common import CliError, one_line, wrong_input
 from jaxrl_stack.cli.experiment import algo_name, experiment
 from jaxrl_stack.runs.displays import make_display
 from jaxrl_stack.runs.history import RESULT_FILE
@@ -21,6 +21,7 @@ from jaxrl_stack.runs.learn import learn
 from jaxrl_stack.runs.origin import write_origin
 from jaxrl_stack.runs.progress import Silence
 from jaxrl_stack.runs.stop import StopCriteria, StopError
+from jaxrl_stack.utils.resources import resource_bundles
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -36,9 +37,50 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CliError: If an option, a setting or a file is invalid.
     """
-    if arguments.seeds is not None:
-        return _run_seeds(arguments)
+    with joined_cluster(arguments.address):
+        return _run_one(arguments) if arguments.seeds is None else _run_seeds(arguments)
+
+
+@contextlib.contextmanager
+def joined_cluster(address: str | None) -> Iterator[None]:
+    """Context manager that connects this process to a running Ray cluster, and disconnects it at the end.
+
+    Args:
+        address: ``HOST:PORT`` of the head node; "auto" for the cluster of this machine or of ``RAY_ADDRESS``; None
+            connects to nothing.
+
+    Raises:
+        CliError: If no cluster answers there.
+    """
+    if address is None:
+        yield
+        return
+    import ray
+
+    try:
+        ray.init(address=address, configure_logging=False, log_to_driver=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = one_line(str(error)).partition(". ")[0].rstrip(".")
+        remedy = "Start a cluster with: ray start --head --port=6379, and pass --address HOST:6379."
+        raise CliError(f"--address {address}: no Ray cluster answers ({reason}). {remedy}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _require_actors(config: AlgorithmConfig, address: str | None) -> None:
+    """Refuses ``--address`` for a run without actors, which would not use the cluster."""
+    if address is None or resource_bundles(config, main_process=False)[0]:
+        return
+    what = "num_env_runners=4" if config.num_learners or not config.samples_on_device else "num_learners=2"
+    raise CliError(f"--address {address}: this run starts no actor, so it uses this machine only. Add --set {what}.")
+
+
+def _run_one(arguments: argparse.Namespace) -> int:
+    """Trains one run."""
     config, criteria, origin = experiment(arguments, lambda config: _set_output(config, arguments))
+    _require_actors(config, arguments.address)
     directory = pathlib.Path(str(config.results_dir))
     display = make_display(criteria, is_quiet=arguments.quiet, is_plain=arguments.no_progress)
     display.header(f"{algo_name(config)} in {env_name(config.env)}: {origin}")
@@ -165,6 +207,7 @@ def _run_seeds(arguments: argparse.Namespace) -> int:
         if given is not None and given is not False:
             raise CliError(f"--{name.replace('_', '-')}: {why}. Leave it out, or train one run, without --seeds.")
     config, criteria, origin = experiment(arguments, lambda config: _set_output(config, arguments))
+    _require_actors(config, arguments.address)
     directory = pathlib.Path(str(config.results_dir))
     if not criteria.targets:
         raise CliError("--stop is missing. Say when each seed ends: --stop '{\"training_iteration\": 100}'.")
