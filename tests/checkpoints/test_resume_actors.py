@@ -9,6 +9,8 @@ import pytest
 import resume_cases as cases
 
 from jaxrl_stack.algorithms.ppo import PPO
+from jaxrl_stack.utils.nested import has_equal_bits
+from tests import programs
 from tests.fake_actors import in_place_of_ray
 
 FILTER = ("env_to_module_connector", "MeanStdFilter")
@@ -269,3 +271,22 @@ def test_two_runners_in_place_of_none(actors, tmp_path):
     assert result["env_runners"]["num_episodes_lifetime"] == 12
     assert {counted(state) for state in filter_states(algo)} == {3 * 32}
     source.stop()
+
+
+# -------------------------------------------------------------------------------------------------------- other places
+
+
+def test_a_learner_actor_is_saved_to_a_shared_folder_and_to_an_object_store(bucket, tmp_path):
+    with in_place_of_ray():
+        config = programs.ppo("CartPole-v1").env_runners(num_env_runners=1).learners(num_learners=1)
+        algo = config.build_algo()
+        algo.train()
+        weights = algo.get_weights()
+        shared = algo.save_to_path(tmp_path / "shared" / "checkpoint")
+        stored = algo.save_to_path("runs/checkpoint", filesystem=bucket)
+        algo.stop()
+        for path, filesystem in ((shared, None), (stored, bucket)):
+            other = PPO.from_checkpoint(path, filesystem)
+            assert other.learner_group.is_remote and other.iteration == 1
+            assert has_equal_bits(other.get_weights(), weights)
+            other.stop()
