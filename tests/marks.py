@@ -67,6 +67,14 @@ class Slow(NamedTuple):
 
 
 SLOW: tuple[Slow, ...] = (
+    # ------------------------------------------------------------------------------------------- a cluster of its own
+    Slow(
+        "test_cluster.py",
+        "test_training_survives_a_lost_node_and_uses_a_new_one",
+        kept_by="core/test_joined_learners.py::"
+        "test_learners_wait_for_a_node_and_start_again_if_their_node_is_lost_before_they_start",
+        reason="four nodes take a minute; fakes lose actors, answers and nodes, and placement is tested without Ray",
+    ),
     # -------------------------------------------------------------------------- pages and notebooks beyond one per kind
     Slow(
         "test_readme.py",

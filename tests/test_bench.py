@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from bench import (
+    cluster,
     commits,
     digests,
     dreamer,
@@ -35,6 +36,7 @@ from bench import (
     randomized_params,
     recurrent_layer,
     recurrent_learning,
+    scaling_table,
     score_page,
     scores,
     throughput,
@@ -1034,3 +1036,22 @@ def test_a_board_game_is_measured_against_the_policy_of_half_of_the_steps():
     assert "half" not in measured["curve"][0]
     assert all(0 <= wins <= 1 - draws for wins, draws in zip(measured["half"], measured["half_draws"], strict=True))
     assert not measured["is_met"]
+
+
+# ---------------------------------------------------------------------------------------------------------- clusters
+
+
+def test_a_rehearsal_names_the_bars_that_it_misses():
+    good = {"recovery_s": 8.0, "join_to_use_s": 30.0, "new_node_has_runner": True, "is_placed_well": True}
+    assert cluster.missed_bars({**good, "inexact_results": 0}) == []
+    bad = {**good, "recovery_s": 8.1, "is_placed_well": False, "inexact_results": 2}
+    assert len(cluster.missed_bars(bad)) == 3
+
+
+def test_rates_by_runners_and_environments_are_a_table():
+    def row(runners, envs, rate):
+        return {"environment": "CartPole", "algorithm": "PPO", "runners": runners, "envs": envs, "steps_per_s": rate}
+
+    lines = scaling_table.table([row(0, 1, 1000), row(0, 64, 20_000), row(2, 64, 30_000)]).splitlines()
+    assert lines[0] == "| environment | algorithm | EnvRunners | 1 env | 64 envs |"
+    assert lines[2:] == ["| CartPole | PPO | 0 | 1,000 | 20,000 |", "| CartPole | PPO | 2 | – | 30,000 |"]
