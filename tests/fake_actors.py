@@ -233,6 +233,9 @@ class FakeActors:
     def resources(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         return self.free, self.total
 
+    def is_reserved(self, group: Any) -> bool:
+        return group == "reserved"
+
     def now(self) -> float:
         return self._now
 

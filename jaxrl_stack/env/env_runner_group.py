@@ -115,7 +115,7 @@ class EnvRunnerGroup:
         self._backend = backend
         self._local: EnvRunner | None = None
         self._manager = self._new_pool([])
-        self._recovery = ActorRecovery(self._manager, self._loss_policy)
+        self._recovery = ActorRecovery(self._manager, self._loss_policy, group=placement_group)
         self._has_sampled = False
         # State for restarted actors: the config that all were reset to (None for the one that they were built from),
         # settings that were changed since, and the parts that were sent last.

@@ -85,7 +85,9 @@ class OfflineEvaluationRunnerGroup:
         self._local: OfflineEvaluationRunner | None = None
         limit = config.max_requests_in_flight_per_offline_eval_runner
         self._manager = FaultTolerantActorManager((), limit, init_id=1, backend=backend)
-        self._recovery = ActorRecovery(self._manager, lambda: LossPolicy.of(self.config, "offline evaluation"))
+        self._recovery = ActorRecovery(
+            self._manager, lambda: LossPolicy.of(self.config, "offline evaluation"), group=placement_group
+        )
         arguments = {"config": config, "module_spec": module_spec, "spaces": spaces, **(runner_kwargs or {})}
         try:
             if local_runner:

@@ -74,6 +74,10 @@ class Backend(Protocol):
         """``(free, total)`` resources of all nodes, without those of placement groups."""
         ...
 
+    def is_reserved(self, group: Any) -> bool:
+        """Whether all bundles of a placement group have their resources; False for anything else than a group."""
+        ...
+
     def now(self) -> float:
         """Time in seconds of a monotonic clock."""
         ...
@@ -133,6 +137,11 @@ class RayBackend:
         both = ray.available_resources(), ray.cluster_resources()
         free, total = ({name: n for name, n in each.items() if "_group_" not in name} for each in both)
         return free, total
+
+    def is_reserved(self, group: Any) -> bool:
+        from ray.util.placement_group import PlacementGroup, placement_group_table
+
+        return isinstance(group, PlacementGroup) and placement_group_table(group).get("state") == "CREATED"
 
     def now(self) -> float:
         return time.monotonic()

@@ -75,13 +75,15 @@ class ActorRecovery:
     Args:
         pool: The actors.
         policy: Returns the policy, which may change with a config.
+        group: Ray placement group of the actors, or None.
 
     Attributes:
         num_dropped: Actors that were lost and not replaced.
     """
 
-    def __init__(self, pool: FaultTolerantActorManager, policy: Callable[[], LossPolicy]):
+    def __init__(self, pool: FaultTolerantActorManager, policy: Callable[[], LossPolicy], *, group: Any = None):
         self._policy = policy
+        self._group = group
         self.num_dropped = 0
         self._num_failures_in_a_row = 0
         self._last_errors: dict[int, BaseException] = {}
@@ -91,7 +93,8 @@ class ActorRecovery:
         """Replaces the pool of actors by another one, and resets all restart counts to 0."""
         self._pool = pool
         self.restarts = Restarts(pool.backend)
-        self._waiting = WaitingReport(self.policy.role, lambda: self.policy.resources, pool.backend)
+        policy = self.policy
+        self._waiting = WaitingReport(policy.role, lambda: self.policy.resources, pool.backend, group=self._group)
 
     @property
     def policy(self) -> LossPolicy:

@@ -352,7 +352,7 @@ def create_placement(config: AlgorithmConfig, *, timeout_seconds: float | None =
         check_resources(config)
         timeout_seconds = 60.0 if timeout_seconds is None else timeout_seconds
     if strategy != "PACK":
-        whole = _reserve(config, "algorithm's", bundles, strategy, timeout_seconds)
+        whole = _reserve(config, "EnvRunner and Learner", bundles, strategy, timeout_seconds)
         return Placement(whole, whole)
     num_learners = int(config.num_learners) if bundle_resources(config, "learner") else 0
     of_runners, of_learners = bundles[: len(bundles) - num_learners], bundles[len(bundles) - num_learners :]

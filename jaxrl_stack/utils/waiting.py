@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from jaxrl_stack.utils.actor_backend import RAY, Backend
 
@@ -27,10 +28,14 @@ class WaitingReport:
         role: Name of the actors in messages, such as "EnvRunner".
         resources: Returns the Ray resources of one actor, ``{"CPU": ..., "GPU": ..., custom: ...}``.
         backend: Backend of the actors.
+        group: Ray placement group of the actors. If it has its resources, only processes have to start.
     """
 
-    def __init__(self, role: str, resources: Callable[[], Mapping[str, float]], backend: Backend = RAY):
+    def __init__(
+        self, role: str, resources: Callable[[], Mapping[str, float]], backend: Backend = RAY, *, group: Any = None
+    ):
         self._role = role
+        self._group = group
         self._resources = resources
         self._backend = backend
         self._since: float | None = None
@@ -52,7 +57,8 @@ class WaitingReport:
         if seconds < LINE_S * (self._num_lines + 1):
             return
         self._num_lines = int(seconds // LINE_S)
-        line = waiting_text(self._role, number, seconds, self._resources(), *self._backend.resources())
+        needed = {} if self._backend.is_reserved(self._group) else self._resources()
+        line = waiting_text(self._role, number, seconds, needed, *self._backend.resources())
         _current[id(self)] = line
         logger.warning("%s", line)
 
@@ -76,7 +82,7 @@ def waiting_text(
         role: Name of the actors.
         number: Number of missing actors.
         seconds: Duration of the wait so far, in seconds.
-        resources: Resources of one actor.
+        resources: Resources of one actor that are not reserved.
         free: Free resources of the cluster.
         total: All resources of the cluster.
     """

@@ -45,3 +45,14 @@ def test_a_wait_is_logged_every_ten_seconds_and_displayed_until_it_ends(caplog):
     assert caplog.messages[1] in capture.get()
     report.note(0)
     assert waiting_lines() == []
+
+
+def test_actors_whose_group_has_its_resources_only_have_to_start(caplog):
+    fake = FakeActors()
+    fake.free = {"CPU": 0.0}
+    report = WaitingReport("Learner", lambda: {"CPU": 1.0}, fake, group="reserved")
+    report.note(1)
+    fake.sleep(10.0)
+    report.note(1)
+    report.end()
+    assert caplog.messages[0].endswith("for 10 s: the cluster has the resources, and the process starts.")

@@ -152,7 +152,8 @@ class JoinedLearners:
             _LostLearnersError: If an actor died before it started. Ray places actors on a lost node for some seconds,
                 until it has noticed the loss.
         """
-        report = WaitingReport("Learner", lambda: bundle_resources(self.config, "learner"), self.backend)
+        group, backend = self._placement_group, self.backend
+        report = WaitingReport("Learner", lambda: bundle_resources(self.config, "learner"), backend, group=group)
         refs = [actor.ping.remote() for actor in self._actors]
         try:
             while waiting := self.backend.wait(refs, len(refs), LINE_S / 10)[1]:
