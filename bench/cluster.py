@@ -32,6 +32,7 @@ from bench.journal import Journal
 
 ENV = "CartPole-v1"
 NUM_RUNNERS = 2
+STAGES = ("env_runner_sampling_timer", "learner_update_timer", "synch_weights")
 RECOVERY_BAR_S, JOIN_BAR_S = 8.0, 30.0
 JOURNAL = Path(__file__).with_name("cluster.jsonl")
 LEARNER = "learner"
@@ -53,6 +54,8 @@ class Nodes:
         # Paths of Ray's sockets have at most 107 bytes, and its address file would catch every ray.init() here.
         self._folder = tempfile.mkdtemp(prefix="r_", dir="/tmp")
         os.environ["RAY_TMPDIR"] = self._folder
+        # By default actors give way to all other processes of the machine: rates would depend on these.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         import ray  # pyright: ignore[reportMissingImports]
         from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
@@ -268,12 +271,16 @@ class Training:
                 raise TimeoutError(f"{self.algorithm}: not within {timeout_s:g} s: {condition.__name__}")
             self.iterate()
 
-    def for_seconds(self, seconds: float) -> tuple[float, int]:
-        """Iterates for some time; returns seconds and env steps."""
-        first, started = len(self.iterations), time.monotonic()
+    def rate(self, seconds: float) -> tuple[int, dict[str, float]]:
+        """Iterates for some time; returns env steps per second, and the share of each stage in the time."""
+        first, started, stages = len(self.iterations), time.monotonic(), dict.fromkeys(STAGES, 0.0)
         while time.monotonic() - started < seconds:
             self.iterate()
-        return time.monotonic() - started, sum(each.steps for each in self.iterations[first:])
+            for name in STAGES:
+                stages[name] += self.result["timers"].get(name, 0.0)
+        elapsed = time.monotonic() - started
+        steps = sum(each.steps for each in self.iterations[first:])
+        return round(steps / elapsed), {name: round(value / elapsed, 3) for name, value in stages.items()}
 
 
 def rehearse(nodes: Nodes, algorithm: str, args: argparse.Namespace) -> dict[str, Any]:
@@ -290,8 +297,9 @@ def rehearse(nodes: Nodes, algorithm: str, args: argparse.Namespace) -> dict[str
         numbers["is_placed_well"] = is_placed_well(where, nodes)
         say(f"nodes: {where}")
         bytes_before = nodes.stored_bytes()
-        seconds, steps = training.for_seconds(args.seconds)
-        numbers["steps_per_s"] = round(steps / seconds)
+        steps_before = algo.num_env_steps_sampled_lifetime
+        numbers["steps_per_s"], numbers["stages"] = training.rate(args.seconds)
+        steps = algo.num_env_steps_sampled_lifetime - steps_before
         numbers["stored_bytes_per_step"] = round((nodes.stored_bytes() - bytes_before) / max(steps, 1), 1)
         say(f"{numbers['steps_per_s']} steps/s, {numbers['stored_bytes_per_step']} bytes/step")
 
@@ -328,8 +336,7 @@ def rehearse(nodes: Nodes, algorithm: str, args: argparse.Namespace) -> dict[str
         lengths = [each.end - each.start for each in training.iterations[first_iteration:]]
         numbers["longest_iteration_s"] = round(max(lengths), 1)
         say(f"Ray noticed after {numbers['notice_s']} s, training continued {numbers['recovery_s']} s later")
-        seconds, steps = training.for_seconds(args.seconds / 2)
-        numbers["steps_per_s_without_node"] = round(steps / seconds)
+        numbers["steps_per_s_without_node"], numbers["stages_without_node"] = training.rate(args.seconds / 2)
 
         if not is_learner:
             new = nodes.add()
@@ -348,8 +355,7 @@ def rehearse(nodes: Nodes, algorithm: str, args: argparse.Namespace) -> dict[str
             where = runner_nodes(algo)
             numbers["new_node_has_runner"] = new.node_id in where.values()
             say(f"the new node was used {numbers['join_to_use_s']} s after it had joined: {where}")
-        seconds, steps = training.for_seconds(args.seconds / 2)
-        numbers["steps_per_s_after"] = round(steps / seconds)
+        numbers["steps_per_s_after"], numbers["stages_after"] = training.rate(args.seconds / 2)
         numbers["inexact_results"] = training.num_wrong
         numbers["restarts"] = training.result["fault_tolerance"]["num_remote_worker_restarts"]
         numbers["learner_restarts"] = algo.learner_group.get_stats()["num_learner_restarts"]
