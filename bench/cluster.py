@@ -17,6 +17,7 @@ The numbers are appended to bench/cluster.jsonl.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shutil
 import sys
@@ -277,7 +278,8 @@ class Training:
         while time.monotonic() - started < seconds:
             self.iterate()
             for name in STAGES:
-                stages[name] += self.result["timers"].get(name, 0.0)
+                value = self.result["timers"].get(name, 0.0)
+                stages[name] += 0.0 if math.isnan(value) else value  # an iteration without an update
         elapsed = time.monotonic() - started
         steps = sum(each.steps for each in self.iterations[first:])
         return round(steps / elapsed), {name: round(value / elapsed, 3) for name, value in stages.items()}

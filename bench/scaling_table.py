@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -54,7 +55,8 @@ def measure(algorithm: str, environment: str, num_runners: int, num_envs: int, s
         while True:
             result = algo.train()
             for name in STAGES:
-                stages[name] += result["timers"].get(name, 0.0)
+                value = result["timers"].get(name, 0.0)
+                stages[name] += 0.0 if math.isnan(value) else value  # an iteration without an update
             elapsed = time.perf_counter() - started
             if elapsed >= seconds:
                 break
@@ -101,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if max(args.runners):
             import ray  # pyright: ignore[reportMissingImports]
 
+            # By default actors give way to all other processes of the machine: rates would depend on these.
+            os.environ.setdefault("RAY_worker_niceness", "0")
             ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
             stack.callback(ray.shutdown)
         for environment in args.environments:
