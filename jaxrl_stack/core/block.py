@@ -156,8 +156,8 @@ class Block:
 
     @classmethod
     def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
-        """Builds a block of sampled steps from chunks ``[N, L, ...]``; each chunk becomes a column of the block, ``[L,
-        N, ...]``.
+        """Builds a block of sampled steps from chunks ``[N, L, ...]`` with complete observations; each chunk becomes a
+        column of the block, ``[L, N, ...]``.
 
         Args:
             module: Module of the chunks.

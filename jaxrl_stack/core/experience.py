@@ -132,8 +132,8 @@ class Part:
         return self.reference is not None
 
     def kept_at(self, reference: Any) -> Part:
-        """Returns a copy without arrays but with all other attributes; the arrays are in Ray's object store under
-        `reference`.
+        """Returns a copy without columns, but with their layouts and all other attributes; the columns are in Ray's
+        object store under `reference`.
         """
         blocks = {mid: own.with_columns({}) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=reference)

@@ -29,8 +29,8 @@ _OF_STEPS = (Columns.OBS, Columns.FINAL_OBS)
 
 
 def newest(columns: dict[str, Any], num_frames: int) -> dict[str, Any]:
-    """Returns the columns with only the newest frame of each frame-stacked observation; `num_frames` is the number of
-    stacked frames.
+    """Returns the columns with only the newest frame ``[..., C]`` of each frame-stacked observation ``[..., n * C]``;
+    ``n = num_frames``.
     """
     return columns | {name: columns[name][..., -(columns[name].shape[-1] // num_frames) :] for name in _OF_STEPS}
 

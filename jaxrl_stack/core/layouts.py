@@ -59,8 +59,8 @@ class Layout:
         return 1 if column == frames.FRAMES_BEFORE and self.num_frames > 1 else num_steps
 
     def steps(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the columns that have one entry per step; recurrent states of chunks and frames before the first step
-        have not.
+        """Returns the columns that have one entry per step, without recurrent states of chunks and frames before the
+        first step.
         """
         others = {Columns.STATE_IN: self.chunk_length is not None, frames.FRAMES_BEFORE: self.num_frames > 1}
         return {name: own for name, own in columns.items() if not others.get(name, False)}
@@ -152,8 +152,8 @@ def layout_of(
 
 
 def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int) -> Layout:
-    """Returns the layout of a block that a user built; the number of frames and the mask follow from the block's
-    columns.
+    """Returns the layout of a block ``[T, B, ...]`` that a user built; the number of frames and the mask follow from
+    the block's columns.
 
     Args:
         module, num_steps: See `layout_of`.

@@ -127,7 +127,7 @@ class Snapshots:
             raise ValueError(
                 f"Snapshots(size={self.size}, share_of_self_play={self.share_of_self_play}) does not divide the {each} "
                 f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)): {each} "
-                f"- {self.share_of_self_play * each:g} of them play against snapshots, in {self.size} equal blocks.\n"
+                f"- {self.share_of_self_play * each:g} environments must form {self.size} equal blocks.\n"
                 f"Use num_envs_per_env_runner={fitting * num_devices}, or another size or share_of_self_play."
             )
         return num_self_play, (each - num_self_play) // self.size

@@ -238,8 +238,8 @@ class SequenceForm(ChunkForm):
     keeps_order: bool = False
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on training sequences, step by step if the module cannot handle resets; returns
-        columns and outputs.
+        """Calls `module.forward_train` on training sequences, step by step if `is_stepped`; returns columns and
+        outputs. Unless `keeps_order`, `step_by_step` changes the columns to ``[m * L, 1, ...]``.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -389,8 +389,8 @@ class Items:
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Returns the items with at least one valid step. The padding of chunks is not valid; without masks all items
-        are valid.
+        """Returns the items with at least one valid step, for an update in which a module has masks. The padding of
+        chunks is not valid; items without a mask are all valid.
         """
         if self.valid is not None:
             return self.valid
@@ -401,7 +401,7 @@ class Items:
 
 
 class PackedItems:
-    """Items packed into one matrix, so that one gather of contiguous rows builds a minibatch.
+    """Items packed in memory, so that one gather of contiguous rows reads most columns of a minibatch.
 
     32-bit columns and flags are bit-cast into one uint32 matrix ``[S, N, width]``; all other columns (uint8 frames,
     64-bit numbers) stay separate and are gathered one by one.

@@ -41,8 +41,8 @@ LEAVE_TIMEOUT_S = 5.0
 
 
 class _LostLearnersError(Exception):
-    """Raised if a learner's process died, or if it waits forever for failed learners; ``__cause__`` is the first
-    error.
+    """Raised if the learners must be restarted: a process died, a learner waits for failed ones, or a compiled program
+    failed. ``__cause__`` is the first error.
     """
 
 
@@ -445,7 +445,9 @@ class JoinedLearners:
         ]
 
     def _received(self, answers: Sequence[Answer], return_state: bool, number: int) -> list[dict[str, Any]]:
-        """Returns the metrics in the answers to update `number`; stores a snapshot if the first answer contains one."""
+        """Returns the metrics in the answers to update `number`, with which earlier updates are finished, too; stores a
+        snapshot if the first answer contains one.
+        """
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)
         self._num_answered = max(self._num_answered, number)
@@ -515,8 +517,8 @@ class JoinedLearners:
 
 
 def _is_broken_program(error: Exception) -> bool:
-    """Whether an error means that a compiled program failed while running, in which case the learner's state is
-    lost.
+    """Whether an error means that a compiled program failed while running; the learner's state, which was donated to
+    the program, is then lost.
     """
     cause = getattr(error, "cause", error)
     # Failed communication between processes on the CPU raises a ValueError.

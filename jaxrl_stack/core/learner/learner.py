@@ -395,7 +395,7 @@ class Learner(Checkpointable):
         return {}
 
     def place(self, state: LearnerState) -> None:
-        """Copies `state` to all devices of this learner and makes it the learner's current state."""
+        """Copies `state` to new buffers on all devices of this learner, and makes it the learner's current state."""
         self._state = devices.place_replicated(state, self.devices)
         self._synced_updates: int | None = None
         if self.num_updates < self.steps_trained.num_updates:
@@ -1086,7 +1086,7 @@ class Learner(Checkpointable):
 
     @contextlib.contextmanager
     def in_pure_hook(self, name: str, has_rows: Mapping[ModuleID, Any] | None = None) -> Iterator[None]:
-        """Context manager around the call of a pure hook, inside which the hook cannot read the learner's own state.
+        """Context manager around the call of a pure hook, inside which reading the learner's own state raises an error.
 
         Args:
             name: Name of the hook.

@@ -121,7 +121,7 @@ class LearnerCheckpoint:
 
 
 def _set_all(given: Sequence[tuple[Any, Any]]) -> None:
-    """Sets the states of several objects; if one raises an error, restores the earlier states of the others."""
+    """Sets the states of several objects; if one raises an error, restores the earlier states."""
     before: list[tuple[Any, Any]] = []
     try:
         for owner, state in given:

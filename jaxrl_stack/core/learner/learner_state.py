@@ -14,8 +14,8 @@ STATE_COMPONENTS = ("rl_module", "optimizer", "extra", "connector", "host_connec
 
 @struct.dataclass
 class LearnerState:
-    """State of a Learner: parameters, optimizer states, counters and PRNG key; replicated over devices, and donated to
-    every update.
+    """State of a Learner: parameters and other module state, states of optimizers, algorithm and connectors, counters
+    and PRNG key. It is replicated over devices, and every update donates its buffers.
 
     Attributes:
         params: Trained parameters, ``{ref: array}`` with ``ref = "module_id/path/to/leaf"``.

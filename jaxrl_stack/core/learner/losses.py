@@ -154,7 +154,9 @@ def loss_is_linear(learner: Learner) -> bool:
 
 
 def _check_losses(losses: Any, learner: str) -> None:
-    """Raises a ValueError if a learner's `compute_losses` did not return a dict of float32 scalars by module id."""
+    """Raises a ValueError if a learner's `compute_losses` did not return a dict of losses by module id; a loss is a
+    floating-point scalar, or a pytree of scalars (one per optimizer).
+    """
     if not isinstance(losses, Mapping):
         raise ValueError(
             f"{learner}.compute_losses() returned a {type(losses).__name__}. Return a dict {{module_id: loss}}."

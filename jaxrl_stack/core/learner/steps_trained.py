@@ -35,11 +35,11 @@ class TrainedOn:
 
 
 class Amount(NamedTuple):
-    """Amount of data for one module in an update: steps, and units (steps or chunks) that minibatches draw.
+    """Amount of data for one module in an update: steps, and items (steps, chunks or env steps) that minibatches draw.
 
     Attributes:
         num_rows: Number of steps.
-        num_items: Number of items of which minibatches consist: chunks, or single steps.
+        num_items: Number of items of which minibatches consist: single steps, chunks or env steps.
         rows_per_item: Number of steps of an item.
     """
 
@@ -64,8 +64,8 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
 
 
 def amount_of_block(form: Form, num_steps: int, num_columns: int) -> Amount:
-    """Returns the amount of data in a block ``[T, B, ...]``, for minibatches that draw single steps or chunks
-    (`form`).
+    """Returns the amount of data in a block ``[T, B, ...]``, for minibatches that draw the items of `form`: single
+    steps, chunks or env steps.
     """
     return Amount(num_steps * num_columns, form.num_items(num_steps, num_columns), form.rows_per_item)
 

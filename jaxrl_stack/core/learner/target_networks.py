@@ -69,7 +69,7 @@ class TargetNetworkUpdates(Learner):
         return dataclasses.replace(state, rest=rest, extra=extra), metrics
 
     def target_update_is_due(self, state: LearnerState, module_id: str) -> jax.Array:
-        """Whether a module's target networks must be updated now, as a bool scalar.
+        """Whether a module's target networks must be updated after the current update, as a bool scalar.
 
         Args:
             state: State after the update, as in `post_update`.

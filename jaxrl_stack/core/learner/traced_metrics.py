@@ -217,7 +217,7 @@ class Metrics:
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
-        """Numbers that are averaged over devices, together with the gradients in one all-reduce."""
+        """Numbers that are averaged over devices; they can be part of the gradients' all-reduce."""
         return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
@@ -255,8 +255,8 @@ class Metrics:
 
     @staticmethod
     def with_minibatch(reduced: tuple[Metrics, dict[str, Any]], latest: Metrics) -> tuple[Metrics, dict[str, Any]]:
-        """Adds the metrics of one minibatch in such a loop, `reduced`; sums are compensated (see
-        `reductions.compensated_add`).
+        """Adds the metrics of one minibatch to the carry of the loop, `reduced` (see `before_minibatches`); sums are
+        compensated (see `reductions.compensated_add`).
         """
         so_far, errors = reduced[0].numbers, dict(reduced[1])
         numbers: dict[str, Any] = dict(latest.numbers)
@@ -270,8 +270,8 @@ class Metrics:
 
     @staticmethod
     def after_minibatches(reduced: tuple[Metrics, dict[str, Any]], num_minibatches: jax.Array) -> Metrics:
-        """Returns the metrics of the update after a loop over `num_minibatches` minibatches: divides sums by their
-        number.
+        """Returns the metrics of the update after the loop: divides the sums of metrics with the reduction "mean" by
+        `num_minibatches` (a scalar).
         """
         metrics, _ = reduced
         number = num_minibatches.astype(jnp.float32)
@@ -382,7 +382,7 @@ def nest_metrics(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
 
 def nest_metrics_of_members(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
     """Converts metrics of a population of M runs, values ``[..., M]``, to a nested dict ``{module_id: {name:
-    float64[M]}}``.
+    float64[M]}}``; see `nest_metrics`.
     """
     readings = {(): np.float64, (1,): _settings, (2,): _counters}
     values = {path: value for path, value in flat.items() if path[0] != NOT_FINITE}

@@ -93,7 +93,7 @@ class LinearizedLosses:
 
 
 class Tracing(threading.local):
-    """The `Trace` that hooks of this thread read; None outside of tracing. Other threads may use the learner at the
+    """State of tracing in this thread, such as the `Trace` that hooks read. Other threads may use the learner at the
     same time.
 
     Attributes:

@@ -174,7 +174,9 @@ def _fetched(refs: Sequence[Any], name: str) -> list[Any]:
 
 
 def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
-    """Returns the range ``(start, stop)`` of each shard, for consecutive ranges whose sizes differ by at most one."""
+    """Returns the range ``(start, stop)`` of each shard: consecutive ranges of items, of which the first may be longer
+    by one.
+    """
     size, more = divmod(num_items, num_shards)
     stops = [size * i + min(i, more) for i in range(num_shards + 1)]
     return list(itertools.pairwise(stops))

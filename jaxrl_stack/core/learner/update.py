@@ -281,8 +281,7 @@ class Update:
         axis_name: str | None,
         layouts: Layouts | None = None,
     ) -> tuple[LearnerState, Batch]:
-        """Passes sampled columns through the learner connector pipeline, which computes advantages and runs custom
-        connectors.
+        """Passes sampled columns through the learner connector pipeline, for example to compute advantages.
 
         Args:
             state, settings, timesteps, axis_name: See `__call__`.
@@ -573,7 +572,7 @@ def _has_valid_rows(items: Mapping[ModuleID, WholeItems], axis_name: str | None)
 
 
 class _Minibatches:
-    """Numbers and indices of an update's minibatches.
+    """Number of an update's minibatches, and the indices of the items in each minibatch.
 
     Args:
         learner: The learner.

@@ -89,7 +89,8 @@ class ValidItems:
 
 
 class CountedRows(NamedTuple):
-    """Numbers of valid rows of one module in an update: in the batch, per gradient step, and in all gradient steps.
+    """Valid rows of one module in an update: whether the batch has any, and their numbers per gradient step and in all
+    gradient steps.
 
     Attributes:
         has_rows: bool scalar, whether any device has a valid row; True for a module without masks.

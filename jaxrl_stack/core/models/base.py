@@ -1,4 +1,4 @@
-"""Base class of encoders, and helpers for their recurrent states."""
+"""Base class of encoders, and helpers for recurrent states and batches."""
 
 from __future__ import annotations
 

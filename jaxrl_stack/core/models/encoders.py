@@ -227,8 +227,8 @@ class ActorCriticEncoder(Encoder):
         """Returns latents `{ENCODER_OUT: {ACTOR: [..., latent], CRITIC: [..., latent]}}` and, if recurrent,
         `STATE_OUT` of both encoders.
 
-        If `critic` is False, CRITIC is missing. If then observations lack the critic's keys, its recurrent state does
-        not change.
+        If `critic` is False, CRITIC is missing. If observations then lack the critic's keys, the critic's recurrent
+        state does not change.
         """
         if self.is_shared:
             of_both = self.shared(inputs)

@@ -153,7 +153,8 @@ def _split(module: nnx.Module) -> tuple[Any, Flat, Flat]:
 
 
 class PureModule:
-    """Pure functions for a built `MultiRLModule`, which take its arrays as arguments.
+    """Pure functions for a built `MultiRLModule`, which take its arrays as arguments; the static definition is stored
+    once.
 
     A Variable that several modules share has one ref. It belongs to the module with the fewest Params, so that a
     shared part with its own module id belongs to that id; among equal numbers, to the module that was added first.

@@ -24,8 +24,8 @@ def states_of(encoder: Any) -> StateAfter:
 
 
 class Timeline:
-    """Sequences from replay, each extended by one observation, so that one pass of a recurrent network evaluates
-    observations and next observations.
+    """Sequences from replay, each extended by the observation after its last valid step, so that one pass of a
+    recurrent network evaluates observations and next observations.
 
     Burn-in, the steps before the valid ones, only updates the recurrent state of each network, online and target,
     without a gradient (Kapturowski et al., 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning",
