@@ -290,7 +290,8 @@ class ConnectorPipelineV2(PureConnector):
                 yield name, connector
 
     def pure_part(self) -> PurePipeline:
-        """Compiled part of the pipeline: its pure connectors, in order and with the same names, as a `PurePipeline`.
+        """Compiled part of the pipeline: the current connectors after the host connectors, with the same names, as a
+        `PurePipeline`.
 
         It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
         output spaces of the host connectors.
@@ -302,7 +303,9 @@ class ConnectorPipelineV2(PureConnector):
         return self._pure_after(self.checked_host_connectors())
 
     def _pure_after(self, on_host: Sequence[tuple[str, ConnectorV2]]) -> PurePipeline:
-        """Returns the pure connectors as a `PurePipeline`, whose input is the output of the given host connectors."""
+        """Returns the connectors after the given host connectors as a `PurePipeline`, whose input is the output of the
+        host connectors.
+        """
         for method in ("init", "apply", "merge", "rebatch"):
             if getattr(type(self), method) is not getattr(ConnectorPipelineV2, method):
                 raise _overrides(type(self).__name__, method)

@@ -430,7 +430,7 @@ setattr(ConnectorV2.__new__, "__signature__", inspect.signature(ConnectorV2.__in
 
 
 class HostConnector(ConnectorV2):
-    """Base class of connectors that override ``__call__`` and run on the host. They store their state themselves
+    """Base class of connectors that override ``__call__`` (RLlib's form). They store their state themselves
     (`get_state`, `set_state`).
 
     One whose ``__call__`` leaves its argument ``episodes`` alone can stand where episodes are arrays already, in a

@@ -87,8 +87,8 @@ class ConnectorContext:
         return Block(dict(columns), layout).mask
 
     def block(self, module_id: str, columns: Mapping[str, Any]) -> Block:
-        """Converts a module's columns in a learner pipeline to a `Block`, which describes masks, frames and recurrent
-        chunks.
+        """Converts a module's columns in a learner pipeline to a `Block` with a layout (masks, frames, recurrent
+        chunks), planned or derived from the columns.
 
         Args:
             module_id: The module, which is in `module`.

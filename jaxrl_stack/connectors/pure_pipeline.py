@@ -84,7 +84,7 @@ class PurePipeline:
 
     @staticmethod
     def make_context(**fields: Any) -> ConnectorContext:
-        """Creates a `ConnectorContext`, for modules that cannot import the class."""
+        """Creates a `ConnectorContext`, for Python modules of lower layers, which cannot import the class."""
         return ConnectorContext(**fields)
 
     def init(self, num_envs: int) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Conversion of recorded observations of an environment to module inputs, for offline training."""
+"""Conversion of recorded observations of an environment to module inputs, for offline training and off-policy
+estimates.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,7 @@ class PipelineInputs:
         if of_episodes or with_state:
             raise ValueError(
                 f"The data has observations of the environment, {self.env_space}, but the connectors "
-                f"{of_episodes or with_state} need several steps to convert one to the module's input. Record module "
+                f"{of_episodes or with_state} need several steps for each input of the module. Record module "
                 "inputs with offline_data(output=...), or remove the connectors."
             )
         if difference(pipeline.observation_space, self.space):

@@ -107,7 +107,7 @@ def test_connectors_of_the_config_make_the_modules_observations(tmp_path, normal
     assert taken.shape[1] == 2 and (np.abs(taken[:6, 0].mean()) > 2) != normalized
     stacking = asked.copy().env_runners(env_to_module_connector=lambda env, spaces, device: FrameStacking(num_frames=2))
     asked = stacking.environment(env_config={"spaces": (BOX, TWO)}).offline_data(normalize_observations=False)
-    with pytest.raises(ValueError, match=r"\['FrameStacking'\] need several steps to convert one to the module's"):
+    with pytest.raises(ValueError, match=r"\['FrameStacking'\] need several steps for each input of the module"):
         steps_of(config(table(tmp_path, PLAIN)).env_runners(env_to_module_connector=asked._env_to_module_connector))
 
 

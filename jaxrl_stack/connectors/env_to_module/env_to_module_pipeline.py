@@ -29,8 +29,8 @@ class EnvToModulePipeline(ConnectorPipelineV2):
     setting = "env_to_module_connector"
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Converts the columns for a recurrent module to sequences of one step, ``[B, 1, ...]``, and adds ``STATE_IN``;
-        other columns stay unchanged.
+        """Converts the columns for a recurrent module to sequences of one step, ``[B, 1, ...]``, and adds ``STATE_IN``
+        and ``RESETS``; for other modules, or without episodes, returns the columns unchanged.
 
         Raises:
             ValueError: A running episode does not have the module's last ``STATE_OUT``.

@@ -76,7 +76,7 @@ class OneHotIntegers(ConnectorV2):
         return channels, np.concatenate([first + np.arange(n) for first, n in zip(low, num_values, strict=True)])
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS ``[B, ..., C]`` of integer codes by one-hot vectors, uint8 ``[B, ..., n]``."""
+        """Replaces leaves ``[B, ..., C]`` of integer codes in OBS by one-hot vectors, uint8 ``[B, ..., n]``."""
         spaces = self._observation_spaces()
 
         def one_hot(part: Any, value: Any) -> Any:

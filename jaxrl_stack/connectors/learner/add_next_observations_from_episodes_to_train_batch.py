@@ -23,7 +23,8 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorV2):
     needs_all_final_obs = True
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds NEXT_OBS ``[T, B, ...]``; reads OBS, FINAL_OBS, TERMINATEDS and TRUNCATEDS.
+        """Adds NEXT_OBS with the structure of OBS; reads OBS and FINAL_OBS ``[T, B, ...]``, TERMINATEDS and TRUNCATEDS
+        ``[T, B]``.
 
         Raises:
             ValueError: FINAL_OBS is gone: another connector has used it up.
