@@ -288,8 +288,8 @@ class AgentRecording:
         return rewards
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the vector steps in which complete steps began and ended (see `AgentTimes`), int32 ``[T, R]`` each; 0
-        after them.
+        """Returns `AgentTimes.begins` and `AgentTimes.seen` of the complete steps (when each step began, and when it
+        was complete), int32 ``[T, R]`` each; 0 after the complete steps of a row.
         """
         assert self._seen is not None
         begins, seen = np.zeros((2, self.num_steps, self.num_rows), np.int32)
@@ -299,8 +299,8 @@ class AgentRecording:
         return begins, seen
 
     def not_usable(self) -> list[tuple[int, int, str]]:
-        """Finds invalid values in recorded steps: NaN or infinite observations and rewards, and action masks that allow
-        no action.
+        """Finds invalid values in complete and incomplete steps: NaN or infinite observations and rewards, and action
+        masks that allow no action.
 
         Returns:
             ``(step of the row, row, description)`` of each, in order.

@@ -77,8 +77,8 @@ class RunnerState:
 
 
 class EpisodeEnds(NamedTuple):
-    """Returns and lengths of the episodes that ended in T steps, arrays ``[T, B]``; values are valid where `ended` is
-    True.
+    """Ends of episodes in T steps, with the return and length of each episode: arrays ``[T, B]``; numbers are valid
+    where `ended` is True.
 
     Attributes:
         ended: bool, whether an episode ended with the step.

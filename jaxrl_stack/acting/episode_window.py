@@ -22,7 +22,8 @@ NOBODY: Mapping[Any, Any] = MappingProxyType({})
 
 @struct.dataclass
 class AgentWindow:
-    """Statistics of one agent in the last W finished episodes: its returns, and the number of steps it has completed.
+    """Statistics of one agent: its returns in the last W finished episodes, and the number of all steps that it has
+    completed.
 
     Attributes:
         returns: float32 ``[W]``, sums of the agent's rewards.
@@ -152,7 +153,7 @@ class EpisodeWindow:
 
 
 class Unpacked(NamedTuple):
-    """Result of `EpisodeWindow.unpacked`: the window and two flags.
+    """Result of `EpisodeWindow.unpacked`: the window, and the flags that were packed with it.
 
     Attributes:
         window: Window with NumPy arrays ``[D, ...]``.

@@ -79,7 +79,7 @@ class PackedColumns:
 @dataclasses.dataclass
 class _Acting:
     """Compiled acting program for one mode (explore, greedy or random actions); it takes only the arguments that it
-    reads.
+    reads, because each array costs time.
 
     Attributes:
         program: ``(fixed leaves, memory, counts, batch, varying leaves) -> (matrix, loose, memory)``.

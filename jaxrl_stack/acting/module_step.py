@@ -30,8 +30,8 @@ StateT = TypeVar("StateT", bound="ModuleState")
 
 @struct.dataclass
 class ModuleState:
-    """State of a policy between steps, for ``B`` rows of one module: connectors, recurrent state, previous actions and
-    rewards.
+    """State of a policy between steps, for ``B`` rows of one module (agents in running episodes): connectors, recurrent
+    state, previous actions and rewards.
 
     Attributes:
         env_to_module: State of the env-to-module pipeline.
@@ -139,8 +139,8 @@ class ModuleStep:
         )
 
     def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
-        """Returns `state` with the statistics of connectors merged over a device axis; unchanged if `axis_name` is
-        None.
+        """Returns `state` with the new statistics of connectors merged over a device axis, or of this device only if
+        `axis_name` is None.
         """
         return dataclasses.replace(
             state,

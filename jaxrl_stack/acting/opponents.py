@@ -214,8 +214,8 @@ class OpponentStep(ModuleStep):
     def with_index(
         self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
     ) -> tuple[OpponentsState, ModuleState]:
-        """Assigns another snapshot to each block (group) of environments, and returns the new states of the stack and
-        of acting.
+        """Assigns a snapshot to each block (group) of environments, and returns the new states of the stack and of
+        acting.
 
         If a block gets another snapshot, its running games continue and do not count; the recurrent states and last
         actions of its rows start again.

@@ -30,7 +30,7 @@ class RecordedStep:
 
     @classmethod
     def of_block(cls, columns: Mapping[str, Any]) -> Self:
-        """Reads the shapes of a step from a recorded block ``{column: pytree [T, B, ...]}``."""
+        """Reads the shapes and dtypes of a step from a recorded block ``{column: pytree [T, B, ...]}``."""
         return cls({name: _resized(column, 1, 1) for name, column in columns.items()})
 
     @classmethod

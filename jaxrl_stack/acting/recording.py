@@ -248,7 +248,7 @@ class Recording:
         self.num_failures += 1
 
     def add_obs(self, obs: Any) -> None:
-        """Stores the environments' observations before the next step; does nothing if it was made without `obs`."""
+        """Stores the environments' observations before the next step, if the recording was made with `obs`."""
         if not self._obs_rows:
             return
         leaves = (obs,) if isinstance(obs, np.ndarray) else jax.tree.leaves(obs)

@@ -88,8 +88,8 @@ class RolloutRecording(Protocol):
 
 
 class Rollout(Protocol):
-    """Interface of the loop that steps host environments and records the steps; it stores running episodes between
-    recordings.
+    """Interface of the loop that steps host environments and records the steps; it stores the state of environments and
+    running episodes between recordings.
 
     Attributes:
         live: Running episodes as objects, from the first `reset` on; None where they are not needed.

@@ -229,7 +229,8 @@ class EpisodeTracker:
                 episode.set_observations(new_data=row(seen, index), at_indices=-1)
 
     def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
-        """Appends observations to the episodes, and starts new episodes where `resets` is True.
+        """Appends observations to the episodes; starts new episodes where `resets` is True, and in all environments
+        before the first actions.
 
         Raises:
             ValueError: If that was done before: episodes are changed in place.

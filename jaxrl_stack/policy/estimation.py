@@ -258,8 +258,8 @@ def _terms(
     q_values: QValues | None,
     gamma: float,
 ) -> dict[str, Any]:
-    """Computes, for each episode and method, the numerator and denominator of the estimate, arrays ``[E]``, and the log
-    weights of the episodes.
+    """Computes the numerators and denominators of the estimates, arrays ``[E]`` by method (also "behavior", the
+    recording policy), and the log weights of the episodes.
     """
     rows = episodes.rows
     zeros = np.zeros(rows.shape, np.float32)

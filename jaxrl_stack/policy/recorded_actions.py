@@ -160,8 +160,8 @@ def _outputs(module: RLModule, batch: dict[str, Any], acting: ActingBy) -> dict[
 
 @functools.lru_cache(maxsize=32)
 def _compiled(distribution_cls: Any, explore: bool, num_actions: int | None, num_samples: int) -> Any:
-    """Returns the compiled function (outputs, actions, epsilon, key) -> fields of `ActionProbabilities`, the same for
-    all batches.
+    """Returns the compiled function (outputs, actions, epsilon, key) -> fields of `ActionProbabilities`, rows first;
+    the same for all batches.
     """
     if num_actions is not None:
         return jax.jit(functools.partial(_of_discrete, distribution_cls, explore, num_actions))
