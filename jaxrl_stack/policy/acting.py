@@ -114,7 +114,8 @@ class PolicyProgram:
         return [(name, getattr(self, field), getattr(arrays, field)) for name, field in FIELDS.items()]
 
     def unread_observations(self, arrays: PolicyArrays, explore: bool | None = None) -> list[str]:
-        """Returns the keys of Dict observations that do not influence actions, such as ``"privileged_state"``.
+        """Returns the entries of Dict observations that do not influence actions, as paths such as
+        ``"privileged_state"``, or ``"camera/depth"`` in a nested Dict.
 
         They are found in a trace of the program. Recurrent states and states of connectors count as read if a later
         action depends on them. Host connectors may read everything: the list is empty then.

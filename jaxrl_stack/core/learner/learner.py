@@ -1280,7 +1280,7 @@ class Learner(Checkpointable):
         return {} if self._last is None else self._result(num_updates)
 
     def evaluate_rows(self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None) -> dict[str, Any]:
-        """Returns the losses and metrics of rows without an update; modules and optimizers do not change.
+        """Returns the losses and metrics of rows without an update; the state of this learner does not change.
 
         Rows pass through the learner pipeline and the loss as in `update_rows`; changes of connector states are
         discarded.

@@ -215,7 +215,7 @@ def _norm(x: jax.Array) -> jax.Array:
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
-    """Returns the entries of a column ``[S, N, ...]``, or of frame-stacked observations, at pairs of indices (shard,
+    """Returns the entries of a column ``[S, N, ...]``, or of frame-stacked observations, at k pairs of indices (shard,
     item).
     """
     if isinstance(column, FrameRows):

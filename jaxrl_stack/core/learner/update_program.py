@@ -128,7 +128,7 @@ def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> Learn
 
 
 def fetched(metrics: Flat | None) -> dict[MetricKey, Any]:
-    """Copies the metrics that a program returned to the host, ``{path: value}``; {} if there are none."""
+    """Copies metrics from the devices to the host, ``{path: value}``; {} if the program returned none."""
     return {} if metrics is None else metrics.unravel(np.asarray(devices.host_view(metrics.vector)))
 
 
