@@ -169,7 +169,8 @@ class StepKeys:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceRollout:
-    """Pure functions of a rollout on the device, with its static parts: environment, modules and connectors.
+    """Pure functions of a rollout on the device, with its static parts: environment, modules and connectors. Larger
+    programs trace them.
 
     Attributes:
         modules: Acting step of each module, ``{module_id: ModuleStep}``; of snapshots an `OpponentStep`.

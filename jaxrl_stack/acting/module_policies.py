@@ -1,4 +1,4 @@
-"""Policies of all modules of a host EnvRunner: one jitted call per module and vector step."""
+"""Policies of all modules of a host EnvRunner: one jitted call per module and vector step, with the same weights."""
 
 from __future__ import annotations
 

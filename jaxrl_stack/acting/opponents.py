@@ -180,8 +180,8 @@ class OpponentStep(ModuleStep):
         )
 
     def own_weights(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Selects the arrays of the MultiRLModule that a snapshot contains: those that acting reads, without random
-        streams and target networks.
+        """Selects the part of ``(params, rest)`` of the MultiRLModule that a snapshot contains: the arrays that acting
+        reads, without random streams and target networks.
         """
         prefix, left_out = f"{self.module_id}/", self.pure.stream_refs | self.pure.target_refs
         own = {ref: x for ref, x in params.items() if ref.startswith(prefix)}

@@ -432,7 +432,9 @@ class ConnectorPipelineV2(PureConnector):
         return batch
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Converts the columns of the last connector to the result of `__call__`; subclasses override it."""
+        """Converts the columns after the last connector to the result of `__call__`; `episodes` are those of the call,
+        [] if it passed a batch. Subclasses override it.
+        """
         return columns
 
     def _call_members(self, rl_module: Any, batch: Any, episodes: Any, explore: Any, kwargs: dict[str, Any]) -> Any:

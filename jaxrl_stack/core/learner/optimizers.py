@@ -229,7 +229,8 @@ def optimizer_factory(
     optimizer_name: str,
     module_id: str,
 ) -> Callable[[Any], optax.GradientTransformation]:
-    """Returns the function from a learning rate to an optax optimizer that `Learner.register_optimizer` describes.
+    """Returns the function ``lr -> optax.GradientTransformation`` that the arguments of `Learner.register_optimizer`
+    describe.
 
     Raises:
         ValueError: If a learning rate is missing, or has no effect.

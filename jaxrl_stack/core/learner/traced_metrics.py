@@ -316,8 +316,8 @@ class Metrics:
 
 
 def put_counter(metrics: dict[MetricKey, Any], path: MetricKey, counter: Any) -> None:
-    """Adds a uint32[2] counter to the metrics as two float32 numbers with an exact sum; a single float32 is exact only
-    up to 2**24.
+    """Adds a uint32[2] counter to the metrics as two float32 numbers whose float64 sum is the counter; a single float32
+    is exact only up to 2**24.
 
     Args:
         metrics: Metrics that the program returns; changed in place.
