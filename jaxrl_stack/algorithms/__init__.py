@@ -1,4 +1,4 @@
-"""Configs, the Algorithm, the registry, and one folder per algorithm."""
+"""Algorithm configs, the class `Algorithm`, the registry of algorithms by name, and one folder per algorithm."""
 
 from __future__ import annotations
 

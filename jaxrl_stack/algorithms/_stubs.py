@@ -72,7 +72,7 @@ def path_of(module: ModuleType) -> pathlib.Path:
 
 
 def render(module: ModuleType) -> str:
-    """Renders the text of a module's stub."""
+    """Renders the type stub (the text of the .pyi file) of a config module."""
     blocks = [HEADER + IMPORTS]
     for node in _flat(ast.parse(inspect.getsource(module)).body):
         blocks.append(_class(node, getattr(module, node.name)) if isinstance(node, ast.ClassDef) else _member(node))
@@ -80,7 +80,7 @@ def render(module: ModuleType) -> str:
 
 
 def _flat(nodes: list[ast.stmt]) -> list[ast.stmt]:
-    """Returns statements of a module, with each ``if TYPE_CHECKING:`` block replaced by its body."""
+    """Returns the top-level statements of a Python file, with each ``if TYPE_CHECKING:`` block replaced by its body."""
     flat: list[ast.stmt] = []
     for node in nodes:
         is_guard = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
@@ -135,7 +135,7 @@ def _class(node: ast.ClassDef, cls: type) -> str:
 
 
 def _defaults(own: Mapping[str, Any]) -> list[str]:
-    """Stub lines that narrow the return types of inherited methods to the class's own default classes."""
+    """Stub lines for methods that return a class's default config or module spec, with that class's return types."""
     members = []
     if own.get("_default_module_class") is not None:
         members.append("def get_default_rl_module_spec(self) -> RLModuleSpec: ...")

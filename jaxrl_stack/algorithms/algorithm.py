@@ -1,4 +1,4 @@
-"""Algorithm: builds everything from a config, runs iterations, and reports."""
+"""Class `Algorithm`: builds env runners, learners and modules from a config, trains them, and reports results."""
 
 from __future__ import annotations
 
@@ -243,7 +243,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     """The shape of the algorithm's training step; both drivers run it."""
 
     def setup(self, config: AlgorithmConfig) -> None:
-        """Builds the environment, modules, learner and the compiled iteration."""
+        """Builds everything that training needs: environments, modules, learners, evaluation, and the output of
+        results.
+        """
         logging.getLogger("jaxrl_stack").setLevel(config.log_level)
         self._evaluated = EvaluationCounts()
         self._offline_evaluations = OfflineEvaluations(self, self._evaluated)
@@ -285,7 +287,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             return make_driver(resolved, self, config, step, self.callbacks)
 
     def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:
-        """Resets all counters and metrics that accumulate over iterations."""
+        """Resets what an algorithm accumulates over its iterations: counters, metrics, evaluation sums and setting
+        changes.
+        """
         self._reported_config = config.to_dict()
         # Of the settings that have changed since: their values when this algorithm was built.
         self._built_with: dict[str, Any] = {}
@@ -467,7 +471,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     """Training steps of the running iteration if it repeats a recorded one."""
 
     def _repeat_iteration(self, num_training_steps: int) -> Result:
-        """Runs one iteration with a given number of training steps.
+        """Runs one iteration with a given number of training steps, to repeat a recorded iteration exactly.
 
         Args:
             num_training_steps: ``num_training_step_calls_per_iteration`` in the result of the recorded iteration.
@@ -490,9 +494,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._long_iterations.around(iteration)
 
     def _env_steps_counted(self) -> tuple[int, float]:
-        """Returns ``(env steps counted by the driver, env steps in EnvRunner results)``. Steps
-        that a user's `training_step` sampled with EnvRunners, without the driver, are only in the second count at
-        first.
+        """Returns ``(env steps that this algorithm has counted, env steps in the logged EnvRunner results)``. If a
+        user's `training_step` calls EnvRunners directly, its env steps are at first only in the second number.
         """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
 
@@ -500,8 +503,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.metrics.peek(key) if key in self.metrics else 0.0
 
     def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
-        """Checks the return value of `training_step`, and counts the env steps that a user's `training_step` sampled
-        without the driver since `before`.
+        """Checks the return value of `training_step`. If a user's `training_step` called EnvRunners directly, also
+        counts the env steps that these have sampled since `before`, a result of `_env_steps_counted`.
         """
         if returned is not None:
             raise ValueError(
@@ -514,7 +517,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             self.driver.count_env_steps(not_counted)
 
     def _training_result(self, iteration: Iteration) -> Result:
-        """Result of an iteration without evaluations and without values logged by callbacks."""
+        """Builds the result of an iteration's training. Evaluation results and values logged by callbacks are added
+        later.
+        """
         result, driver = self._empty_result(), self.driver
         merge_nested(result, driver.results())
         seconds_per_step = iteration.seconds_per_env_step(self.config.num_envs_per_env_runner)
@@ -536,7 +541,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     _result_template: tuple[Any, dict[str, Any]] | None = None
 
     def _results_of_evaluations(self) -> dict[str, Any]:
-        """Runs the evaluations due after training; returns the results of all evaluations in this iteration."""
+        """Runs the evaluations that are due at the end of this iteration; returns the results of all evaluations in the
+        iteration.
+        """
         in_envs, on_data = self._env_evaluations, self._offline_evaluations
         if not in_envs.end_concurrent() and in_envs.is_due(self.iteration):
             with self._told_if_long(self.iteration):
@@ -546,8 +553,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return {**in_envs.results, **on_data.results}
 
     def _add_logged(self, result: Result, iteration: Iteration) -> None:
-        """Adds to a result all values that callbacks and training steps have logged, and the durations of training
-        steps and evaluation.
+        """Adds to an iteration's result all values that callbacks and training steps have logged, and the durations of
+        training steps and evaluation.
         """
         merge_nested(result["env_runners"], self.driver.episode_metrics.compile())
         result["timers"]["training_step"] = iteration.seconds / iteration.num_training_steps
@@ -586,12 +593,14 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.stored_checkpoints.after_iteration(self.output.directory, self.iteration)
 
     def log_result(self, result: dict[str, Any]) -> None:
-        """Called with every iteration's result before `train` returns it; calls ``on_train_result``."""
+        """Passes an iteration's result to the callback ``on_train_result``; runs in every iteration, before `train`
+        returns.
+        """
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
     def _reported(self) -> dict[str, Any]:
-        """Last result, updated with the current counters: the values that `metrics.peek` finds in addition to logged
-        ones.
+        """Last iteration's result with the current step and episode counters. `metrics.peek` looks up names here that
+        nobody has logged.
         """
         last, counts = (
             self._last_result,
@@ -612,7 +621,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         after_iteration: Callable[[str], object] | None = None,
         **unknown: Any,
     ) -> Result:
-        """Trains until a goal is reached, and shows the progress.
+        """Trains until a goal is reached, such as a mean return or a number of iterations, and shows the progress.
 
         Ctrl-C ends it after the running iteration. The training state is kept, and training can continue. With
         ``reporting(checkpoint_frequency=...)``, the last iteration is stored in each case.
@@ -719,7 +728,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._offline_evaluations.group
 
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
-        """Adds actors that Ray has restarted to a group again, after sending them weights and connector states.
+        """Puts EnvRunner actors that Ray has restarted back into their group, after sending them weights and connector
+        states.
 
         Sampling does this in every iteration.
 
@@ -729,7 +739,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return env_runner_group.probe_unhealthy_env_runners()
 
     def restore_offline_eval_runners(self, runner_group: OfflineEvaluationRunnerGroup) -> list[int]:
-        """Adds offline evaluation actors that Ray has restarted to their group again. Every evaluation does this.
+        """Puts offline evaluation actors that Ray has restarted back into their group. Every evaluation does this.
 
         Returns:
             Their ids.
@@ -1145,7 +1155,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
     # --------------------------------------------------------------------------------------------- other settings
 
     def change_settings(self, **settings: Any) -> None:
-        """Changes traced settings, such as ``lr``, from the next iteration on, without recompiling.
+        """Changes settings that compiled programs take as arguments (traced settings), such as ``lr``, from the next
+        iteration on, without recompiling.
 
         ::
 
@@ -1177,8 +1188,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
                 self.history.add_setting(path, lambda num_env_steps, value=value: number_at(value, num_env_steps))
 
     def _use_settings(self, settings: Mapping[str, Any], call: str) -> tuple[str, ...]:
-        """Changes traced settings, such as ``lr``, in training and evaluation; returns the paths of the changed
-        settings.
+        """Changes settings that compiled programs take as arguments (traced settings), such as ``lr``, in training and
+        evaluation; returns the paths of the changed settings.
         """
         changed = changed_config(self.config, settings, call)
         self._wait_for_evaluations()

@@ -206,7 +206,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._settings.suggestion(name)
 
     def stored_value(self, name: str) -> Any:
-        """Value of a setting as the user gave it. The config attribute of that name may have been resolved further."""
+        """Value of a setting as the user gave it, from which the config attribute of the same name may be computed."""
         return vars(self)[self._settings.attribute_of(name)]
 
     def stored_settings(self) -> list[tuple[Setting, Any]]:
@@ -214,11 +214,13 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return [(setting, vars(self)[setting.attribute]) for setting in self._declarations.by_name.values()]
 
     def setting(self, name: str) -> Setting | None:
-        """Finds a setting by keyword, attribute or key of `to_dict`; None if there is none."""
+        """Finds the declaration of a setting (name, default, checks) by keyword, attribute or key of `to_dict`; None if
+        there is none.
+        """
         return self._settings.find(name)
 
     def setting_name(self, name: str) -> str:
-        """Declared name of a setting; unknown names are returned unchanged."""
+        """Keyword of a setting, from its keyword, attribute or key of `to_dict`; returns unknown names unchanged."""
         found = self.setting(name)
         return name if found is None else found.name
 
@@ -291,7 +293,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return restored
 
     def to_plain(self) -> dict[str, Any]:
-        """Settings that were set on this config, in the form for checkpoints; omits settings of this machine."""
+        """Settings that were set on this config, for checkpoints; omits settings that only concern this machine."""
         data = {name: self.stored_value(name) for name in sorted(self.explicitly_set - NOT_IN_CHECKPOINTS)}
         if self.in_evaluation:
             data["in_evaluation"] = True
@@ -476,11 +478,15 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Shares another config's cache of resolved environments, so that each environment is resolved once."""
+        """Uses another config's cache of environments, so that a registered environment creator is called only once for
+        both configs.
+        """
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
     def _resolve_env(self) -> ResolvedEnv:
-        """Resolves the setting `env`, with the `EnvContext` of this process's first environment."""
+        """Finds the environment that the setting `env` names (an id, class or instance), with the `EnvContext` of this
+        process's first environment.
+        """
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
         makes_all = self.gym_env_vectorize_mode == "vector_entry_point"
@@ -553,7 +559,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
     # -------------------------------------------------------------------------------------------------- derived values
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
-        """Steps per environment and sampling round.
+        """Number of steps that each environment takes in one sampling round.
 
         Args:
             worker_index: Index of the EnvRunner, from 1; 0 is the local one. With "auto", the first runners take one
@@ -568,8 +574,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def rounds_per_deal(self) -> int:
-        """Smallest number of sampling rounds whose rollout fragments (one per environment and round) divide evenly
-        between the learners.
+        """Smallest number of sampling rounds after which all learners can get equally many rollout fragments. In one
+        round, each environment samples one fragment.
         """
         num_fragments = max(self.num_sampling_actors, 1) * self.num_envs_per_env_runner
         num_learners = max(self.num_learners, 1)
@@ -653,8 +659,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return {s.name: traced_value(s, vars(self)[s.attribute]) for s in self._traced_settings()}
 
     def static_value(self, name: str) -> float | None:
-        """Value of a traced setting that ``_static_settings`` makes a constant of the compiled programs; None for other
-        settings.
+        """Value of a setting that compiled programs contain as a constant although they usually take it as an argument
+        (listed in ``_static_settings``); None for all other settings.
         """
         return getattr(self, name) if name in self._static_settings else None
 
@@ -667,8 +673,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return not is_off and setting.name not in self._static_settings
 
     def _what_programs_are_made_of(self) -> list[Any]:
-        """Values that compiled programs depend on: static settings, on/off states of traced settings, and lengths of
-        schedules.
+        """Values that require other compiled programs when they change: settings that are constants of the programs;
+        for settings that are arguments, whether they are switched off, and the lengths of schedules.
         """
         parts = [
             type(self),
@@ -691,11 +697,11 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return [*parts, {mid: self.get_config_for_module(mid)._what_programs_are_made_of() for mid in modules}]
 
     def shares_programs_with(self, other: AlgorithmConfig) -> bool:
-        """Whether both configs can use the same compiled programs."""
+        """Whether this config and `other` can use the same compiled programs."""
         return same(self._what_programs_are_made_of(), other._what_programs_are_made_of(), in_programs=True)
 
     def is_same(self, other: AlgorithmConfig, *names: str) -> bool:
-        """Whether both configs have equal values of the attributes `names`."""
+        """Whether this config and `other` have equal values of the attributes `names`."""
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
@@ -737,8 +743,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def settings_without_effect_on_device(self) -> list[str]:
-        """Settings for actors that the user has set and that have no effect without actors; values that mean "no
-        actors" are not listed.
+        """Settings that only concern actors and that the user has changed from values that mean "no actors". They have
+        no effect if the compiled program steps the environment.
         """
         return [
             s.name
@@ -828,8 +834,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         config_validation.validate_for_device(self)
 
     def _check_action_noise(self, name: str, connector: ActionNoise) -> None:
-        """Raises for action noise that contradicts other settings. Algorithms that cannot learn from noisy actions
-        override it.
+        """Raises if a connector that adds noise to actions contradicts other settings. Algorithms that cannot learn
+        from noisy actions override it.
         """
         clips_for = connector.normalize_actions
         if clips_for != self.normalize_actions:
@@ -840,7 +846,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
             )
 
     def validate_train_batch_size_vs_rollout_fragment_length(self) -> None:
-        """Checks that a whole number of sampling rounds comes close to the train batch size.
+        """Checks that whole sampling rounds (one rollout fragment per environment) add up to about the train batch
+        size.
 
         Raises:
             ValueError: If they overshoot it by more than 10 %.
@@ -1048,8 +1055,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config_building.user_connectors(self, name, arguments)
 
     def for_checkpoints(self, *pipelines: ConnectorPipelineV2) -> Self:
-        """Returns this config in the form for checkpoints: connectors replace the functions that built them, if a
-        function has no importable name.
+        """Returns the config to store in a checkpoint. If a function that creates connectors has no importable name,
+        its connectors are stored instead.
 
         Args:
             *pipelines: Pipelines that were built with this config's connector settings.
@@ -1124,13 +1131,17 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config
 
     def why_no_population(self) -> str | None:
-        """Reason why this config cannot train as a population, without a full stop; None if it can."""
+        """Reason, without a full stop, why this config cannot train as a population (several runs in one compiled
+        program); None if it can.
+        """
         from jaxrl_stack.algorithms import members  # which needs what trains
 
         return members.why_not_together(self)
 
     def _known_result(self) -> dict[str, Any] | None:
-        """Template of this config's results with all metrics; None if user code may report further metrics."""
+        """Result of an iteration with all metric names of this config and NaN values; None if user code may add
+        metrics.
+        """
         return known_result(self)
 
     def can_be_members(self, other: AlgorithmConfig) -> bool:
@@ -1212,7 +1223,7 @@ AlgorithmConfig._declare()
 
 
 def _plain(value: Any) -> Any:
-    """Converts a value to JSON; other objects become text."""
+    """Converts a value of a setting to JSON types; values without a JSON type become text."""
     if isinstance(value, AlgorithmConfig):
         return value.serialize()
     if isinstance(value, Mapping):

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class BackgroundEvaluation:
-    """Runs an evaluation in a thread while the enclosed block trains.
+    """Context manager that runs an evaluation in a thread while the body of the ``with`` statement trains.
 
     Args:
         begin: Called before the block, to pass on the present weights.

@@ -208,7 +208,9 @@ def loggers(value: Any) -> str | None:
 
 
 def with_options(value: Any) -> Any:
-    """Converts a list of logger names to a dict ``{name: options}`` without options; returns a dict unchanged."""
+    """Converts a list of experiment logger names to a dict ``{name: {}}``, with no options for any logger; returns a
+    dict unchanged.
+    """
     return {name: {} for name in value} if isinstance(value, list | tuple) else value
 
 

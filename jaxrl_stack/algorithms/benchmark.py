@@ -122,7 +122,7 @@ def run_benchmark(
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """Plan for an algorithm on a task: to be trained, or skipped.
+    """Planned training of one algorithm on one task; also describes a pair that is skipped.
 
     Attributes:
         cell: Result cell, still without runs.
@@ -136,7 +136,8 @@ class _Plan:
 
 
 def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
-    """Raises for labels that cannot be folder names, and for labels without a config that are no algorithm's name.
+    """Checks the labels of the compared algorithms. A label must be usable as a folder name; a label without a config
+    must be an algorithm's name.
 
     Raises:
         ValueError: Names the label.
@@ -161,7 +162,7 @@ def _check_labels(algorithms: Mapping[str, AlgorithmConfig | None]) -> None:
 
 
 def _check_same(path: Path, seeds: Sequence[int], goal: Mapping[str, float], score: str) -> None:
-    """Raises if the folder's earlier runs have other seeds, another goal or another score.
+    """Raises if the benchmark folder has runs with other seeds, another training goal (`until`) or another score.
 
     Raises:
         ValueError: Names what differs.
@@ -231,7 +232,8 @@ def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
 
 
 def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
-    """Raises if two labels or tasks would share a folder, in this call or with an earlier one.
+    """Raises if two pairs of an algorithm label and a task would use the same folder, in this call or with a pair of an
+    earlier call.
 
     Raises:
         ValueError: Names both.
@@ -267,8 +269,8 @@ def _train(
     jobs: int,
     progress: bool,
 ) -> None:
-    """Trains all unfinished runs. If ``jobs > 1``, configs that cannot train as a population are trained last, in child
-    processes; all others are trained in this process.
+    """Trains all unfinished runs. If ``jobs > 1``, configs whose seeds cannot train in one compiled program (as a
+    population) are trained last, in child processes; all others are trained in this process.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C.

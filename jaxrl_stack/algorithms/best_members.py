@@ -1,4 +1,6 @@
-"""Best state of each member (run) of a population, for ``reporting(keep_best=True)``."""
+"""Best state of each member (run) of a population of runs that train in one compiled program, for
+``reporting(keep_best=True)``.
+"""
 
 from __future__ import annotations
 
@@ -115,8 +117,8 @@ class BestMembers:
 def set_past(
     algo: Algorithm, history: History, seconds: float, changed_settings: Mapping[str, Any] | None = None
 ) -> None:
-    """Sets the counters, history and changed settings of an algorithm that continues a population member from the end
-    of a history.
+    """Sets the counters, history and changed settings of an algorithm that continues a population member after the last
+    iteration in `history`.
     """
     so_far = {"training_iteration": len(history), "time_total_s": seconds, "evaluation": {}}
     past = {"history": history.get_state(), "changed_settings": changed_settings or {}}

@@ -212,7 +212,9 @@ def _complete_spec(
 
 
 def with_default_class(config: AlgorithmConfig, spec: RLModuleSpec) -> RLModuleSpec:
-    """Completes a spec without a module class: overrides the algorithm's default spec with its values."""
+    """Completes a module spec that names no module class: copies the algorithm's default spec and overrides it with the
+    values of the given spec.
+    """
     default = config.get_default_rl_module_spec()
     if not isinstance(default, RLModuleSpec):
         raise ValueError(
@@ -277,7 +279,9 @@ def build_env_to_module_connector(
 
 
 def build_module_to_env_connector(config: AlgorithmConfig, env: Any, spaces: SpacesById | None) -> ModuleToEnvPipeline:
-    """Builds the module-to-env pipeline: the default connectors, with the user's before the last one."""
+    """Builds the module-to-env pipeline: the default connectors, with the user's connectors inserted before the last
+    one.
+    """
     observation_space, action_space = _env_spaces(config, env, spaces)
     add_defaults = config.add_default_connectors_to_module_to_env_pipeline
     defaults = config._default_module_to_env_connectors() if add_defaults else []
@@ -387,7 +391,7 @@ def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -
 
 
 def build_algo(config: AlgorithmConfig, env: Any, use_copy: bool) -> Algorithm:
-    """Builds the algorithm from a validated copy of the config, or from the config itself."""
+    """Builds the algorithm from a validated copy of the config; with ``use_copy=False`` from the config itself."""
     algo_class = config.algo_class
     if isinstance(algo_class, str):
         algo_class = get_algorithm_class(algo_class)

@@ -304,7 +304,7 @@ class Settings:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state from `get_state`."""
+        """Restores setting values, and the names of the settings that were set, from a result of `get_state`."""
         values = dict(state)
         self.is_constructed, self.is_frozen = values.pop("_is_constructed"), values.pop("_is_frozen")
         self.explicitly_set, self.own_names = set(values.pop("_explicitly_set")), set(values.pop("_own_names"))

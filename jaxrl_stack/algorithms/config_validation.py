@@ -302,7 +302,7 @@ def _validate_several_agents(config: AlgorithmConfig) -> None:
 
 
 def _validate_opponents(config: AlgorithmConfig) -> None:
-    """Raises for snapshots of policies as opponents where they are not supported."""
+    """Raises if the config uses snapshots of policies as opponents in a setup that does not support them."""
     opponents = config.opponents
     if opponents is None:
         return
@@ -603,7 +603,9 @@ def validate_for_device(config: AlgorithmConfig) -> None:
 
 
 def _note_settings_without_effect(config: AlgorithmConfig) -> None:
-    """Prints notices about settings without effect, because the config has no such actors or no sampling."""
+    """Prints notices about settings for actors or sampling that have no effect, because the config uses no actors or
+    samples nothing.
+    """
     evaluation = _evaluation_source(config)
     if not config.is_online:
         _note_without_effect(config, (*_OF_TRAINING_ACTORS, *_OF_SAMPLING), "training reads data, and samples nothing")
@@ -632,7 +634,7 @@ def _note_without_effect(config: AlgorithmConfig, names: Iterable[str], reason: 
 
 
 def _validate_for_device_of_actors(config: AlgorithmConfig) -> None:
-    """Raises for settings that need environments in this process, if learner actors step the environments."""
+    """Raises for settings that need the environments in this process, although the actors of the learners step them."""
     where = f"with learners(num_learners={config.num_learners}), whose actors step {short(config.env)}"
     if config.disable_jit:
         config._value_error(
@@ -647,7 +649,7 @@ def _validate_for_device_of_actors(config: AlgorithmConfig) -> None:
 
 
 def validate_train_batch_size_vs_rollout_fragment_length(config: AlgorithmConfig) -> None:
-    """Checks that a whole number of sampling rounds comes close to the train batch size.
+    """Checks that whole sampling rounds (one rollout fragment per environment) add up to about the train batch size.
 
     Raises:
         ValueError: If they overshoot it by more than 10 %.

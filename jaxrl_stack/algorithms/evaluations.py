@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class EvaluationCounts:
-    """Sums over all evaluations of a run, in environments and on recorded data.
+    """Numbers of episodes, steps and batches in all evaluations of a run, in environments and on recorded data.
 
     Attributes:
         num_calls: Number of evaluations in environments since the last iteration.
@@ -35,15 +35,17 @@ class EvaluationCounts:
         self.set_state({})
 
     def add(self, found: dict[str, Any]) -> None:
-        """Adds an evaluation's counts, and writes the sums into its results."""
+        """Adds one evaluation's numbers of episodes and steps to the sums over the run, and writes the sums into the
+        evaluation's results.
+        """
         add_lifetime_counts(found, self._sums)
 
     def get_state(self) -> dict[str, int]:
-        """Lifetime sums by name."""
+        """Sums over all evaluations of the run by name, for checkpoints."""
         return {**self._sums, "num_calls_since_iteration": self.num_calls}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state from `get_state`; missing sums start at 0."""
+        """Restores the sums over the run's evaluations from a result of `get_state`; missing sums start at 0."""
         sums = {name: 0 for name in LIFETIME_COUNTS} | {name: int(number) for name, number in state.items()}
         self.num_calls = sums.pop("num_calls_since_iteration", 0)
         self._sums: dict[str, int] = sums
@@ -134,7 +136,7 @@ class Evaluations(abc.ABC):
         return True
 
     def wait(self) -> None:
-        """Waits for runners that still evaluate because the concurrent training step failed."""
+        """Waits for a concurrent evaluation to finish, after the training step next to it has failed."""
         if self._concurrent is not None:
             self._concurrent.join()
 
@@ -147,7 +149,7 @@ class Evaluations(abc.ABC):
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluations in environments, and of the loss on held-out training data.
+    """Evaluations in environments, and of the loss on training data that was held out.
 
     Attributes:
         seconds: Duration of the last evaluation; None before the first one of this run.
@@ -225,7 +227,7 @@ class OfflineEvaluations(Evaluations):
         return bool(self._algorithm.config.offline_evaluation_parallel_to_training)
 
     def start(self) -> None:
-        """Prepares evaluations with the algorithm's present driver and config; creates runners if evaluations are
+        """Prepares evaluations for the algorithm's present modules and config; creates runners if evaluations are
         configured.
         """
         self._runs = OfflineEvaluation(self._algorithm.driver, self._algorithm.config, self._on_recreated)
@@ -237,7 +239,9 @@ class OfflineEvaluations(Evaluations):
         return self._runs.group
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Sets a config that differs in traced settings only."""
+        """Replaces the evaluation config by one that differs only in settings that compiled programs take as arguments
+        (traced settings), such as ``lr``.
+        """
         self._runs.use_config(config)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""Players of a game, and games between them: `GameTable`."""
+"""Loads the policies that play a game, and plays games between them: `GameTable`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def is_policy(path: str | os.PathLike[str]) -> bool:
 
 
 def policy_of(name: str, algorithm: Algorithm) -> Policy:
-    """Returns the policy of the only trained module.
+    """Returns the policy of an algorithm's only trained module.
 
     Args:
         name: Description of the player for errors.
@@ -121,7 +121,7 @@ def policy_of(name: str, algorithm: Algorithm) -> Policy:
 
 
 def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfig, choice: str) -> str:
-    """Id of the only module that is trained."""
+    """Id of the only module that an algorithm trains."""
     acting, to_train = list(module_ids), config.policies_to_train
     trained = [mid for mid in acting if to_train is None or (not callable(to_train) and mid in to_train)]
     if len(trained) != 1:
@@ -130,7 +130,7 @@ def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfi
 
 
 class GameStep(NamedTuple):
-    """One environment step of ``B`` games; leaves have a leading axis ``[B]``.
+    """One environment step of ``B`` games that are played in parallel; leaves have a leading axis ``[B]``.
 
     Attributes:
         is_running: bool ``[B]``, whether the game had not ended before the step. Other rows have no meaning.
@@ -151,7 +151,8 @@ class GameStep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GameTable:
-    """Plays games of a hero and its rivals side by side, in one batch.
+    """Plays many games in one batch, each between one policy (the hero) and another policy that plays all other agents
+    (the rivals).
 
     Args:
         env: The game.
@@ -200,7 +201,7 @@ class GameTable:
     def steps(
         self, hero: Policy | None, rival: Policy | None, key: jax.Array, seats: jax.Array | None = None
     ) -> Iterator[GameStep]:
-        """Plays games until all have ended, and yields each environment step.
+        """Plays all games of the table until they have ended, and yields each environment step.
 
         Args:
             hero: Policy of the hero; None acts at random.
@@ -253,7 +254,7 @@ class GameTable:
 
 
 class _Seat:
-    """Player in ``B`` parallel games. The state of its policy only advances in games in which the player acts."""
+    """Player in ``B`` parallel games. The state of its policy only advances where it is the player's turn."""
 
     def __init__(self, policy: Policy | None, table: GameTable, key: jax.Array):
         env, self._policy, self._table, self._key = table.env, policy, table, key
@@ -265,8 +266,8 @@ class _Seat:
         self._last: Any = None
 
     def act(self, obs: Any, acts: jax.Array, number: int) -> Any:
-        """Computes actions ``[B, ...]`` for all games; games in which the player waits get any legal or earlier
-        action.
+        """Computes actions ``[B, ...]`` of a player for all games. Where it is not the player's turn, the action has no
+        meaning but is legal or an earlier one.
         """
         key = jax.random.fold_in(self._key, number)
         if self._policy is None:
@@ -287,7 +288,9 @@ class _Seat:
         return actions
 
     def rewarded(self, rewards: jax.Array) -> None:
-        """Adds the rewards of an environment step."""
+        """Adds the rewards of an environment step to the player's rewards since its last action, which its policy gets
+        with the next observation.
+        """
         self._rewards += rewards
 
     def _drawn(self, obs: Any, key: jax.Array) -> Any:

@@ -42,7 +42,7 @@ class Progress(NamedTuple):
     num_opponent_steps: int = 0
 
     def num_counted(self, unit: str) -> int:
-        """Steps in the unit of ``count_steps_by``."""
+        """Number of steps in a unit of ``count_steps_by``: env steps, or agent steps if they are counted."""
         if unit == "env_steps" or self.num_agent_steps is None:
             return self.num_env_steps
         return sum(self.num_agent_steps.values())
@@ -125,8 +125,8 @@ class TrainedRates:
         self._since_restore: dict[tuple[str, str], float] = {}
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
-        """Counts the trained steps of an iteration, and adds the rates to its result unless the result already has
-        them.
+        """Counts the trained steps of an iteration, and writes steps per second into its learner results unless they
+        already contain them.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.
@@ -150,13 +150,13 @@ class TrainedRates:
 
 
 def _fill(numbers: Any, name: str, value: float) -> None:
-    """Replaces an entry of a result if it is NaN."""
+    """Replaces an entry of a metrics dict by a value if the entry is NaN."""
     if math.isnan(numbers.get(name, 0.0)):
         numbers[name] = value
 
 
 def root_numbers(now: Progress, before: Progress, *, calls: int, seconds: float) -> dict[str, Any]:
-    """Numbers at the top of an iteration's result, except times.
+    """Entries at the top level of an iteration's result, such as lifetime step counts, except durations.
 
     Args:
         now, before, seconds: See `sampling_numbers`.

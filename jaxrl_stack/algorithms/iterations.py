@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 class Counting(Protocol):
-    """Interface to the counters that a training loop reads: of one run's `Driver`, or of a `PopulationDriver`, which
-    counts episodes per member.
+    """Interface to the counters (steps, updates, episodes) that the training loop of a run or of a population of runs
+    reads.
     """
 
     @property
@@ -86,7 +86,7 @@ class Iterations:
         return Progress(self.done, self.seconds, *counts, driver.num_agent_steps, driver.num_opponent_steps)
 
     def go_on(self, done: int, seconds: float, driver: Counting) -> None:
-        """Continues the counts after the driver has restored a checkpoint.
+        """Continues the counts of iterations and seconds after the algorithm has restored a checkpoint.
 
         Args:
             done, seconds: Stored values.
@@ -122,7 +122,8 @@ class Iteration:
         self.num_training_steps, self.seconds, self._elapsed = 0, 0.0, 0.0
 
     def training_steps(self, driver: Counting, config: AlgorithmConfig, *, number: int | None = None) -> Iterator[None]:
-        """Loops until the iteration is as long as ``reporting(min_..._per_iteration=...)`` requires.
+        """Generator for the loop over training steps: yields before each one until the iteration is as long as
+        ``reporting(min_..._per_iteration=...)`` requires.
 
         Args:
             driver: Driver of the run.
@@ -223,7 +224,9 @@ class Iteration:
         merge_nested(result, times)
 
     def add_rates(self, result: dict[str, Any]) -> None:
-        """Writes training rates into the result, after `add_times` and all numbers of learners."""
+        """Writes trained steps per second into the iteration's result. `add_times` and all learner metrics must come
+        before.
+        """
         iterations = self._iterations
         since_restore = iterations.seconds - self._elapsed + self.seconds - iterations.restored_at.time_total
         iterations.rates.add_to(result["learners"], seconds=self.seconds, since_restore=since_restore)

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Ended(NamedTuple):
-    """Last iteration of a population member, and the reason for its end.
+    """Iteration in which a population member (a run) ended, and the reason.
 
     Attributes:
         iteration: The last iteration.
@@ -138,7 +138,7 @@ def runs_of(
     ends: Sequence[Ended | None],
     folders: Sequence[Path] | None = None,
 ) -> list[Run]:
-    """Creates a `Run` for each population member.
+    """Creates a `Run` (results and settings for figures and reports) for each population member.
 
     Args:
         members: The members.

@@ -46,7 +46,9 @@ class MemberSettings:
         return of_one_device(Member(self._seeds[member], settings).config(self._base))
 
     def value(self, member: int, name: str) -> Any:
-        """The present value of a setting; ``"env_config/gravity"`` is an entry of ``env_config``."""
+        """Present value of a population member's setting; the name ``"env_config/gravity"`` is an entry of
+        ``env_config``.
+        """
         config = self.configs[member]
         return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
 
@@ -122,8 +124,8 @@ class MemberSettings:
         return changes
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
-        """Applies settings with the configs from `changed`; returns the names of settings that changed for the first
-        time.
+        """Applies new settings to population members, each with the config that `changed` returned; returns the names
+        of settings that changed for the first time.
         """
         named = {
             member: {_name(config, name): value for name, value in settings.items()}
@@ -158,11 +160,11 @@ class MemberSettings:
         return {name: [self.first[name][member], self.value(member, name)] for name in names}
 
     def get_state(self) -> dict[str, Any]:
-        """Current and first settings of each population member, for checkpoints."""
+        """Current settings of each population member, and first values of changed settings, for checkpoints."""
         return {"present": {str(i): dict(own) for i, own in enumerate(self._settings)}, "first": dict(self.first)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state from `get_state`."""
+        """Restores the settings of the population members from a result of `get_state`."""
         for text, settings in state["present"].items():
             if self._settings[int(text)] != settings:
                 self._set(int(text), settings, self._config_of(int(text), settings))
@@ -177,7 +179,7 @@ class _Reported(Sequence[Mapping[str, Any]]):
         self._made: dict[int, Mapping[str, Any]] = {}
 
     def forget(self, member: int) -> None:
-        """Deletes a member's cached dict; the next access creates a new one."""
+        """Deletes the cached dict of a member's config, which is created again at the next access."""
         self._made.pop(member, None)
 
     def __len__(self) -> int:

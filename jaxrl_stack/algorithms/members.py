@@ -55,7 +55,7 @@ class Member:
         return run_name(self.seed, self.settings)
 
     def config(self, base: AlgorithmConfig) -> AlgorithmConfig:
-        """An open copy of a config with the seed and the settings of this member."""
+        """Unfrozen copy of a config with the seed and the settings of this member."""
         return with_settings(base, self.settings).debugging(seed=self.seed)
 
 
@@ -197,8 +197,8 @@ def member_starts(
 
 
 def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig) -> Any:
-    """Returns ``env.params`` of a member's environment; raises if it differs from the first member's in anything
-    else.
+    """Returns the parameters ``env.params`` of a member's environment. Raises if the environment differs from the first
+    member's in anything but these parameters.
     """
     if same(first.env_config, config.env_config):
         return env.params
@@ -250,7 +250,7 @@ def listed_members(
 
 
 def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Member, ...]:
-    """The members of a population, converted from dicts if necessary.
+    """Checks the members of a population, and converts dicts to `Member` objects.
 
     Raises:
         ValueError: If there are none, two are equal, or they name different settings.

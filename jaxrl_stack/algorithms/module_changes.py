@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ModuleChange(NamedTuple):
-    """Checked addition or removal of a module, not yet applied.
+    """Checked addition or removal of an algorithm's module, not yet applied.
 
     Attributes:
         config: Frozen config of the algorithm after the change.
@@ -90,7 +90,7 @@ def added_module(
     mapping: Callable[..., str] | None,
     should_update: Any,
 ) -> ModuleChange:
-    """Prepares the addition of a module.
+    """Checks the addition of a module, and creates the changed config; does not change the algorithm yet.
 
     Args:
         driver: Driver of the algorithm.
@@ -138,7 +138,7 @@ def added_module(
 def removed_module(
     driver: Driver, config: AlgorithmConfig, module_id: str, *, mapping: Callable[..., str] | None, should_update: Any
 ) -> ModuleChange:
-    """Prepares the removal of a module.
+    """Checks the removal of a module, and creates the changed config; does not change the algorithm yet.
 
     Args:
         driver: Driver of the algorithm.
@@ -184,7 +184,8 @@ def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., st
 
 @contextlib.contextmanager
 def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None, filesystem: Any) -> Iterator[None]:
-    """Context manager that adds a checkpoint's additional policies, and removes them if the ``with`` block raises.
+    """Context manager that adds the policies which only a checkpoint has to an algorithm, and removes them again if the
+    ``with`` block raises.
 
     Args:
         algorithm: Algorithm that gets the policies.
@@ -266,7 +267,7 @@ def match_modules(
 
 @contextlib.contextmanager
 def ray_kept(driver: Driver) -> Iterator[None]:
-    """Context manager that keeps Ray running while an old driver is stopped and a new one is built."""
+    """Context manager that keeps Ray running while an algorithm stops its actors and starts new ones."""
     lease = start_ray_if_needed(driver.config) if driver.placement.groups else None
     try:
         yield

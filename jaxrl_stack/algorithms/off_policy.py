@@ -113,7 +113,7 @@ def replay_buffer_config_problem(value: Any) -> str | None:
 
 
 def _keys_of(buffer_class: type[Any]) -> tuple[str, ...] | None:
-    """Setting names that a buffer class accepts; None if it accepts any."""
+    """Names of the settings that a replay buffer class accepts; None if it accepts any name."""
     if buffer_class in _KEYS:
         return _KEYS[buffer_class]
     parameters = inspect.signature(buffer_class).parameters.values()
@@ -195,7 +195,8 @@ class OffPolicyConfig(AlgorithmConfig):
         return self.n_step[1] - 1 if isinstance(self.n_step, tuple) else self.n_step
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
-        """Steps per environment and sampling round; "auto" is `n_step`, the second entry of a range.
+        """Number of steps that each environment takes in one sampling round. "auto" is `n_step`, or the second entry if
+        that is a range.
 
         Args:
             worker_index: No effect: all EnvRunners take the same number of steps.
@@ -253,7 +254,8 @@ class OffPolicyConfig(AlgorithmConfig):
         return self._of_other_agents(kind, found)
 
     def _of_other_agents(self, kind: Any, found: type[Any]) -> type[Any]:
-        """Multi-agent version of the default class; raises for any other class that does not fit the number of agents.
+        """Returns the multi-agent version of the algorithm's default replay buffer class. Raises for any other class
+        that does not fit the number of agents.
 
         Raises:
             ValueError: Names the class to use instead.
@@ -282,7 +284,9 @@ class OffPolicyConfig(AlgorithmConfig):
 
     @property
     def replay_zero_init_states(self) -> bool:
-        """Whether sequences start from the module's initial state instead of stored states."""
+        """Whether sequences from the replay buffer start from the module's initial recurrent state instead of stored
+        states.
+        """
         return bool(self.replay_buffer_config.get("zero_init_states", False))
 
     @property

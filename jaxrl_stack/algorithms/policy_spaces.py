@@ -1,4 +1,6 @@
-"""Spaces of policies: from the agents of an environment, and for policies without agents."""
+"""Observation and action spaces of policies: taken from the environment's agents, or for a policy without agents from
+the other policies.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ SpacesById = Mapping[str, tuple[gym.Space, gym.Space]]
 
 
 def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> SpacesById | None:
-    """Extends ``{id: spaces}`` by the spaces of policies that act for agents in a multi-agent environment.
+    """Adds to ``{id: spaces}`` the spaces of all policies that act for agents of a multi-agent environment.
 
     Args:
         config: The config.
@@ -32,7 +34,7 @@ def with_policies_of(config: Any, env: Any, spaces: SpacesById | None) -> Spaces
 def spaces_without_agent(
     config: Any, policy_id: str, given: tuple[gym.Space | None, gym.Space | None], spaces: SpacesById
 ) -> tuple[gym.Space, gym.Space]:
-    """Spaces of a policy without agents: the given ones, completed from the other policies.
+    """Spaces of a policy that acts for no agent: those in its config, completed from the other policies.
 
     Args:
         config: The config.

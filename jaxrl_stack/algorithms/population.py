@@ -155,7 +155,9 @@ class Population(Checkpointable):
         self._begin_files()
 
     def _begin_files(self) -> None:
-        """Prepares a new folder, which is created with the first stored checkpoint."""
+        """Prepares checkpoints and the command log. The population's folder is created only with the first stored
+        checkpoint.
+        """
         self.directory: Path | None = None
         self._commands = CommandLog(is_kept=self.config.checkpoint_frequency is not None)
         self.stored_checkpoints = StoredCheckpoints(
@@ -285,7 +287,7 @@ class Population(Checkpointable):
         return result
 
     def _made_directory(self) -> Path:
-        """Returns `directory`; creates it, with ``run.json`` in it, at the first call."""
+        """Returns the population's folder; creates it, with ``run.json`` in it, at the first call."""
         if self.directory is None:
             self.directory = new_directory(Path(self.config.results_dir or "", "population"))
             devices = self.driver.devices
@@ -305,7 +307,9 @@ class Population(Checkpointable):
         return why_not_recomputable(self.config, devices)
 
     def _repeat_iteration(self, num_training_steps: int) -> Result:
-        """Runs one iteration with a given number of training steps; see `Algorithm._repeat_iteration`."""
+        """Runs one iteration with a given number of training steps, to repeat a recorded one; see
+        `Algorithm._repeat_iteration`.
+        """
         self._num_training_steps = num_training_steps
         try:
             return self.train()
@@ -313,8 +317,8 @@ class Population(Checkpointable):
             self._num_training_steps = None
 
     def _replace_settings(self, settings: Mapping[str, Any]) -> None:
-        """Replaces settings that do not affect training, such as the results folder; checkpoints still store the former
-        ones.
+        """Replaces settings that do not affect training, such as the results folder. Checkpoints continue to store the
+        original values.
         """
         self._replaced_settings = {name: self.config.stored_value(name) for name in settings}
         self.config = with_replaced_settings(self.config, settings)
@@ -337,8 +341,8 @@ class Population(Checkpointable):
         return numbers
 
     def _result(self, numbers: dict[str, Any], iteration: Iteration) -> Result:
-        """Builds the result of an iteration, and adds its summary over members (IQM, best, worst) to the history
-        `middle`.
+        """Builds the result of an iteration, and appends its summary over members (interquartile mean, best, worst) to
+        `middle`, the history of all members together.
         """
         members = MemberResults(numbers, len(self), self._settings.reported)
         together = population_numbers(members, self.driver.is_live)
@@ -462,7 +466,8 @@ class Population(Checkpointable):
     # --------------------------------------------------------------------------------------------------- its members
 
     def best_member(self, key: str | None = None) -> int:
-        """Index of the running member with the highest metric in the last iteration.
+        """Index of the member with the highest mean return (or another metric) in the last iteration; stopped members
+        do not count.
 
         Args:
             key: Path of the number in results; None for the mean return of the last evaluation, or of training without
@@ -649,7 +654,7 @@ class Population(Checkpointable):
         self._change({int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()})
 
     def _change(self, changed: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> None:
-        """Applies new settings of population members, with the configs that `MemberSettings.changed` returned."""
+        """Applies new settings to population members in the running program and in the records of the population."""
         template: Any = self._template.driver
         configs = [config for _, config in changed.values()]
         starts = member_starts(configs, self._first, template, self.driver.axes.env_params)
@@ -713,8 +718,8 @@ class Population(Checkpointable):
             )
 
     def _note_settings(self, new: Sequence[str]) -> None:
-        """Updates history and evaluation after a change of settings; `new` contains the settings that changed for the
-        first time.
+        """Updates the history's columns and the evaluation after members' settings have changed; `new` contains the
+        settings that changed for the first time.
         """
         for name in new:
             self.history.add_setting(name, self._settings.first_numbers(name))
@@ -726,7 +731,9 @@ class Population(Checkpointable):
         return type(self._template).get_default_config()
 
     def check_names(self, criteria: StopCriteria) -> None:
-        """Checks the paths of stop criteria, before results with these paths exist; see `StopCriteria.check_names`."""
+        """Checks that the metric names in stop criteria exist, before the first result exists; see
+        `StopCriteria.check_names`.
+        """
         criteria.check_names(known_result(self.config, self._template.driver.module_ids))
 
     # ------------------------------------------------------------------------------------------------- checkpoints
@@ -826,7 +833,7 @@ class Population(Checkpointable):
 
     @property
     def _number_text(self) -> str:
-        """Number of running members as text: ``"64"``, or ``"16 of 64"`` after `keep`."""
+        """Number of members that still train, as text: ``"64"``, or ``"16 of 64"`` after `keep`."""
         running = self.driver.num_running
         return str(running) if running == len(self) else f"{running} of {len(self)}"
 

@@ -76,21 +76,23 @@ def record_games(
 
 
 class _Game:
-    """States, observations and rewards of a game."""
+    """Record of one game: environment states, observations and rewards."""
 
     def __init__(self) -> None:
         self._seen: list[Seen] = []
         self._rewards: list[Mapping[Any, Any]] = []
 
     def add(self, before: Seen, after: Seen, rewards: Mapping[Any, Any]) -> None:
-        """Adds a step."""
+        """Appends an environment step to the record of the game."""
         if not self._seen:
             self._seen.append(before)
         self._seen.append(after)
         self._rewards.append(rewards)
 
     def recorded(self, env: SelfPlayEnv, rival: str) -> RecordedEpisode:
-        """Returns the episode for a video. Its note names the hero's seat and the rival."""
+        """Returns the game as an episode for a video. Its note says which agent the recorded policy (the hero) plays,
+        and names the rival.
+        """
         frames, note = frames_and_note(env, self._seen)
         seat = env.unwrapped.possible_agents[int(self._seen[0].state.seat)]
         text = f"hero: {seat}, rival: {rival}"
@@ -105,7 +107,7 @@ def _label(player: Player) -> str:
 
 
 def _game(called: str, config: AlgorithmConfig) -> SelfPlayEnv:
-    """Environment of evaluations, with roles."""
+    """Creates the evaluation environment of a config as a game between one agent (the hero) and its rivals."""
     env = config._resolve_env().make() if config.samples_on_device else None
     if not isinstance(env, MultiAgentJaxEnv):
         raise ValueError(
@@ -116,7 +118,9 @@ def _game(called: str, config: AlgorithmConfig) -> SelfPlayEnv:
 
 
 def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
-    """Policy of a player, or of a snapshot by its name; None acts at random."""
+    """Returns the opponent's policy in a recorded game, from a snapshot's name or a player such as a checkpoint; None
+    if it acts at random.
+    """
     league = algorithm.league
     snapshots = [] if league is None else league.names
     if league is not None and isinstance(against, str) and against in snapshots:

@@ -22,7 +22,7 @@ def root_logger(config: AlgorithmConfig) -> MetricsLogger:
 def result_template(
     config: AlgorithmConfig, module_ids: Sequence[str], agent_ids: Iterable[Hashable]
 ) -> dict[str, Any]:
-    """Result with all metrics that a config reports, set to NaN.
+    """Result of an iteration with all metrics that a config reports, set to NaN.
 
     Args:
         config: The config.
@@ -41,7 +41,9 @@ def result_template(
 
 
 def known_result(config: AlgorithmConfig, module_ids: Sequence[str] = (DEFAULT_MODULE_ID,)) -> dict[str, Any] | None:
-    """Result with all metrics that a config reports; None if user code may report further metrics."""
+    """Result of an iteration with all metrics that a config reports, set to NaN; None if user code may report further
+    metrics.
+    """
     given = config.explicitly_set - {"env"}
     code = [type(config), config.algo_class, config.learner_class, *(config.stored_value(name) for name in given)]
     if given & {"rl_module_spec", "policies"} or not _is_of_package(code):

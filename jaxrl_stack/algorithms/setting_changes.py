@@ -1,4 +1,4 @@
-"""Traced settings that change while an algorithm trains."""
+"""Changes of settings, such as ``lr``, while an algorithm trains, without new compiled programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OVERRIDES = "algorithm_config_overrides_per_module"
 
 
 class ChangedConfig(NamedTuple):
-    """Config with changed traced settings.
+    """Config of a running algorithm with changed settings, such as ``lr``, and the names of these settings.
 
     Attributes:
         config: The frozen config.
@@ -33,8 +33,8 @@ class ChangedConfig(NamedTuple):
 
 
 def changed_config(config: AlgorithmConfig, settings: Mapping[str, Any], call: str) -> ChangedConfig:
-    """Returns a config with changed traced settings; raises for settings whose change needs new compiled programs or
-    actors.
+    """Returns a config with changed settings, such as ``lr``. Raises for settings that cannot change without new
+    compiled programs or actors.
 
     Args:
         config: The present config.
@@ -85,7 +85,7 @@ _OF_KIND = {
 
 
 def _refusal(before: AlgorithmConfig, after: AlgorithmConfig, name: str, call: str) -> str | None:
-    """Message for a setting that cannot change during training; None if it can."""
+    """Error message for a setting that cannot change during training; None if it can."""
     if name == OVERRIDES:
         of_modules = after.algorithm_config_overrides_per_module
         reasons = (
@@ -176,7 +176,9 @@ def value_of(config: AlgorithmConfig, path: str) -> Any:
 
 
 def settings_of(config: AlgorithmConfig, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns arguments of ``change_settings`` for values by path."""
+    """Returns keyword arguments of ``change_settings`` for values by path, such as ``{"lr": ..., "p0/lr": ...}`` with
+    an override of module "p0".
+    """
     overrides = {mid: dict(own) for mid, own in config.algorithm_config_overrides_per_module.items()}
     settings: dict[str, Any] = {}
     for path, value in values.items():
@@ -202,7 +204,7 @@ class SettingChanges:
         self.stored: Mapping[str, list[Any]] = {}
 
     def note(self, before: AlgorithmConfig, paths: Collection[str]) -> list[str]:
-        """Adds changed settings to the record.
+        """Adds settings that were changed, with their first values, to the record.
 
         Args:
             before: The config before the change.

@@ -15,7 +15,7 @@ from jaxrl_stack.utils.signatures import call_problem
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Check:
-    """Check of a value, with a description of valid values.
+    """Check of a setting's value, which also describes valid values for error messages.
 
     Attributes:
         problem: Function of a value; returns the description if the value is invalid, else None.
@@ -38,7 +38,7 @@ def check_of(annotation: str) -> Callable[[Callable[[Any], str | None]], Check]:
 
 
 def fits(test: Callable[[Any], bool], what: str, annotation: str) -> Check:
-    """Creates a check for values that pass `test`; `what` describes valid values."""
+    """Creates a check for values for which `test` returns True; `what` describes valid values."""
     return Check(lambda value: None if test(value) else what, annotation)
 
 
@@ -48,7 +48,7 @@ def anything(annotation: str) -> Check:
 
 
 def function_of(*positional: str, keywords: tuple[str, ...] = (), annotation: str = "Callable[..., Any]") -> Check:
-    """Creates a check for functions that accept these arguments.
+    """Creates a check that a value is a function which accepts the given arguments.
 
     Args:
         positional: Names of the positional arguments.
@@ -88,7 +88,7 @@ def _in_limits(kind: str, *limits: tuple[str, float | None]) -> str:
 
 
 def integer(minimum: int | None = None, also: tuple[Any, ...] = (), maximum: int | None = None) -> Check:
-    """Creates a check for integers from `minimum` to `maximum`, or one of `also`."""
+    """Creates a check for integers from `minimum` to `maximum`; the values in `also` are valid, too."""
     wanted = _in_limits("an integer", ("of at least", minimum), ("at most", maximum))
 
     def check(value: Any) -> str | None:
@@ -111,7 +111,8 @@ def number(
     or_schedule: bool = False,
     finite: bool = False,
 ) -> Check:
-    """Creates a check for numbers in a range, or one of `also`; with `or_schedule` also for schedules of such numbers.
+    """Creates a check for numbers in a range; the values in `also` are valid, too. With `or_schedule`, schedules of
+    such numbers are valid as well.
 
     Infinity passes, and means no limit; `finite` refuses it.
     """
@@ -144,23 +145,23 @@ def number(
 
 
 def one_of(*choices: Any) -> Check:
-    """Creates a check for one of `choices`."""
+    """Creates a check that a value is one of `choices`."""
     return fits(lambda value: _is_in(value, choices), "one of " + ", ".join(map(repr, choices)), _types(choices)[3:])
 
 
 def instance(*types: type, what: str, also: tuple[Any, ...] = (), annotation: str = "Any") -> Check:
-    """Creates a check for instances of `types`, or one of `also`."""
+    """Creates a check for instances of `types`; the values in `also` are valid, too."""
     return fits(lambda value: isinstance(value, types) or _is_in(value, also), what + _or(also), annotation)
 
 
 def subclass_of(base: type, what: str, annotation: str = "type") -> Check:
-    """Creates a check for `base` and its subclasses."""
+    """Creates a check that a value is `base` or one of its subclasses."""
     return fits(lambda value: isinstance(value, type) and issubclass(value, base), what, annotation)
 
 
 @check_of("dict[str, float]")
 def amounts(value: Any) -> str | None:
-    """Check for a dict from name to a number of at least 0."""
+    """Checks that a setting is a dict from names to numbers of at least 0."""
     one = number(0, finite=True)
     if isinstance(value, dict) and all(isinstance(k, str) and one(v) is None for k, v in value.items()):
         return None
@@ -169,14 +170,14 @@ def amounts(value: Any) -> str | None:
 
 @check_of("Callable[..., Any] | list[Callable[..., Any]]")
 def functions(value: Any) -> str | None:
-    """Check for a callable or a list of callables."""
+    """Checks that a setting is a callable or a list of callables."""
     items = value if isinstance(value, (list, tuple)) else [value]
     return None if all(map(callable, items)) else "a function or a list of functions"
 
 
 @check_of("int | Collection[int]")
 def iterations(value: Any) -> str | None:
-    """Checks for an iteration number, or a list of iteration numbers."""
+    """Checks that a setting is an iteration number, or a list of iteration numbers."""
     one = integer(1)
     numbers = [value] if isinstance(value, (int, np.integer)) else value
     if isinstance(numbers, Collection) and not isinstance(numbers, str) and all(one(n) is None for n in numbers):

@@ -14,8 +14,8 @@ _Array = (np.ndarray, jax.Array)
 
 
 class DefaultNumber(int):
-    """RLlib's default number for a setting that the user has not set. If the user sets the same number, this package
-    behaves differently.
+    """RLlib's default number for a setting, which takes effect only if the user sets it. With the default
+    ``num_env_runners=2``, this package starts no actors.
 
     It equals the number everywhere except in `same`, which distinguishes a config that explicitly set the number.
     """
@@ -38,7 +38,9 @@ def is_search_space(value: Any) -> bool:
 
 
 def same(a: Any, b: Any, *, in_programs: bool = False) -> bool:
-    """Compares values, including arrays and containers of arrays. With `in_programs`, 1 and 1.0 differ."""
+    """Whether two values are equal, including arrays and containers of arrays. With `in_programs`, 1 and 1.0 are
+    different.
+    """
     if a is b:
         return True
     if isinstance(a, _Array) or isinstance(b, _Array):

@@ -100,7 +100,9 @@ class Setting:
 
     @property
     def schedulable(self) -> bool:
-        """Whether the value may be a schedule ``[[0, v0], [t1, v1], ...]`` (traced settings only)."""
+        """Whether the value of the setting may be a schedule ``[[0, v0], [t1, v1], ...]`` (only settings that compiled
+        programs take as arguments).
+        """
         return self.check.takes_schedules
 
     def problem_with(self, value: Any) -> str | None:
@@ -154,7 +156,9 @@ class Declarations:
         owner: str = "",
         checks: Mapping[str, Check] | None = None,
     ):
-        """Args:
+        """Collects the settings that a config class declares and inherits.
+
+        Args:
         parent: Declarations of the base class.
         sections: Sections that this class adds.
         defaults: Setting name → default that this class changes.
@@ -210,7 +214,7 @@ class Declarations:
         return f"{self.section_of[setting.name]}({setting.name}={value})"
 
     def check(self, setting: Setting, value: Any) -> None:
-        """Checks a value of a setting.
+        """Checks that a value is valid for a setting.
 
         Raises:
             ValueError: If the value is invalid.
@@ -220,7 +224,9 @@ class Declarations:
             raise ValueError(f"{self.call(setting, short(value))}: must be {problem}.")
 
     def old_name(self, name: str, section: str | None = None) -> OldName | None:
-        """Finds an old name in a section (`section` None: among dict keys and attributes); None if there is none."""
+        """Finds the declaration of an old setting name in a section (`section` None: among dict keys and attributes);
+        None if there is none.
+        """
         old = self.old.get(name)
         if old is None or (old.sections and section not in old.sections):
             return None
@@ -268,8 +274,8 @@ def _closest(name: str, candidates: Iterable[str], preferred: frozenset[str]) ->
 
 
 def traced_value(setting: Setting, value: Any) -> np.ndarray | schedules.ScheduleArrays:
-    """Converts a traced setting to a program argument: ``float32[]``, or arrays of a schedule if it may be a
-    schedule.
+    """Converts a setting's value to an argument of compiled programs: ``float32[]``, or arrays of a schedule if the
+    setting accepts schedules.
     """
     if setting.schedulable:
         return schedules.encode(value)

@@ -41,7 +41,9 @@ def _default_of(field: dataclasses.Field) -> Any:
 
 
 def describe(setting: Setting) -> str:
-    """Describes a setting in one line: meaning, default, kind."""
+    """Describes a setting in one line: meaning, default, and whether it has an effect and can change without
+    recompilation.
+    """
     notes = [f"Default: {short(setting.default)}."]
     if setting.schedulable:
         notes.append("Number or schedule [[0, value], [timestep, value], ...]; traced.")

@@ -126,8 +126,8 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds to `needed` the code of stored modules that are not policies of the config, because their own stored
-    descriptions build them.
+    """Adds the code that a checkpoint's modules need to `needed`, for modules that are not policies of the config: they
+    are built from descriptions in the checkpoint.
     """
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
@@ -138,7 +138,9 @@ def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) 
 
 
 def _names(node: Any) -> Collection[str]:
-    """Names in a stored setting, which is JSON or a value; [] if the setting is damaged."""
+    """Strings in a setting's stored value (a list or dict, possibly encoded as JSON), such as policy names; [] if the
+    value is damaged.
+    """
     names = node["value"] if isinstance(node, dict) and KIND in node else node
     return [name for name in names if isinstance(name, str)] if isinstance(names, Iterable) else []
 
@@ -234,7 +236,7 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
 def check_modules(
     config: AlgorithmConfig, modules: Stored, loader: ClassLoader, states: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Raises a ValueError unless a config's modules have the stored sizes; builds nothing.
+    """Raises a ValueError unless the states of modules in a checkpoint fit the modules of its config; builds no module.
 
     Args:
         config: The config of an algorithm.

@@ -1,4 +1,4 @@
-"""Games between trained policies, each pair of players in both seats: `run_tournament`."""
+"""Games between trained policies, in which each pair of players also swaps seats (agents): `run_tournament`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def run_tournament(
     seed: int = 0,
     explore: bool = True,
 ) -> GameResults:
-    """Plays games between all pairs of players; in half of them, the players have swapped seats.
+    """Plays games between all pairs of players. In half of the games, the players have swapped seats (agents of the
+    game).
 
     ::
 

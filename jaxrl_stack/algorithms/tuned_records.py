@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """Evidence for tuned settings: runs of ``python -m bench.learning --hold``, each one line of
-    ``bench/learning.jsonl``.
+    """Evidence for tuned settings: runs of ``python -m bench.learning --hold``, which test that the mean return stays
+    above a level. Each run is one line of ``bench/learning.jsonl``.
 
     Args:
         mean: Mean return that must be held.
@@ -30,7 +30,8 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Evidence for tuned settings: runs of ``python -m bench.learning``, each one line of ``bench/learning.jsonl``.
+    """Evidence for tuned settings: learning runs of ``python -m bench.learning``, each one line of
+    ``bench/learning.jsonl``.
 
     Args:
         target: Mean return to reach, in ``env_runners/episode_return_mean``.

@@ -1,4 +1,4 @@
-"""Calls the hooks of callback objects and of the config's functions."""
+"""Calls users' hooks: methods of callback objects, and functions in the config."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class CallbackList:
         return cls([make() for make in classes], {name: getattr(config, f"callbacks_{name}") for name in HOOKS})
 
     def call(self, name: str, **kwargs: Any) -> None:
-        """Calls a hook.
+        """Calls a hook of all callbacks.
 
         Args:
             name: Name of the hook.
@@ -142,7 +142,9 @@ class CallbackList:
 
 
 def overrides_episode_hooks(callbacks: CallbackList) -> bool:
-    """Whether any callback has a hook with an episode, so that EnvRunners must build episodes."""
+    """Whether any callback overrides an episode hook, such as ``on_episode_end``, so that EnvRunners must build
+    episodes.
+    """
     return callbacks.overrides(*EPISODE_HOOKS)
 
 

@@ -1,3 +1,3 @@
-"""Names and calls of older RLlib versions, of RLlib's PyTorch classes and of other libraries, with the
-replacements that errors and warnings name.
+"""Recognises names and calls of older RLlib versions, of RLlib's PyTorch classes and of other libraries, for errors and
+warnings that name the replacement.
 """

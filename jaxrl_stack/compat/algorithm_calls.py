@@ -82,7 +82,7 @@ _OTHER_ARGUMENTS = {
 
 
 def unknown_arguments(algorithm: Any, method: str, arguments: Mapping[str, Any], *, takes: str) -> TypeError:
-    """Creates the error for arguments that a method of an algorithm does not have.
+    """Creates the error for a call of an algorithm's method with arguments that the method does not have.
 
     Args:
         algorithm: The algorithm.

@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 class NearNameError(ImportError):
-    """Error for a name that a package does not have, with the most similar one."""
+    """Import error for a misspelt name in this package; it suggests the most similar name."""
 
 
 class NearNames(importlib.abc.MetaPathFinder):
@@ -28,7 +28,8 @@ class NearNames(importlib.abc.MetaPathFinder):
         self._package = package
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Raises an error if the missing module has a similar name in the package; finds no modules.
+        """Raises an error if a module that cannot be found has a name similar to one in the package; never returns a
+        spec.
 
         Raises:
             NearNameError: If the package has a name similar to the module's.

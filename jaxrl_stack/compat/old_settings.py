@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class OldName:
-    """Old setting name in RLlib.
+    """Setting name of older RLlib versions, and its replacement if it has one.
 
     Attributes:
         name: The old name.
@@ -30,7 +30,7 @@ class OldName:
     neutral: Any = None
 
     def message(self) -> str:
-        """Sentence for the user about the replacement."""
+        """Sentence that tells the user what replaces this old setting."""
         if not self.instead:
             return f"{self.name!r} is gone, and nothing takes its place: leave it out."
         return f"{self.name!r} is gone. Use {self.instead} instead."

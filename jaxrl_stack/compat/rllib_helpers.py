@@ -82,7 +82,7 @@ def add_mixins(base: type, mixins: Sequence[type] | None, reversed: bool = False
 def deprecation_warning(
     old: str, new: str | None = None, *, help: str | None = None, error: bool | type[Exception] | None = None
 ) -> None:
-    """Warns of an old name, or raises.
+    """Issues a deprecation warning for an old name; with `error`, raises an exception instead.
 
     Args:
         old: The old name.

@@ -166,7 +166,7 @@ OTHER_NAMES = {
 
 
 def _answer(package: str, name: str, known: Sequence[str]) -> str | None:
-    """Explanation for a name that a package does not have; None if nothing is known about the name."""
+    """Explanation for an import of a name that a package does not have; None if nothing is known about the name."""
     if name in OTHER_NAMES:
         return f"There is no {name} in {package}: {OTHER_NAMES[name]}."
     today = f"{name.removesuffix('Trainer')}Config"

@@ -11,8 +11,8 @@ from typing import Any
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """First finder in ``sys.meta_path``: leaves the import to the other finders, and calls a function after watched
-    modules were imported.
+    """Import finder, first in ``sys.meta_path``, that calls a function after certain modules were imported; the other
+    finders import them.
 
     Args:
         callbacks: Full name of a module -> function to call, without arguments, after its code has run. Its errors are

@@ -62,7 +62,7 @@ def _is_in_worker() -> bool:
 
 
 def _resolve_own_names_first(registry: Any) -> None:
-    """Resolves unregistered names to this package's algorithms instead of RLlib's.
+    """Makes Ray Tune resolve unregistered names such as "PPO" to this package's algorithms instead of RLlib's.
 
     Registrations end with ``ray.shutdown()``, and workers have none before their driver's registrations arrive.
     """

@@ -126,7 +126,9 @@ class AlgorithmTrainable:
 
 
 def _known(value: Any, known: Any) -> Any:
-    """Returns `known` if its pickle equals the pickle of `value`, else `value`."""
+    """Returns the earlier value `known` if `value` is only another copy with an equal pickle, so that compiled programs
+    can be reused; otherwise returns `value`.
+    """
     from jaxrl_stack.algorithms.setting_values import same
 
     if same(value, known):

@@ -97,7 +97,9 @@ class APPOConfig(IMPALAConfig):
         return own.circular_buffer_iterations_per_batch if own.use_circular_buffer else 1
 
     def make_learner_queue(self) -> LearnerQueue:
-        """Creates a circular buffer, or a queue of `simple_queue_size`."""
+        """Creates the queue of train batches between sampling and learning: a circular buffer, or a queue of
+        `simple_queue_size`.
+        """
         own: Any = self
         if not own.use_circular_buffer:
             return FirstInFirstOut(own.simple_queue_size)

@@ -68,7 +68,7 @@ class CQLLearner(SACLearner):
         return self._has_loss_of_algorithm(module) and hasattr(module, "log_alpha_prime")
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Extra state of SAC's learner, and the number of updates of every module with this loss."""
+        """Extra learner state: SAC's, and for every module that is trained with CQL's loss its number of updates."""
         counts = {mid: np.uint32(0) for mid in self._ids_with_loss_of_algorithm}
         return {**super().initial_extra_state(), NUM_CQL_UPDATES: counts}
 

@@ -186,7 +186,8 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return self._qf_forward_helper(batch, self._target_encoder, heads, noise)
 
     def compute_advantage_distribution(self, batch: Any) -> dict[str, Any]:
-        """Converts outputs of the head `af` to categorical distributions of the return (C51), one per action.
+        """Converts outputs of the advantage head (`af`) to categorical distributions of the return (C51), one per
+        action.
 
         Args:
             batch: Float `[..., A * K]`.
@@ -201,7 +202,9 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     def _qf_forward_helper(
         self, batch: dict[str, Any], encoder: Any, head: Any, noise: jax.Array | None = None
     ) -> dict[str, Any]:
-        """Computes Q-values with an encoder and a head; with dueling, `head` is a dict of the heads "af" and "vf"."""
+        """Computes Q-values with an encoder and a head. With dueling, `head` is a dict of the advantage head "af" and
+        the state value head "vf".
+        """
         batch, mask = split_action_mask(batch)
         encoded = encoder(batch)
         latent, state_out = encoded[ENCODER_OUT], state_out_of(encoded)
@@ -237,7 +240,7 @@ class DefaultDQNRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     @staticmethod
     def _with_noise(function: Any, inputs: Any, noise: jax.Array | None) -> Any:
-        """Returns ``function(inputs)``; for noisy networks ``function(inputs, noise=noise)``."""
+        """Calls a network function with `inputs`, and with ``noise=noise`` unless `noise` is None (no noisy layers)."""
         return function(inputs) if noise is None else function(inputs, noise=noise)
 
 

@@ -59,8 +59,8 @@ class Policy(NamedTuple):
 
 
 class Actor(nnx.Module):
-    """Policy network on features. Discrete actions are one-hot, with 1 % of the probability spread uniformly;
-    continuous ones are normal with a tanh mean.
+    """Policy network that reads features of the world model's latent states. Discrete actions are one-hot, with 1 % of
+    the probability spread uniformly; continuous ones are normal with a tanh mean.
 
     Args:
         size: Widths of the layers.
@@ -89,8 +89,8 @@ class Actor(nnx.Module):
         return Policy(None, jnp.tanh(out), std)
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """Draws float32 noise for sampling actions: uniform ``[*lead]``, or normal ``[*lead, A]``. None without
-        a key.
+        """Draws float32 noise for sampling actions: uniform ``[*lead]`` for discrete actions, normal ``[*lead, A]`` for
+        continuous ones. Returns None if `key` is None.
         """
         if key is None:
             return None
@@ -98,12 +98,15 @@ class Actor(nnx.Module):
 
 
 def make_critic(size: ModelSize, num_features: int, *, dtype: Any = None, rngs: nnx.Rngs) -> MLP:
-    """Critic network: logits over `world_model.atoms` of the return from a state."""
+    """Critic network: maps features of a latent state to logits of the return's distribution over the atoms
+    `world_model.atoms`.
+    """
     return MLP(num_features, size.dense_units, size.dense_layers, NUM_ATOMS, zeros=True, dtype=dtype, rngs=rngs)
 
 
 def width_of_actions(space: gym.Space | None) -> int:
-    """Number of inputs that an action takes in the world model.
+    """Width of an action as an input of the world model: number of discrete actions, or dimensions of a continuous
+    action.
 
     Raises:
         ValueError: For an unsupported action space.
@@ -135,7 +138,8 @@ class Imagined(NamedTuple):
 def imagine(
     model: WorldModel, actor: Actor, start: Latent, horizon: int, key: jax.Array | None, *, differentiable: bool
 ) -> Imagined:
-    """Rolls the world model out with the actor's actions; heads run afterwards, once over all imagined states.
+    """Rolls the world model out with the actor's actions. The model's heads (rewards, continuation) and the critic are
+    not computed here but later, for all imagined states at once.
 
     Args:
         model: The world model.

@@ -157,7 +157,9 @@ class DreamerV3Config(OffPolicyConfig):
 
     @property
     def items_per_update(self) -> int:
-        """Number of items (steps and final observations) in one update: ``batch_size_B * batch_length_T``."""
+        """Number of items in one update, ``batch_size_B * batch_length_T``. An item is a step or the final observation
+        of an episode.
+        """
         return self.batch_size_B * self.batch_length_T
 
     @property
@@ -172,12 +174,16 @@ class DreamerV3Config(OffPolicyConfig):
 
     @property
     def updates_per_env_step(self) -> Fraction:
-        """Updates per env step for `training_ratio`; numerator times denominator is below 2^31."""
+        """Updates per env step that `training_ratio` requires, as a fraction; numerator times denominator is below
+        2^31.
+        """
         wanted = Fraction(self.training_ratio) / self.items_per_update
         return wanted.limit_denominator(int(2**15 / math.sqrt(wanted)))
 
     def sampling_hints(self) -> list[str]:
-        """No hints: updates take nearly all of the time, and more environments need more updates."""
+        """Returns no hints about faster sampling: updates take nearly all of the time, and more environments need more
+        updates.
+        """
         return []
 
     def _default_env_to_module_connectors(self, observation_space: gym.Space, module_id: Any) -> list[ConnectorV2]:
@@ -315,7 +321,8 @@ class DreamerV3(OffPolicyAlgorithm):
         seed: int = 0,
         fps: float = 5.0,
     ) -> Video:
-        """Records a video that compares windows of the replay buffer with the world model's predictions.
+        """Records a video that compares sequences of recorded steps (windows) from the replay buffer with the world
+        model's predictions of their observations.
 
         The model gets `given` observations, and then only recorded actions. The run does not change.
 
@@ -337,7 +344,9 @@ class DreamerV3(OffPolicyAlgorithm):
         return write_comparison(comparison, space, path, fps)
 
     def compare_with_replay(self, *, given: int = 5, imagined: int = 15, windows: int = 4, seed: int = 0) -> Comparison:
-        """The windows and imagined steps of `imagine_video`, as arrays."""
+        """Recorded sequences of steps (windows) and the world model's predictions of them, as in `imagine_video`, but
+        as arrays.
+        """
         return self._compared(given, imagined, windows, seed)[0]
 
     def _compared(self, given: int, imagined: int, windows: int, seed: int) -> tuple[Comparison, gym.Space | None]:

@@ -42,7 +42,7 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
     handles_resets = True
 
     def setup(self) -> None:
-        """Builds the networks."""
+        """Builds the world model, the actor and the critic."""
         settings = self.model_config
         if unknown := [name for name in settings if name not in MODULE_SETTINGS]:
             raise ValueError(
@@ -101,7 +101,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self.slow_critic(batch["features"])
 
     def get_non_inference_attributes(self) -> list[str]:
-        """Attributes that acting does not need."""
+        """Attributes that acting does not need: the critics, the percentiles of imagined returns, and the random stream
+        of training.
+        """
         return ["critic", "slow_critic", "return_low", "return_high", "return_is_known", "noise"]
 
     def get_initial_state(self) -> dict[str, Any]:
@@ -143,11 +145,13 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self._act(batch, choose, draws=True)
 
     def _latent(self, state: dict[str, Any]) -> Latent:
-        """Latent state of the world model in a recurrent state ``[B, ...]``."""
+        """Extracts the world model's latent state from the module's recurrent state ``[B, ...]``."""
         return Latent(state["h"], jax.nn.one_hot(state["z"], self.size.num_classes))
 
     def state_before(self, state: dict[str, Any]) -> tuple[Latent, jax.Array, jax.Array]:
-        """Converts a recurrent state ``[B, ...]`` to the argument `before` of `WorldModel.observe`."""
+        """Converts the module's recurrent state ``[B, ...]`` to what `WorldModel.observe` takes as `before`: latent
+        state, last action, and flags of rows before their first step.
+        """
         return self._latent(state), state["a"], state["fresh"]
 
     def actions_for_model(self, actions: jax.Array) -> jax.Array:
@@ -180,9 +184,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes latent states of the world model for windows of consecutive items ``[B, T, ...]``, which are
-        steps and the final observations of episodes. Windows continue from the states in ``STATE_IN`` ``[B, ...]`` if
-        given; states marked as fresh are replaced by an episode's initial state.
+        """Computes latent states of the world model for windows ``[B, T, ...]``: sequences of items, which are steps
+        and the final observations of episodes. Windows continue from the states in ``STATE_IN`` ``[B, ...]`` if given;
+        a state before the first step of an episode (marked as fresh) is replaced by the initial state.
         """
         actions = self.actions_for_model(batch[Columns.ACTIONS])
         normalised = self.world_model.normalised(batch[Columns.OBS])

@@ -1,4 +1,4 @@
-"""Comparison of recorded windows with a world model's imagination after some given observations."""
+"""Comparison of recorded sequences (windows) with a world model's predictions after some given observations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _PANEL, _BAR, _GAP = 192, 6, 4
 
 
 class Comparison(NamedTuple):
-    """Windows from the replay buffer, and the world model's predictions of their observations and rewards.
+    """Sequences of recorded steps (windows) from the replay buffer, and the world model's predictions of their
+    observations and rewards.
 
     Attributes:
         observed: ``{part of observations: [N, T, ...]}``, the module's inputs; the part of a space without parts is
@@ -47,12 +48,13 @@ class Comparison(NamedTuple):
 
     @property
     def num_steps(self) -> int:
-        """Number of steps T."""
+        """Number of steps T of each compared sequence."""
         return self.rewards.shape[1]
 
 
 def compare(module: DreamerV3RLModule, columns: Mapping[str, Any], given: int) -> Comparison:
-    """Predicts the rest of windows from their first steps and all recorded actions, with the most likely latent states.
+    """Predicts the later observations and rewards of recorded sequences (windows) from the first `given` observations
+    and all recorded actions, with the most likely latent states.
 
     Args:
         module: The module.
@@ -92,7 +94,8 @@ def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) ->
 
 
 def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
-    """Selects the windows that stay in one episode for longest, cut to a common length.
+    """Selects the recorded sequences (windows) that stay longest in the episode of their first step, cut to a common
+    length.
 
     Args:
         columns: Windows ``[M, T, ...]``.
@@ -122,9 +125,9 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
 def write_comparison(
     comparison: Comparison, space: gym.Space | None, path: str | os.PathLike[str], fps: float
 ) -> Video:
-    """Writes a video with one column per window. Images: observation, prediction, and their difference. Vectors: curves
-    of all entries, observed dark and predicted orange. A bar is green while observations are given to the model, then
-    orange.
+    """Writes a video with one column per recorded sequence (window). Images: observation, prediction, and their
+    difference. Vectors: curves of all entries, observed dark and predicted orange. A bar is green while observations
+    are given to the model, then orange.
 
     Args:
         comparison: From `compare`.

@@ -59,7 +59,7 @@ def world_model_rows(
 
 
 class Judged(NamedTuple):
-    """Outputs of the heads for imagined rollouts.
+    """Values, lambda-returns and loss weights of imagined rollouts.
 
     Attributes:
         values: float32 ``[H + 1, N]``.
@@ -81,7 +81,8 @@ def judged(
     gamma: jax.Array | float,
     lambda_: jax.Array | float,
 ) -> Judged:
-    """Computes values and lambda-returns of imagined rollouts (equation 7); all heads run once over all states.
+    """Computes values and lambda-returns of imagined rollouts (equation 7). Critic, reward head and continuation head
+    each run once over all states.
 
     Args:
         model: The world model.
@@ -107,8 +108,9 @@ def judged(
 
 
 def critic_means(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Judged) -> dict[str, jax.Array]:
-    """Computes the terms of the critic's loss, scalar means over imagined states: ``targets``, ``slow``, and the
-    weighted ``total``.
+    """Computes the terms of the critic's loss, scalar means over imagined states: ``targets`` (loss on the
+    lambda-returns), ``slow`` (loss on the slow critic's values), and ``total``, the sum of both with the states'
+    weights.
 
     Args:
         critic: The trained critic; the total has only its gradient.

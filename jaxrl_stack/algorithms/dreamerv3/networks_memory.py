@@ -20,8 +20,8 @@ _LEAST_TO_CHECK = 1024
 
 
 def networks_memory(config: Any, module: Any) -> MemoryEstimate:
-    """Estimates the bytes of parameters, gradients, optimizer states, and of the recorded and imagined states stored
-    for the gradient. Layer activations are not included.
+    """Estimates the bytes that networks and updates need: parameters, gradients, optimizer states, and the recorded and
+    imagined states stored for the gradient. Layer activations are not included.
 
     Args:
         config: The algorithm's config.

@@ -52,8 +52,8 @@ class WindowsStep(OffPolicyStep):
         return Plan.of(self, [self._samples])
 
     def _form_of(self, module: RLModule) -> Windows:
-        """Describes the windows to draw from the replay buffer: they start from the module's initial state, or from
-        stored latents (`replay_latents`).
+        """Describes the windows (sequences of consecutive items) to draw from the replay buffer: length, and whether a
+        window starts from the module's initial state or from latent states stored with it (`replay_latents`).
         """
         config, is_stored = self.config, bool(self.config.replay_latents)
         remedy = "replay_latents=False keeps none of the model's states in the buffer."
@@ -62,8 +62,8 @@ class WindowsStep(OffPolicyStep):
         return Windows(int(config.batch_length_T), start, config.clip_rewards, writes)
 
     def look_at(self, number: int, length: int, seed: int) -> dict[str, Any]:
-        """Draws stored windows ``[number, length, ...]`` from the first device, without changing the replay buffer; see
-        `Replay.look_at`.
+        """Draws stored windows (sequences of consecutive items) ``[number, length, ...]`` from the first device,
+        without changing the replay buffer; see `Replay.look_at`.
         """
         ((mid, replay),) = self.replays.items()
         what = dataclasses.replace(self.forms[mid], length=length)
@@ -91,7 +91,9 @@ class WindowsStep(OffPolicyStep):
         return counters.bounded_difference(due, place.num_updates(state), self.num_updates)
 
     def _due_after(self, sampled: Any) -> Any:
-        """Total number of updates due after `sampled` env steps, rounded up, counted from the start of learning."""
+        """Total number of updates that are due after `sampled` env steps, rounded up. Env steps before the start of
+        learning do not count.
+        """
         number, of = self._ratio.numerator, self._ratio.denominator
         after = sampled - max(0, self.learning_starts - self.num_env_steps)
         return after // of * number + (after % of * number + of - 1) // of

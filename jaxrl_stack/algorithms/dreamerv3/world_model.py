@@ -25,7 +25,7 @@ LAYERS_PER_ROW = 8
 
 
 class Latent(NamedTuple):
-    """States of the model, with any leading axes.
+    """Latent states of the world model, with any leading axes: the deterministic part h and the stochastic part z.
 
     Attributes:
         h: float32 ``[..., G]``, the deterministic part.
@@ -37,18 +37,20 @@ class Latent(NamedTuple):
 
     @property
     def features(self) -> jax.Array:
-        """Inputs of heads, actor and critic: float32 ``[..., G + Z * K]``, h concatenated with the flattened z."""
+        """Input of the world model's heads, the actor and the critic: float32 ``[..., G + Z * K]``, the deterministic
+        part h concatenated with the flattened stochastic part z.
+        """
         return jnp.concatenate([self.h, self.z.reshape(*self.z.shape[:-2], -1)], axis=-1)
 
     def stored(self) -> dict[str, jax.Array]:
-        """Compact form of the latent state for recurrent states and the replay buffer: h, and the class indices of z's
-        variables, uint8 ``[..., Z]``.
+        """Compact form of the latent state, which recurrent states and the replay buffer store: the deterministic part
+        h, and class indices, uint8 ``[..., Z]``, instead of the one-hot stochastic part z.
         """
         return {"h": self.h, "z": jnp.argmax(self.z, axis=-1).astype(jnp.uint8)}
 
 
 class Observed(NamedTuple):
-    """States of the model for recorded sequences.
+    """Latent states that the world model computes for recorded sequences, and distributions of their stochastic part z.
 
     Attributes:
         states: `Latent` ``[B, T, ...]``, with z from the posterior.
@@ -62,7 +64,7 @@ class Observed(NamedTuple):
 
 
 def is_image(space: gym.Space | None) -> TypeGuard[gym.spaces.Box]:
-    """True for spaces of images: arrays of rank 2, or of rank 3 with channels last."""
+    """Whether a space contains images: a Box of rank 2, or of rank 3 with channels last."""
     return isinstance(space, gym.spaces.Box) and len(space.shape) in (2, 3)
 
 
@@ -126,7 +128,9 @@ class WorldModel(nnx.Module):
     # ------------------------------------------------------------------------------------------------- observations
 
     def normalised(self, obs: Any) -> dict[str, jax.Array]:
-        """Converts observations to the model's inputs and targets: symlog of vectors, pixels in [-1, 1)."""
+        """Converts observations to inputs and prediction targets of the world model: symlog of vectors, pixels in [-1,
+        1).
+        """
         out = {}
         for name, x in (obs if self.is_dict else {"obs": obs}).items():
             x = x / 128.0 - 1.0 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
@@ -134,7 +138,7 @@ class WorldModel(nnx.Module):
         return out
 
     def denormalised(self, predicted: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        """Predictions of `decode` in the units of observations, float32."""
+        """Converts predictions of `decode` back to the units of observations, float32."""
         out = {}
         for name, x in predicted.items():
             x = symexp(x) if self.symlogs[name] else x
@@ -155,7 +159,9 @@ class WorldModel(nnx.Module):
         return image if len(self.shapes[name]) == 3 else image[..., None]
 
     def decode(self, features: jax.Array) -> dict[str, jax.Array]:
-        """Predictions of the normalised observations ``[..., *shape]``."""
+        """Predicts observations, normalised as by `normalised`, from features of latent states: ``{name: [...,
+        *shape]}``.
+        """
         out = {}
         for net, names, axis_of in ((self.decoder, self.vectors, 0), (self.image_decoder, self.images, 2)):
             if net is None:
@@ -174,17 +180,23 @@ class WorldModel(nnx.Module):
         return unimix(logits.reshape(*logits.shape[:-1], self.size.num_categoricals, self.size.num_classes))
 
     def initial(self) -> Latent:
-        """The state before an episode: h ``[G]`` and z ``[Z, K]``."""
+        """Latent state before an episode's first observation: deterministic part h ``[G]`` and stochastic part z ``[Z,
+        K]``.
+        """
         h = jnp.tanh(self.initial_h[...])
         return Latent(h, jax.lax.stop_gradient(mode(self._z_probs(self.prior(h)))))
 
     def next_h(self, state: Latent, actions: jax.Array) -> jax.Array:
-        """Computes the next deterministic state ``h_{t+1}`` from a latent state and actions ``[..., A]``."""
+        """Computes the deterministic part ``h_{t+1}`` of the next latent state from a latent state and actions ``[...,
+        A]``.
+        """
         z = state.z.reshape(*state.z.shape[:-2], -1)
         return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """Draws uniform noise for sampling z at all steps, float32 ``[*lead, Z]``. None without a key."""
+        """Draws uniform noise for sampling the stochastic part z of latent states at all steps, float32 ``[*lead, Z]``.
+        Returns None if `key` is None.
+        """
         return None if key is None else jax.random.uniform(key, (*lead, self.size.num_categoricals))
 
     def observe_step(
@@ -316,5 +328,5 @@ def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gy
 
 
 def has_size(image: gym.spaces.Box) -> bool:
-    """Whether images of a space have the size of the networks' images."""
+    """Whether the images of a space have the height and width that the encoder and the decoder require."""
     return image.shape[:2] == (IMAGE_SIZE, IMAGE_SIZE)

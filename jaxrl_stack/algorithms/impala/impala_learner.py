@@ -35,7 +35,8 @@ _READ_BY_VTRACE = (Columns.OBS, Columns.FINAL_OBS, Columns.REWARDS, Columns.TERM
 
 
 def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Array:
-    """Bootstrap values of chunks ``[L, N, ...]``: values of the observations after their last steps, float32 ``[N]``.
+    """Bootstrap values of chunks of consecutive steps ``[L, N, ...]``: values of the observations after their last
+    steps, float32 ``[N]``.
 
     Args:
         module: A module with a recurrent state.
@@ -51,13 +52,13 @@ def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Arr
 
 
 def _bound(threshold: Any) -> Any:
-    """Clipping threshold; infinity for None, which clips nothing."""
+    """Clipping threshold of V-trace as a number: infinity for None, which clips nothing."""
     return jnp.inf if threshold is None else threshold
 
 
 class VTraceLearner(Learner):
-    """Base of learners with V-trace: computes values, targets and advantages of the chunks (consecutive steps) of a
-    minibatch.
+    """Base class of learners with V-trace. For each chunk of consecutive steps in a minibatch, it computes values,
+    targets and advantages.
 
     They are computed with the current parameters in every minibatch, which consists of whole chunks: T steps of a
     column of the block, or ``max_seq_len`` steps for a module with a recurrent state.
@@ -77,7 +78,7 @@ class VTraceLearner(Learner):
         return [ValueFunctionAPI]
 
     def compute_values(self, module_id: str, batch: dict[str, Any], fwd_out: dict[str, Any]) -> jax.Array:
-        """Computes state values of the steps of chunks, with gradients: float32 ``[N, L]``.
+        """Computes the state values of all steps in chunks of consecutive steps, with gradients: float32 ``[N, L]``.
 
         Args:
             module_id: Module with the value function.
@@ -94,8 +95,8 @@ class VTraceLearner(Learner):
         return values.astype(jnp.float32).reshape(batch[Columns.LOSS_MASK].shape)
 
     def columns_to_forward(self, module_id: str, batch: dict[str, Any]) -> dict[str, Any]:
-        """Converts chunks to inputs of a module's forward passes: ``[N * L, ...]`` for modules without a recurrent
-        state.
+        """Converts chunks of consecutive steps to inputs of a module's forward passes: ``[N * L, ...]`` for modules
+        without a recurrent state.
 
         Args:
             module_id: The module.
@@ -118,8 +119,8 @@ class VTraceLearner(Learner):
         log_rhos: jax.Array,
         state_out: Any = None,
     ) -> VTrace:
-        """Computes V-trace targets and advantages of chunks ``[N, L]``, with bootstrap values of the current
-        parameters, without gradients.
+        """Computes V-trace targets and advantages of chunks of consecutive steps ``[N, L]``, with bootstrap values of
+        the current parameters, without gradients.
 
         Args:
             module_id: Module with the value function.

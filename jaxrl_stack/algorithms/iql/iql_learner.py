@@ -125,7 +125,7 @@ class IQLLearner(TargetNetworkUpdates, Learner):
     def _critic_rows(
         config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> soft_actor_critic.CriticRows:
-        """Squared TD errors of the critics; halved if there are two critics."""
+        """Squared TD error of the critics for each row of the batch; halved if there are two critics."""
         targets = q_learning.n_step_targets(
             rewards=batch[Columns.REWARDS].astype(jnp.float32),
             next_values=fwd_out[VF_PREDS_NEXT],

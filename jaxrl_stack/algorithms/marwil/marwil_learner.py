@@ -58,7 +58,9 @@ class MARWILLearner(Learner):
         return [ValueFunctionAPI]
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Moving averages of squared advantages, with their rounding errors, for each module with ``beta != 0``."""
+        """Extra learner state: for each module with ``beta != 0``, the moving average of squared advantages and its
+        rounding error.
+        """
         ids = [mid for mid in self._ids_with_loss_of_algorithm if self._weighs(mid)]
         averages = {mid: jnp.float32(self.config_for(mid).moving_average_sqd_adv_norm_start) for mid in ids}
         state = {LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY: averages, _ERRORS: dict.fromkeys(ids, jnp.float32(0.0))}
@@ -136,7 +138,7 @@ class MARWILLearner(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Stores the new moving averages. Pure; see `Learner.post_update`."""
+        """Stores new moving averages of squared advantages in the learner state. Pure; see `Learner.post_update`."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         extra = dict(state.extra)
         for key in (LEARNER_RESULTS_MOVING_AVG_SQD_ADV_NORM_KEY, _ERRORS):

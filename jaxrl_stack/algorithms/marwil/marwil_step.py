@@ -28,8 +28,8 @@ STEPS_PER_COLUMN = 1024
 
 
 class MARWILStep(OfflineStep):
-    """Training step with value targets by GAE, computed with the present value function at the start of every pass over
-    the data.
+    """MARWIL's training step on recorded data. At the start of every pass over the data, the present value function
+    computes new value targets (GAE).
 
     At the end of a cut or truncated piece of an episode, the value of its last observation is the bootstrap value.
     """

@@ -105,7 +105,7 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return q_learning.select(q_values, q_learning.greedy_actions(q_values, mask))
 
     def _rates_of_rows(self, shape: tuple[int, ...]) -> jax.Array:
-        """Epsilons of exploration ``[B, ...]``, one for each environment on this device.
+        """Exploration epsilons ``[B, ...]`` of the batch rows, one for each environment on this device.
 
         Device d of a program has the environments from ``d * B`` on. Rates repeat if there are more rows.
         """

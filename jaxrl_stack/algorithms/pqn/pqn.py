@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @check_of("list[float] | tuple[float, ...]")
 def _rates(value: Any) -> str | None:
-    """Check for a list of probabilities."""
+    """Describes valid values if `value` is not a list of probabilities; None if it is."""
     one = number(0, 1)
     if isinstance(value, (list, tuple)) and value and all(one(rate) is None for rate in value):
         return None

@@ -95,7 +95,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
     @property
     def _critic_parts(self) -> list[str]:
-        """Names of the critics' parts, which have target networks."""
+        """Attribute names of the critics' encoders and heads, each of which has a target network."""
         return [part for name in self._critic_names for part in (f"{name}_encoder", name)]
 
     def make_target_networks(self) -> None:
@@ -103,7 +103,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
             setattr(self, f"target_{name}", make_target_network(getattr(self, name)))
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """``[(part of a critic, its target network)]``."""
+        """``[(encoder or head of a critic, its target network)]``."""
         return [(getattr(self, name), getattr(self, f"target_{name}")) for name in self._critic_parts]
 
     def get_initial_state(self) -> Any:
@@ -125,7 +125,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return {Columns.ACTION_DIST_INPUTS: inputs, **state_out}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Columns for the losses with the current parameters, without gradients through results of `NEXT_OBS`.
+        """Computes the columns that SAC's losses read, with the current parameters. No gradients flow through results
+        of `NEXT_OBS`.
 
         Args:
             batch: `OBS` and `NEXT_OBS` float `[N, d]`, `ACTIONS` float `[N, n]` in [-1, 1] or int `[N]`.
@@ -180,7 +181,7 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         )
 
     def _critic_states(self, timeline: Timeline, prefix: str = "") -> list[Any]:
-        """Recurrent state of each critic after the burn-in steps; with `prefix`, of the target networks."""
+        """Recurrent state of each critic after the burn-in steps; `prefix` selects the target networks."""
         number = jax.tree.leaves(timeline.obs)[0].shape[0]
         return [
             timeline.state_in(states_of(encoder), batched_initial_state(encoder, number))
@@ -245,14 +246,16 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
         return functools.reduce(jnp.minimum, self._values(batch, squeeze, "target_"))
 
     def _target_critics(self, batch: dict[str, Any]) -> jax.Array:
-        """Computes `QF_TARGET_NEXT` for `_forward_train_continuous`, with the target networks."""
+        """Computes the target networks' Q-values at the next observations (`QF_TARGET_NEXT`) for
+        `_forward_train_continuous`.
+        """
         return self.forward_target(batch)
 
     def _critics(self, batch: dict[str, Any], squeeze: bool = True) -> dict[str, jax.Array]:
         return dict(zip((QF_PREDS, QF_TWIN_PREDS), self._values(batch, squeeze), strict=False))
 
     def _values(self, batch: dict[str, Any], squeeze: bool, prefix: str = "") -> list[jax.Array]:
-        """Computes Q-values of each critic, `[N]` or `[N, A]`; with `prefix`, with the target networks."""
+        """Computes Q-values, `[N]` or `[N, A]`, one array for each critic; `prefix` selects the target networks."""
         values, batch = [], split_action_mask(batch)[0]
         for i, (name, encoder) in enumerate(zip(self._critic_names, self._critic_encoders(prefix), strict=True)):
             of_actions = getattr(self, f"{prefix}{name}")(encoder(of_critic(batch, encoder, i))[ENCODER_OUT])
@@ -272,8 +275,8 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
 
 
 def of_critic(batch: dict[str, Any], encoder: Any, index: int) -> dict[str, Any]:
-    """Returns the batch with the recurrent state of critic `index`, or with an initial state if the batch has none.
-    Unchanged for an encoder without a recurrent state.
+    """Returns the batch with the recurrent state of critic `index`, or with an initial state if the batch contains
+    none. If the encoder has no recurrent state, the batch is unchanged.
     """
     if Columns.STATE_IN in batch:
         return {**batch, Columns.STATE_IN: batch[Columns.STATE_IN][index]}

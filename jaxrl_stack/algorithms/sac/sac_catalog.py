@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_vector_of_floats(space: gym.Space | None) -> bool:
-    """Whether a squashed Gaussian fits the action space."""
+    """Whether the action space is a vector of floats, for which a squashed Gaussian is suitable."""
     return isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
 
 

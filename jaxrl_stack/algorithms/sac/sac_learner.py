@@ -81,7 +81,7 @@ def twin_critics(module: Any, config: Any) -> dict[str, list[Any]]:
 def register_adams(
     learner: Learner, module_id: str, trained: Mapping[str, Sequence[Any]], rates: Mapping[str, Any]
 ) -> None:
-    """Registers `adam` for the networks of a module.
+    """Registers one Adam optimizer for each group of a module's networks.
 
     Args:
         learner: The learner.
@@ -244,7 +244,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         log_alpha: jax.Array,
         target_entropy: Any,
     ) -> tuple[dict[str, jax.Array], jax.Array]:
-        """Computes each row's contribution to the losses, which are means over the rows of the batch.
+        """Computes all losses and metrics of SAC for each row; the losses are means over the rows of the batch.
 
         Returns:
             ``({optimizer name or metric: float32 [N]}, values [N, ...] whose extremes are reported)``.
@@ -282,7 +282,8 @@ def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: A
 def _continuous_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """Loss terms for continuous actions.
+    """Computes what SAC's losses need for continuous actions: Q-values of the taken actions, soft values of the next
+    states, and policy and temperature losses of each row.
 
     Returns:
         ``(values of the taken actions, the second critic's values or None, soft values of the next states, rows of the
@@ -300,7 +301,7 @@ def _continuous_terms(
 def _discrete_terms(
     config: Any, batch: dict[str, Any], fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any
 ) -> tuple[Any, ...]:
-    """Computes `_continuous_terms` with expectations over all actions instead of sampled actions."""
+    """Computes the results of `_continuous_terms` for discrete actions, with expectations over all actions."""
     q_all, log_probs = fwd_out[QF_PREDS], fwd_out[ACTION_LOG_PROBS]
     q_twin_all = fwd_out[QF_TWIN_PREDS] if config.twin_q else None
     next_values = soft_actor_critic.soft_values_discrete(

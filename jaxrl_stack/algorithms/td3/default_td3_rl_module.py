@@ -37,7 +37,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
         super()._make_random_streams()
 
     def make_target_networks(self) -> None:
-        """Copies policy and critics."""
+        """Creates the target networks as copies of the policy and the critics."""
         super().make_target_networks()
         self.target_pi_encoder = make_target_network(self.pi_encoder)
         self.target_pi = make_target_network(self.pi)
@@ -167,7 +167,8 @@ class DefaultTD3RLModule(DefaultSACRLModule):
 
 
 def smoothed_actions(actions: jax.Array, draws: jax.Array, target_noise: Any, target_noise_clip: Any) -> jax.Array:
-    """``clip(a + clip(sigma * draws, -c, c), -1, 1)`` (Fujimoto et al., 2018, arXiv:1802.09477, equation 14).
+    """Adds clipped noise to the target policy's actions: ``clip(a + clip(sigma * draws, -c, c), -1, 1)`` (Fujimoto et
+    al., 2018, arXiv:1802.09477, equation 14).
 
     Args:
         actions: Float ``[..., n]`` in [-1, 1], of the target policy.

@@ -111,7 +111,7 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         return super().target_update_is_due(state, module_id) & self._policy_is_due(state.num_updates)
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Extra state of the learner: metrics of the last update of every policy, and the state of target networks.
+        """Extra learner state: metrics of each policy's last update, and the state of the target networks.
 
         Before the first one, losses are NaN, and norms of gradients are 0: one that is not finite means divergence.
         """
@@ -175,7 +175,9 @@ class TD3Learner(TargetNetworkUpdates, Learner):
         )
 
     def _policy_rows_if_due(self, module: Any, batch: dict[str, Any]) -> dict[str, jax.Array]:
-        """Returns `_policy_rows`, or zeros without a forward pass in updates that do not update the policy."""
+        """Policy loss of each row, as `_policy_rows`; zeros, without a forward pass, in updates that do not update the
+        policy.
+        """
         due = self._policy_is_due_now
         if due is True:
             return self._policy_rows(module, batch)
@@ -228,7 +230,7 @@ class TD3BCLearner(TD3Learner):
 
 
 def _layer_state(module: Any) -> dict[Any, jax.Array]:
-    """State that forward passes change, such as running means and random streams: ``{path: array}``."""
+    """Module state that forward passes change, such as running means and random streams: ``{path: array}``."""
     return {
         path: raw_value(leaf)
         for path, leaf in nnx.to_flat_state(nnx.state(module))

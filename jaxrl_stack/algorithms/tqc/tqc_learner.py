@@ -40,7 +40,7 @@ class TQCLearner(SACLearner):
 
     @classmethod
     def all_result_names(cls) -> tuple[str, ...]:
-        """SAC's result names, except the second critic's loss."""
+        """Names of the learner metrics: SAC's, except the second critic's loss."""
         return tuple(name for name in super().all_result_names() if name != QF_TWIN_LOSS_KEY)
 
     def _critics_of(self, module: Any, config: Any) -> dict[str, list[Any]]:
