@@ -1398,7 +1398,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return wanted
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state from `get_state`. Parts that are missing in `state` do not change.
+        """Restores the training state from a result of `get_state`. Parts that are missing in `state` do not change.
 
         Raises:
             ValueError: If the state is of other modules, another environment or other connectors.
@@ -1492,7 +1492,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.cleanup()
 
     def cleanup(self) -> None:
-        """Releases the resources that `setup` created."""
+        """Stops the actors and runners that `setup` started, and closes the output files."""
         with contextlib.ExitStack() as stack:  # If one of them raises, the others are stopped, too.
             stack.callback(self.driver.stop)
             stack.callback(self._offline_evaluations.stop)

@@ -705,7 +705,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
-        """Whether this config can use everything built from the other config, including compiled programs.
+        """Whether this config can use everything that was built from the config `other`, including compiled programs.
 
         Args:
             other: A config of the same algorithm.
@@ -887,7 +887,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         spaces: SpacesById | None = None,
         default_policy_class: Any = None,
     ) -> tuple[dict[str, PolicySpec], Callable[..., bool]]:
-        """Returns the policies with complete spaces, and the function that selects the policies to train.
+        """Returns the policies as `PolicySpec` objects with complete spaces, and the function that selects the policies
+        to train.
 
         Args:
             policies: Overrides `policies` of this config.

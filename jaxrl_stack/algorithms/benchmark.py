@@ -218,7 +218,7 @@ def _why_not(config: AlgorithmConfig) -> str | None:
 
 
 def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
-    """Raises for tasks that no algorithm supports.
+    """Raises for tasks that none of the compared algorithms supports.
 
     Raises:
         ValueError: Names the task and the first reason.

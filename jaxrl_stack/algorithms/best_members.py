@@ -38,7 +38,8 @@ class KeptMember(NamedTuple):
 
 
 class BestMembers:
-    """Stores the state of each population member at its highest mean return, in host memory.
+    """Stores the best state of each population member (run), from the iteration with its highest mean return, in host
+    memory.
 
     Args:
         num_members: Number of members.

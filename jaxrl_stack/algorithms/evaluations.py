@@ -52,7 +52,8 @@ class EvaluationCounts:
 
 
 class Evaluations(abc.ABC):
-    """Base class of the evaluations in environments and on recorded data: their schedule, runs and last results.
+    """Base class of the evaluations in environments and on recorded data: decides when they run, and stores their last
+    results.
 
     Args:
         algorithm: Algorithm with the weights and the callbacks.

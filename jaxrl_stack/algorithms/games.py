@@ -1,4 +1,4 @@
-"""Loads the policies that play a game, and plays games between them: `GameTable`."""
+"""Loads the policies that play a game against each other, and plays the games: `GameTable`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ Player = str | os.PathLike[str] | Policy | Algorithm
 
 
 def load_player(name: str, player: Player) -> tuple[Policy | None, tuple[Any, Mapping[str, Any]] | None]:
-    """Returns the policy of a player, and ``(env, env_config)`` of its algorithm.
+    """Returns the policy of a player, which may be a checkpoint, a `Policy` or an `Algorithm`, and ``(env,
+    env_config)`` of its algorithm.
 
     Args:
         name: Description of the player for errors, such as ``"run_tournament: player 'early'"``.

@@ -168,7 +168,7 @@ class Iteration:
         return of_first_process(lambda: "yes" * (time.perf_counter() - self._started >= seconds)) == "yes"
 
     def end_training(self, driver: Counting) -> None:
-        """Counts the iteration after its training steps."""
+        """Counts the iteration as done, and stores its duration and counters, after its training steps."""
         self.seconds = time.perf_counter() - self._started
         self._iterations.done += 1
         self.now = self._iterations.progress(driver)

@@ -170,8 +170,8 @@ def removed_module(
 
 
 def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., str] | None, should_update: Any) -> None:
-    """Sets the policy mapping and the trained policies of a config with changed modules, checks the config and freezes
-    it.
+    """Completes a config whose modules have changed: sets its policy mapping and trained policies, checks it and
+    freezes it.
     """
     if mapping is not None:
         config.multi_agent(policy_mapping_fn=mapping)

@@ -67,8 +67,8 @@ def _selects_keys(settings: Mapping[str, Any]) -> bool:
 
 
 def _supported(config: Any, spec: RLModuleSpec) -> Collection[str]:
-    """Names of the observation key settings that a module class supports; a user's module class counts as supporting
-    both.
+    """Names of the settings `policy_obs_key` and `value_obs_key` that a module class supports; a user's module class
+    counts as supporting both.
     """
     if spec.module_class is not None:
         return getattr(spec.catalog_class, "observation_key_settings", OBSERVATION_KEYS)

@@ -228,7 +228,7 @@ class Population(Checkpointable):
             self._origin = {**self._origin, PARENT: parent}
 
     def memory_estimate(self) -> dict[str, int]:
-        """Bytes that the members need; see `PopulationDriver.memory_estimate`."""
+        """Estimates the bytes of memory that the members need; see `PopulationDriver.memory_estimate`."""
         return self.driver.memory_estimate()
 
     # ------------------------------------------------------------------------------------------------------ training
@@ -539,8 +539,9 @@ class Population(Checkpointable):
         return runs_of(self.members, self.history, self._settings.reported, origin, ends, folders)
 
     def write_runs(self, directory: str | os.PathLike[str]) -> None:
-        """Writes results, settings and origin of each member for `jaxrl plot` and `jaxrl report`, and its best state
-        with ``reporting(keep_best=True)``. `learn` calls it at the end if ``reporting(results_dir=...)`` is set.
+        """Writes a folder for each member, which `jaxrl plot` and `jaxrl report` read: results, settings, origin, and
+        with ``reporting(keep_best=True)`` the best state. `learn` calls it at the end if ``reporting(results_dir=...)``
+        is set.
 
         Args:
             directory: Folder in which each member gets a folder, with a number if another run has that name. Files that

@@ -75,7 +75,7 @@ class CQLLearner(SACLearner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Increments the update counter. Pure; see `Learner.post_update`."""
+        """Increments CQL's update counter of each module. Pure; see `Learner.post_update`."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         counts = state.extra[NUM_CQL_UPDATES]
         counted = {mid: own + jnp.asarray(self.has_rows(mid)).astype(jnp.uint32) for mid, own in counts.items()}

@@ -303,7 +303,7 @@ def drawn(noise: jax.Array | None, probs: jax.Array) -> jax.Array:
 
 
 def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gym.spaces.Box]:
-    """Returns ``{name: Box}`` of a Dict space, or ``{"obs": Box}`` of a Box.
+    """Spaces of the parts of an observation: ``{name: Box}`` of a Dict space, ``{"obs": Box}`` for a Box.
 
     Args:
         space: Observation space.

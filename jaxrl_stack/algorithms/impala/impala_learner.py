@@ -159,7 +159,7 @@ class VTraceLearner(Learner):
     def post_update(
         self, state: LearnerState, *, metrics: dict[MetricKey, Any], settings: dict[str, dict[str, Any]]
     ) -> UpdateResult:
-        """Reports the current entropy coefficients."""
+        """Adds the current entropy coefficients to the metrics of the update."""
         state, metrics = super().post_update(state, metrics=metrics, settings=settings)
         metrics = dict(metrics)
         for mid in self._ids_with_loss_of_algorithm:

@@ -32,7 +32,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
     exploration_settings = ("exploration_noise", "random_timesteps")
 
     def _make_random_streams(self) -> None:
-        """Creates the streams of exploration and of noise on the target policy's actions, after `setup`."""
+        """Creates the random streams of exploration and of the noise on the target policy's actions, after `setup`."""
         self.exploration_stream = self.rngs["exploration"].fork()
         super()._make_random_streams()
 
@@ -43,7 +43,7 @@ class DefaultTD3RLModule(DefaultSACRLModule):
         self.target_pi = make_target_network(self.pi)
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """``[(part of the policy or of a critic, its target network)]``."""
+        """``[(encoder or head of the policy or of a critic, its target network)]``."""
         policy = [(self.pi_encoder, self.target_pi_encoder), (self.pi, self.target_pi)]
         return [*super().get_target_network_pairs(), *policy]
 

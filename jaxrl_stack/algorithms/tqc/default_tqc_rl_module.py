@@ -52,7 +52,7 @@ class DefaultTQCRLModule(DefaultSACRLModule):
         return list(getattr(self, f"{prefix}qf_encoders"))
 
     def get_target_network_pairs(self) -> list[tuple[Any, Any]]:
-        """``[(part of a critic, its target network)]``, encoders first."""
+        """``[(encoder or head of a critic, its target network)]``, encoders first."""
         return [pair for lists in super().get_target_network_pairs() for pair in zip(*lists, strict=True)]
 
     def compute_q_values(self, batch: dict[str, Any], squeeze: bool = True) -> jax.Array:
