@@ -1,5 +1,5 @@
-"""Buffer for one column of an episode, such as rewards: the items of its steps, preceded by lookback items of the
-previous chunk.
+"""Buffer for one column of an episode chunk, such as rewards: one item per step, preceded by lookback items, which are
+the last items of the previous chunk.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Indices = int | np.integer | slice | list[int] | np.ndarray | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AsItem:
-    """Wrapper of a `fill` value that is one whole item, even if it is a number, for columns whose items differ in
-    structure.
+    """Marks a value that `fill` inserts as one whole item of the buffer, even if it is a number; for columns whose
+    items differ in structure, such as infos.
 
     Attributes:
         item: The item.
@@ -69,7 +69,7 @@ class InfiniteLookbackBuffer:
 
     @property
     def space_struct(self) -> Any:
-        """Elementary spaces of `space`, nested in dicts and tuples; None without a space."""
+        """Spaces of the leaves of `space`, nested in the same dicts and tuples; None if the buffer has no space."""
         return None if self.space is None else nested.space_struct(self.space)
 
     def __len__(self) -> int:
@@ -183,7 +183,7 @@ class InfiniteLookbackBuffer:
         return [self._encode(self.data[position], one_hot_discrete) for position in positions]
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Overwrites items in place.
+        """Overwrites the items of the buffer at the given indices, in place.
 
         Args:
             new_data: one item for an int index; else one item per index, as a list of items or as a structure of
@@ -271,7 +271,9 @@ class InfiniteLookbackBuffer:
         return (self._get_item(position) for position in range(self.lookback, self.len_incl_lookback()))
 
     def __add__(self, other: Any) -> InfiniteLookbackBuffer:
-        """Returns a new buffer with more items at the end (list, buffer), or with a number added to every item."""
+        """Returns a new buffer: with the items of a list or another buffer at the end, or with a number added to every
+        item.
+        """
         if isinstance(other, numbers.Number):
             added = tree_map(lambda leaf: leaf + other, self.data)
             return InfiniteLookbackBuffer(added, self.lookback, self.space)
@@ -310,7 +312,8 @@ class InfiniteLookbackBuffer:
         return index + (self.lookback if from_start else self.len_incl_lookback())
 
     def _positions(self, indices: Any, neg_index_as_lookback: bool, *, cuts: bool) -> int | range | list[int]:
-        """Converts a user's indices to positions in `data`, which may be out of range.
+        """Converts a user's indices to positions in the buffer's `data`, which begins with the lookback; positions may
+        be out of range.
 
         If `cuts`, slices are cut at the ends, as in Python. Open ends of slices exclude the look-back.
         """
@@ -338,7 +341,7 @@ class InfiniteLookbackBuffer:
         return range(start, stop, step)
 
     def _holds(self, positions: int | range | list[int]) -> bool:
-        """Whether all positions are within the data."""
+        """Whether all positions are within the buffer's data, lookback included."""
         size = self.len_incl_lookback()
         if isinstance(positions, int):
             return 0 <= positions < size
@@ -346,7 +349,7 @@ class InfiniteLookbackBuffer:
         return all(0 <= position < size for position in ends)
 
     def _get_filled(self, positions: range | list[int], fill: Any, one_hot_discrete: bool) -> Any:
-        """Returns the items at positions; positions out of range get `fill`."""
+        """Returns the buffer's items at positions in `data`; for positions out of range, the result has `fill`."""
         filler, size = self._fill_item(fill, one_hot_discrete), self.len_incl_lookback()
         if not self.finalized:
             return [self._get_item(i, one_hot_discrete) if 0 <= i < size else filler for i in positions]
@@ -404,7 +407,7 @@ class InfiniteLookbackBuffer:
 
 
 def _as_rows(positions: range | list[int]) -> slice | list[int]:
-    """Converts positions to an array index, if possible a slice, which gives views."""
+    """Converts item positions to an index of the buffer's arrays, if possible a slice, because slices give views."""
     if isinstance(positions, list):
         return positions
     stop = positions.stop if positions.stop >= 0 else None

@@ -136,8 +136,8 @@ class MultiAgentEpisode:
     def _replay(
         self, observations: Any, actions: Any, rewards: Any, infos: Any, outputs: Any, flags: tuple[Flags, Flags]
     ) -> None:
-        """Adds the constructor's data step by step. An agent's flags apply to its last step, "__all__" to the last env
-        step.
+        """Adds the constructor's data to the new episode, one env step at a time. Flags of an agent apply to its last
+        step, the flag "__all__" to the last env step.
         """
         steps = len(rewards)
         infos = [{}] * (steps + 1) if infos is None else infos
@@ -165,7 +165,7 @@ class MultiAgentEpisode:
             self._set_end(*flags)
 
     def _begin_own_steps(self, len_lookback_buffer: int | Literal["auto"], agent_t_started: Mapping[Any, int]) -> None:
-        """Turns the first env steps of the data into lookback steps."""
+        """Turns the first env steps of the constructor's data into lookback steps, as `len_lookback_buffer` sets."""
         lookback = len(self)
         if len_lookback_buffer != "auto":
             if not isinstance(len_lookback_buffer, int) or len_lookback_buffer < 0:
@@ -322,7 +322,7 @@ class MultiAgentEpisode:
         return {agent for agent, times in self.env_t_to_agent_t.items() if times.data[-1] != SKIPPED}
 
     def _begin(self, agent: Hashable, observation: Any, info: Any) -> None:
-        """Adds an agent to the episode, with its first observation."""
+        """Adds an agent to the multi-agent episode: a `SingleAgentEpisode` with the agent's first observation."""
         module_id = self.module_for(agent)
         self.agent_episodes[agent] = episode = SingleAgentEpisode(
             self._episode_ids.get(agent),
@@ -376,8 +376,8 @@ class MultiAgentEpisode:
     def _add_to(
         self, agent: Hashable, observations: Mapping[Any, Any], info: Any, terminated: bool, truncated: bool
     ) -> None:
-        """Completes an agent's incomplete step if the agent observes or ends, and records whether the agent has
-        ended.
+        """Completes an agent's step (its action so far has no next observation) if the agent observes or ends, and
+        records whether the agent has ended.
         """
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         ends = terminated or truncated
@@ -591,8 +591,8 @@ class MultiAgentEpisode:
         return [*self.agent_episodes[agent].extra_model_outputs, *(hanging.extra_model_outputs if hanging else ())]
 
     def _column(self, agent: Hashable, name: str, is_output: bool) -> InfiniteLookbackBuffer | None:
-        """Returns a column of an agent, including the incomplete step; None if the agent does not have this model
-        output.
+        """Returns one column (such as actions) of an agent's episode, including the item of its incomplete step; None
+        if the agent does not have this model output.
         """
         episode, hanging = self.agent_episodes[agent], self.hanging.get(agent)
         if not is_output:
@@ -636,8 +636,8 @@ class MultiAgentEpisode:
         return found
 
     def _moments(self, indices: Any, has_last: bool, neg_index_as_lookback: bool, fills: bool) -> Any:
-        """Converts env step indices to positions in the maps from env steps to agent steps. Indices outside: -1 if
-        `fills`, else an IndexError.
+        """Converts indices of env steps to positions in `env_t_to_agent_t`, the maps from env steps to agent steps. For
+        indices out of range, returns -1 if `fills`, else raises IndexError.
         """
         some = next(iter(self.env_t_to_agent_t.values()), InfiniteLookbackBuffer())
         numbers = list(range(some.len_incl_lookback()))
@@ -645,8 +645,8 @@ class MultiAgentEpisode:
         return moments.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=-1 if fills else None)
 
     def _row(self, agent: Hashable, column: InfiniteLookbackBuffer, moment: int, fill: Any) -> int | None:
-        """Returns the index in an agent's column for an env step, negative in the lookback. If the agent has no item
-        there: the column's length if `fill` is given, else None.
+        """Returns the index of an agent's item for one env step in its column, negative in the lookback. If the agent
+        has no item there, returns the column's length if `fill` is given, else None.
         """
         agent_t = self.env_t_to_agent_t[agent].data[moment] if moment >= 0 else SKIPPED
         row = None if agent_t == SKIPPED else agent_t - self.agent_episodes[agent].t_started
@@ -696,7 +696,9 @@ class MultiAgentEpisode:
     def set_extra_model_outputs(
         self, *, key: str, new_data: Mapping[Any, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Overwrites outputs of completed steps in place, or adds a column; see `set_observations`."""
+        """Overwrites model outputs of completed steps in place, or adds a column for a new output; see
+        `set_observations`.
+        """
         for episode, data in self._addressed(new_data):
             episode.set_extra_model_outputs(
                 key=key, new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback
@@ -723,7 +725,8 @@ class MultiAgentEpisode:
         return self
 
     def cut(self, len_lookback_buffer: int = 0) -> MultiAgentEpisode:
-        """Returns the chunk of length 0 that continues this one, with its incomplete steps.
+        """Returns an empty chunk that continues this episode; agents' incomplete steps (an action without a next
+        observation) move into it.
 
         It has the agents that have not ended.
 
@@ -824,7 +827,8 @@ class MultiAgentEpisode:
         self._last_step_time = other._last_step_time
 
     def _chunk(self, start: int, stop: int, lookback: int) -> MultiAgentEpisode:
-        """Returns the env steps ``[start, stop)`` of this chunk as a running episode.
+        """Returns the env steps ``[start, stop)`` of this multi-agent chunk as a new chunk of an episode that has not
+        ended.
 
         It has `lookback` environment steps before them, or more if an agent's last observation is older.
         """
@@ -857,8 +861,8 @@ class MultiAgentEpisode:
         return chunk
 
     def _add_part(self, chunk: MultiAgentEpisode, agent: Hashable, start: int, stop: int) -> None:
-        """Copies an agent's steps to a chunk; a step that is not complete at the chunk's end becomes an incomplete
-        step.
+        """Copies the steps of one agent to a new chunk. If the agent's last step has no next observation in the chunk,
+        it becomes an incomplete step there.
         """
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         own = agent_range(times, start, stop, chunk._len_lookback)
@@ -985,7 +989,8 @@ def _last_steps(
     actions: Sequence[Mapping[Any, Any]],
     rewards: Sequence[Mapping[Any, Any]],
 ) -> dict[Any, int]:
-    """Returns, for each agent without an incomplete step, the last env step in which it has an observation or reward.
+    """Returns, for each agent without an incomplete step (an action without a next observation), the last env step in
+    which the agent gets an observation or a reward.
 
     Args:
         observations: Observations by agent, one dict more than there are steps.

@@ -1,4 +1,4 @@
-"""Maps from env steps to each agent's own steps, for multi-agent episodes."""
+"""Maps from env steps to agent steps in multi-agent episodes, where agents may wait during env steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SKIPPED = "S"
 
 
 class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
-    """Maps from env steps to an agent's own steps, by agent; unknown agents have an empty map."""
+    """Dict with one map from env steps to agent steps per agent; unknown agents have an empty map."""
 
     def __missing__(self, agent: Any) -> InfiniteLookbackBuffer:
         return InfiniteLookbackBuffer()
@@ -21,7 +21,7 @@ class TimesByAgent(dict[Any, InfiniteLookbackBuffer]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentRange:
-    """Range of one agent's steps in a chunk of a multi-agent episode.
+    """Indices of one agent's first and last observation, and its lookback, in a chunk of a multi-agent episode.
 
     Attributes:
         start: Index of the agent's first observation in the chunk: the last one at or before the chunk's first
@@ -40,8 +40,8 @@ class AgentRange:
 
 
 def agent_range(times: InfiniteLookbackBuffer, start: int, stop: int, lookback: int) -> AgentRange | None:
-    """Returns the range of an agent's own steps in the env steps ``[start, stop)``; None if its first observation comes
-    after env step `stop`.
+    """Returns the range of an agent's steps that lie in the env steps ``[start, stop)`` of an episode; None if the
+    agent's first observation comes after env step `stop`.
 
     Args:
         times: The agent's map of times.
@@ -73,7 +73,7 @@ def joined_times(
     right_steps: int,
     lookback: int,
 ) -> TimesByAgent:
-    """Joins the maps of two successive chunks from env steps to agent steps; the lookback is the first chunk's.
+    """Joins two successive chunks' maps from env steps to agent steps; the lookback is the first chunk's.
 
     Args:
         left: Maps of the first chunk, by agent.

@@ -1,4 +1,6 @@
-"""Segments of episodes in time-major arrays ``[T, B]``: successive steps of one episode in one column."""
+"""Segments of episodes in time-major arrays ``[T, B]``: the rows of one column that are successive steps of one
+episode.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 
 
 class Segment(NamedTuple):
-    """Successive steps of one episode in a time-major block ``[T, B]``.
+    """Rows of a time-major block ``[T, B]``, in one column, that are successive steps of one episode.
 
     Attributes:
         env: Column of the block: an environment. If S agents share a module, column ``s * B + i`` is agent s in
@@ -31,12 +33,13 @@ class Segment(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the episode ended with the last step."""
+        """Whether the episode ended with the last step of this segment."""
         return self.terminated or self.truncated
 
 
 class Segments(NamedTuple):
-    """All episode segments of a time-major block, ordered by column and then by time.
+    """All K episode segments (successive steps of one episode) in a time-major block ``[T, B]``, ordered by column and
+    then by time.
 
     Attributes:
         env: int64 ``[K]``, see `Segment`, like the other arrays.
@@ -81,14 +84,18 @@ class Segments(NamedTuple):
         return (self.stop == self.shape[0]) & ~self.has_ended
 
     def steps(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the indices ``(rows, columns, segments)`` of all N steps, segment by segment, arrays ``[N]``."""
+        """Returns three arrays ``[N]`` for the N steps of all segments, segment by segment: the step's row, its column,
+        and the index of its segment.
+        """
         segment = np.repeat(np.arange(len(self.env)), self.length)
         before = np.cumsum(self.length) - self.length
         rows = np.arange(len(segment)) + (self.start - before)[segment]
         return rows, self.env[segment], segment
 
     def numbers(self) -> np.ndarray:
-        """Returns the index of each step's segment, int64 ``[T, B]``; -1 for entries that are not steps."""
+        """Returns, for each entry of the block, the index of the segment that contains it, int64 ``[T, B]``; -1 for
+        entries that are not steps.
+        """
         rows, columns, segment = self.steps()
         numbers = np.full(self.shape, -1)
         numbers[rows, columns] = segment
@@ -98,7 +105,8 @@ class Segments(NamedTuple):
 def segments(
     terminateds: np.ndarray, truncateds: np.ndarray, *, mask: np.ndarray | None = None, starts: np.ndarray | None = None
 ) -> Segments:
-    """Splits a time-major block into segments, each of which contains successive steps of one episode.
+    """Splits the steps of a time-major block ``[T, B]`` into segments, each of which contains successive steps of one
+    episode.
 
     A segment stops after a step that ended its episode, before a row that is not a step, and at the end of the block.
 

@@ -291,7 +291,7 @@ class SingleAgentEpisode:
         self._last_step_time = now
 
     def validate(self) -> None:
-        """Checks that the columns are consistent.
+        """Checks that the episode's columns (observations, actions, rewards, ...) have lengths that fit each other.
 
         Raises:
             ValueError: if an episode with n rewards does not have n actions and extra model outputs and n + 1
@@ -573,7 +573,8 @@ class SingleAgentEpisode:
         return self.t - self.t_started
 
     def get_data_dict(self) -> dict[str, Any]:
-        """Returns the steps, without the lookback, as columns: lists, or arrays in a numpy'ized episode.
+        """Returns the episode's steps, without the lookback, as a dict of columns: lists, or arrays in a numpy'ized
+        episode.
 
         The keys are obs, actions, rewards, terminateds, truncateds, infos, t, eps_id, and the extra model
         outputs. The observations are those before each step, without the last one.
@@ -670,7 +671,8 @@ class SingleAgentEpisode:
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
     def _output_columns(self, outputs: Mapping[str, Any]) -> dict[str, InfiniteLookbackBuffer]:
-        """Returns the columns for extra model outputs; raises if a step with these outputs cannot be added.
+        """Returns the episode's columns that get the model outputs of the next step, by key; raises ValueError if
+        earlier steps have other keys.
 
         The acting module determines the keys, so that a chunk without own steps accepts any keys.
         """
@@ -704,7 +706,7 @@ class SingleAgentEpisode:
 
 
 def _as_float(reward: Any) -> Any:
-    """Converts a reward to a float; Python floats, NumPy float64 and strings pass unchanged."""
+    """Converts a reward to a Python float; Python floats, NumPy float64 and strings are returned unchanged."""
     return reward if isinstance(reward, float | str) else float(reward)
 
 
