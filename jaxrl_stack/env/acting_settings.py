@@ -1,4 +1,6 @@
-"""Settings that acting needs: the device of the policies, and the values that modules read while they act."""
+"""Settings for choosing actions in env runners: the device that runs the policies, and the config values that RLModules
+read while they act.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,22 @@ if TYPE_CHECKING:
 
 
 def policy_device(config: AlgorithmConfig) -> Any:
-    """Returns the device of a host runner's policies: the first GPU that the runner was given, else a CPU."""
+    """Returns the JAX device that runs the policies of an env runner whose environments are stepped in Python: the
+    runner's first GPU if ``num_gpus_per_env_runner`` > 0, else a CPU.
+    """
     gpus = [d for d in jax.local_devices() if d.platform != "cpu"] if config.num_gpus_per_env_runner else []
     return gpus[0] if gpus else jax.local_devices(backend="cpu")[0]
 
 
 def traced_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns the settings that compiled programs take as arguments, ``{module_id: {name: value or schedule}}``."""
+    """Returns the config settings of modules that compiled programs take as arguments, so that new values need no
+    compilation: ``{module_id: {name: value or schedule}}``.
+    """
     return {mid: config.get_config_for_module(mid).traced_values() for mid in module_ids}
 
 
 def static_settings(config: AlgorithmConfig, module_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Returns the settings that are constants in compiled programs, ``{module_id: {name: number}}``."""
+    """Returns the config settings of modules that are constants in compiled code: ``{module_id: {name: number}}``."""
     return {
         mid: {name: config.get_config_for_module(mid).static_value(name) for name in config._static_settings}
         for mid in module_ids

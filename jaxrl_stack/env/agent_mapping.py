@@ -1,4 +1,4 @@
-"""Mapping of agents to modules, for JAX environments and for host environments."""
+"""Mapping of agents to modules, for JAX environments and for host environments, which are stepped in Python."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NoEpisode:
 
 
 def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
-    """Builds the map from agents to modules for a JAX environment.
+    """Builds the `ModuleMap` from agents to modules for a JAX environment, and checks the policy mapping function.
 
     Args:
         config: The algorithm's config.
@@ -69,8 +69,8 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
 
 
 def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> int:
-    """Returns how many steps one env step adds to a train batch: 1, or the number of agents, according to
-    `count_steps_by`.
+    """Returns how many steps one env step adds to the size of a train batch: the number of agents if `count_steps_by`
+    is "agent_steps" and `env` is a multi-agent JAX environment, else 1.
 
     Args:
         config: The algorithm's config; only ``count_steps_by="agent_steps"`` makes a difference.
@@ -91,8 +91,8 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
 
 
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
-    """Returns the policy of an agent: the `of` of ``multi_agent(opponents=...)`` if set, else the checked result of the
-    policy mapping function.
+    """Returns the id of the policy that controls an agent of a JAX environment: the `of` of
+    ``multi_agent(opponents=...)`` if set, else the checked result of the policy mapping function.
     """
     if config.opponents is not None:
         return config.opponents.of
@@ -113,12 +113,14 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
 
 
 def asked(function: Any, agent: Hashable, episode: Any) -> Any:
-    """Calls a user's policy mapping function; error messages name the setting and the agent."""
+    """Calls a user's policy mapping function for an agent and an episode; if the function raises, the error names the
+    config setting and the agent.
+    """
     return call_users(function, f"{_called(function)}, called with ({agent!r}, episode)", agent, episode)
 
 
 def _called(function: Any) -> str:
-    """Returns the policy mapping setting as text for error messages."""
+    """Returns a policy mapping function as text for error messages: ``multi_agent(policy_mapping_fn=<name>)``."""
     return f"multi_agent(policy_mapping_fn={getattr(function, '__qualname__', function)})"
 
 
@@ -137,14 +139,15 @@ def _known_policy(policy: Any, function: Any, agent: Hashable, env_name: str, kn
 
 
 class AgentSpaces(NamedTuple):
-    """Spaces of all possible agents, by agent."""
+    """Observation spaces and action spaces of all possible agents of an environment, as two mappings by agent."""
 
     observation_spaces: Mapping[Any, gym.Space]
     action_spaces: Mapping[Any, gym.Space]
 
 
 class HostMapping:
-    """Mapping of agents to modules in host environments: the config's function, called once per agent and episode.
+    """Mapping of agents to modules in multi-agent environments that are stepped in Python: calls the config's policy
+    mapping function, once per agent and episode.
 
     Args:
         config: The algorithm's config.
@@ -188,8 +191,8 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raises an error for an agent that is not in `possible_agents`, or whose policy differs from all trial
-        episodes.
+        """Raises an error for an agent that is not in `possible_agents`, or that the policy mapping function maps to a
+        policy that it never returned for this agent in the trial episodes.
 
         Raises:
             MultiAgentEnvError: Always.
@@ -207,8 +210,8 @@ class HostMapping:
 
 
 def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
-    """Returns the agents that each module may act for, ``{module_id: agents}``: all agents with the same spaces as an
-    agent mapped to the module.
+    """Returns the agents that each module may control, ``{module_id: agents}``. These are the agents that trial
+    episodes mapped to the module, and all agents with the same spaces as the first of them.
     """
     slots = {}
     for policy in dict.fromkeys(policy for own in found.values() for policy in own):

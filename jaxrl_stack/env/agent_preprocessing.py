@@ -1,4 +1,4 @@
-"""Joint preprocessing of all agents' observations, before the modules' pipelines."""
+"""Preprocessing of all agents' observations together, before the connector pipelines of the agents' modules."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class AgentPreprocessing:
         self._unchecked = set(spaces.observation_spaces)
 
     def check_masks(self, key_of: Callable[[Hashable, gym.Space, gym.Space], str | None]) -> None:
-        """Raises ValueError for connectors that remove an agent's action mask from observations.
+        """Raises ValueError if a preprocessor removes an agent's action mask from the observations.
 
         Args:
             key_of: ``(agent, observation space, action space) -> key of its mask``; None for no mask.

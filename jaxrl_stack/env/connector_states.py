@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class ConnectorStates:
-    """Env-to-module and module-to-env pipeline of one module in a host env runner, with their states.
+    """Env-to-module and module-to-env pipeline of one module in an env runner that steps environments in Python,
+    together with the current states of both pipelines.
 
     Args:
         env_to_module: The whole pipeline; its host connectors keep their own states.
@@ -40,36 +41,42 @@ class ConnectorStates:
         self.init(num_envs)
 
     def init(self, num_envs: int) -> None:
-        """Sets the initial states of both pipelines for `num_envs` environments."""
+        """Sets the states of both pipelines to their initial values for `num_envs` environments."""
         first, second = self.pure
         self.value: tuple[Any, Any] = (first.init(num_envs), second.init(num_envs))
 
     def reset(self, num_envs: int) -> None:
-        """Resets the per-environment connector states, such as frame stacks; running statistics do not change."""
+        """Resets the per-environment states of both pipelines, such as frame stacks; keeps the running statistics."""
         first, second = self.pure
         self.value = (first.rebatch(self.value[0], num_envs), second.rebatch(self.value[1], num_envs))
 
     @functools.cached_property
     def has_host_connectors(self) -> bool:
-        """Whether the pipeline has connectors that run in Python, outside jit (with RLlib's ``__call__``)."""
+        """Whether the env-to-module pipeline has connectors that run in Python, outside jit (with RLlib's
+        ``__call__``).
+        """
         return bool(self.env_to_module.checked_host_connectors())
 
     def compiled_state(self) -> dict[str, Any]:
-        """Returns the env-to-module state on the host by connector name; {} if no compiled connector has a state."""
+        """Returns the env-to-module pipeline's state as NumPy data by connector name; {} if no compiled connector has a
+        state.
+        """
         if not jax.tree.leaves(self.value[0]):
             return {}
         return state_of(self.env_to_module, self.value[0])
 
     def get_env_to_module(self) -> dict[str, Any]:
-        """Returns the env-to-module state by connector name, including connectors that run in Python, outside jit."""
+        """Returns the env-to-module pipeline's state by connector name, including the states of connectors that run in
+        Python, outside jit.
+        """
         return self.compiled_state() or (self.env_to_module.get_state() if self.has_host_connectors else {})
 
     def get_module_to_env(self) -> dict[str, Any]:
-        """Returns the module-to-env state on the host by connector name."""
+        """Returns the module-to-env pipeline's state as NumPy data by connector name."""
         return state_of(self.module_to_env, self.value[1])
 
     def set_env_to_module(self, state: Mapping[str, Any], *, keeps_histories: bool, from_training: bool) -> None:
-        """Loads a state of the env-to-module pipeline.
+        """Loads a saved state into the env-to-module pipeline; with `keeps_histories`, only its running statistics.
 
         Args:
             state: Result of `get_env_to_module`.
@@ -88,14 +95,14 @@ class ConnectorStates:
         self.value = (given, self.value[1])
 
     def set_module_to_env(self, state: dict[str, Any]) -> None:
-        """Loads a module-to-env state that `get_module_to_env` returned."""
+        """Loads a state that `get_module_to_env` returned into the module-to-env pipeline."""
         if state:
             self.module_to_env.state = jax.device_get(self.value[1])
             self.module_to_env.set_state(state)
             self.value = (self.value[0], self.module_to_env.state)
 
     def merge_deltas(self) -> None:
-        """Adds the running statistics collected since the last merge to the total."""
+        """Adds the statistics that the env-to-module pipeline collected since the last merge to its running totals."""
         self.value = (jax.device_get(self.pure[0].merge(self.value[0], None)), self.value[1])
 
     @functools.cached_property
@@ -110,7 +117,8 @@ def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
 
 
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects from another pipeline's state the running statistics of the connectors that this pipeline also has.
+    """Selects from another pipeline's state the states of connectors that this pipeline also has; leaves out connectors
+    with only per-environment states, such as frame stacks.
 
     Args:
         names: Names of the pipeline's connectors.

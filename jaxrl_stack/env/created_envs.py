@@ -1,5 +1,5 @@
-"""Calls of users' environment creators. A trial call finds the kind of environment; its instance is then reused by an
-env runner.
+"""Calls of users' environment creators. A first call finds out whether a creator makes a JAX, a single or a vector
+environment; an env runner later uses the environment that this call made.
 
 Only a call shows whether a creator makes a JAX environment, a `gymnasium.Env` or a vector of them. While an algorithm
 is built, that instance waits for the first runner of this process that asks for an environment of the same config.
@@ -41,8 +41,8 @@ _kinds: weakref.WeakKeyDictionary[EnvCreator, list[tuple[dict[str, Any], Kind]]]
 
 @contextlib.contextmanager
 def creators_called_once() -> Iterator[None]:
-    """Context manager that stores the environments of trial calls, so that `create` returns them instead of calling a
-    creator again; closes unused ones at the end.
+    """Context manager that avoids repeated calls of users' env creators: environments that were created only to find
+    their kind are stored, `create` returns them later, and unused ones are closed at the end.
     """
     if _kept.get() is not None:
         yield
@@ -56,15 +56,15 @@ def creators_called_once() -> Iterator[None]:
 
 
 def close_unused() -> None:
-    """Closes the environments of trial calls that `create` has not returned."""
+    """Closes the stored environments (created only to find their kind) that `create` has not returned."""
     kept = _kept.get() or []
     while kept:
         _close(kept.pop().env)
 
 
 def create(creator: EnvCreator, context: EnvContext) -> Any:
-    """Creates an environment: returns the unused one of an earlier call with an equal context, else calls the
-    creator.
+    """Returns an environment for an env runner: a stored one that the same creator made for an equal context, else the
+    result of a new call of the creator.
     """
     kept = _kept.get() or []
     for index, one in enumerate(kept):
@@ -85,7 +85,8 @@ def known_kind(creator: EnvCreator, config: Mapping[str, Any]) -> Kind | None:
 
 
 def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, JaxEnv | None]:
-    """Returns the kind of environment that a creator makes; calls the creator if it was never called with this config.
+    """Returns the kind of environment ("jax", "vector" or "single") that a user's creator makes; calls the creator if
+    it was never called with this config.
 
     Args:
         name: The name that it is registered as, for messages.
@@ -114,7 +115,9 @@ def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, 
 
 
 def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
-    """Stores an unused environment for `create` while an algorithm is being built; otherwise closes it."""
+    """While an algorithm is being built, stores an unused environment, which `create` then returns to an env runner;
+    otherwise closes it.
+    """
     kept = _kept.get()
     if kept is None:
         _close(env)
@@ -123,7 +126,9 @@ def keep(creator: EnvCreator, context: EnvContext, env: Any) -> None:
 
 
 def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None:
-    """Determines, caches and returns the kind of a created object; None if the object is no environment."""
+    """Determines the kind ("jax", "vector" or "single") of an object that a creator returned, caches it for this
+    creator and config, and returns it; None if the object is no environment.
+    """
     if as_jax_env(made) is not None:
         kind: Kind = "jax"
     elif isinstance(made, gym.Env | gym.vector.VectorEnv):
@@ -137,8 +142,8 @@ def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None
 
 
 def _first(name: str, creator: EnvCreator, context: EnvContext) -> tuple[EnvContext, Any]:
-    """Calls a creator with a copy of the context, with ``num_envs=1`` if the creator requires this key. Returns
-    ``(context, environment)``.
+    """Calls a user's env creator with a copy of the context; calls it again with ``num_envs=1`` if it raised KeyError
+    for this key. Returns ``(context, environment)``.
     """
     try:
         return context, creator(copy.copy(context))
@@ -159,7 +164,7 @@ def _kinds_of(creator: EnvCreator) -> list[tuple[dict[str, Any], Kind]]:
 
 
 def _is_same_context(a: EnvContext, b: EnvContext) -> bool:
-    """Whether two contexts have equal configs and equal attributes, such as worker and vector index."""
+    """Whether two env contexts have equal ``env_config`` items and equal attributes, such as the worker index."""
     return is_same_config(a, b) and a._worker_info() == b._worker_info()
 
 

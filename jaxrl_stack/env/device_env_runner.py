@@ -52,7 +52,7 @@ Chunk: TypeAlias = "tuple[RunnerState, Any, np.ndarray]"
 
 
 class WeightSource(Protocol):
-    """Interface of a Learner for a `DeviceEnvRunner`: modules, weights and the number of updates.
+    """Interface through which a `DeviceEnvRunner` reads a Learner's modules, weights and number of updates.
 
     Attributes:
         state: Object with ``params`` and ``rest``, ``{ref: array}``.
@@ -169,15 +169,15 @@ class DeviceEnvRunner(EnvRunner):
         self._needs_reset = True
 
     def make_module(self) -> None:
-        """Does nothing, because the learner's module acts."""
+        """Does nothing: this runner acts with the learner's module and builds no other."""
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
         super().change_settings(settings)
         vars(self).pop("_settings", None)
 
     def reset(self, config: Any) -> None:
-        """Restarts with a config that differs only in settings that are arguments of compiled programs, so that nothing
-        is compiled again.
+        """Resets the runner to a new config, with cleared metrics and new episodes. The new config may differ only in
+        settings that are arguments of compiled programs, so that nothing is compiled again.
         """
         # Its own, and open, as a host runner's is.
         self.config, self._built_from = config.copy(copy_frozen=False), config
@@ -201,7 +201,8 @@ class DeviceEnvRunner(EnvRunner):
         return self.metrics.reduce()
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns the learner's weights, the connector states of the first device, and counters.
+        """Returns the runner's state: the learner's weights with their number of updates, the connector states of the
+        first device, and running evaluation episodes.
 
         Args:
             components: Only these; None for all.
@@ -308,8 +309,8 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """Returns the acting step (pipelines and forward pass) of a module. A module that controls no agent uses the
-        pipelines of the first module that does.
+        """Returns the function of a module that computes actions (pipelines and forward pass). A module that controls
+        no agent uses the pipelines of the first module that does.
         """
         modules = self.rollout.modules
         return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
@@ -377,8 +378,8 @@ class DeviceEnvRunner(EnvRunner):
         return self._programs[key]
 
     def _weights(self) -> tuple[Any, Any, Any, Any]:
-        """Returns ``(parameters, other state, settings, timesteps)``; the first two are views of the learner's
-        buffers.
+        """Returns the arguments with which rollout programs act: ``(parameters, other state, settings, timesteps)``;
+        the first two are views of the learner's arrays.
         """
         state = host_view(self._learner.state)
         return state.params, state.rest, self._settings, self._timesteps()
@@ -388,7 +389,9 @@ class DeviceEnvRunner(EnvRunner):
         return {"modules": traced_settings(self.config, self.rollout.pure.module_ids)}
 
     def context(self, params: Any, rest: Any, settings: Any, timesteps: Any, **static: Any) -> Any:
-        """Builds the acting context, weights and current settings, inside compiled programs."""
+        """Builds the context that the rollout acts with: weights and the current values of settings. Called inside
+        compiled programs.
+        """
         values = current_values(settings, timesteps, self.config.get_config_for_module)["modules"]
         return self.rollout.context(params, rest, values, timesteps, **static)
 
@@ -400,8 +403,8 @@ class DeviceEnvRunner(EnvRunner):
         has_columns: bool = True,
         rollout: DeviceRollout | None = None,
     ) -> Any:
-        """Builds the rollout program of `num_steps` steps: ``(state, *weights) -> (state, record or (), ended
-        episodes)``.
+        """Builds the compiled program that steps all environments `num_steps` times: ``(state, *weights) -> (state,
+        record of the steps or (), ended episodes)``.
         """
         rollout = rollout or dataclasses.replace(self.rollout, shows_agents=has_columns and self._has_agents)
 
@@ -427,7 +430,9 @@ class DeviceEnvRunner(EnvRunner):
         return self.rollout.module_map.is_multi_agent
 
     def _block_of(self, record: Any) -> Any:
-        """Returns the columns ``[T, B, ...]`` of a rollout record, from which episodes are built."""
+        """Returns the columns ``[T, B, ...]`` (observations, actions, rewards, ...) of a rollout's record, from which
+        episodes are built.
+        """
         if self._has_agents:
             return record.seen
         (columns,) = record.columns.values()
@@ -508,8 +513,8 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Runs an evaluation and passes its episodes to callbacks that need them; returns the episodes for
-        `on_sample_end`.
+        """Runs an evaluation and writes its steps to files if requested. Returns its episodes for the callback
+        `on_sample_end`; [] if no callback needs episodes.
         """
         samples: list[Any] = []
         running: list[Any] = []
@@ -529,8 +534,8 @@ class DeviceEnvRunner(EnvRunner):
         return samples + running if with_running else samples
 
     def record(self, *, key: jax.Array, num_episodes: int) -> list[RecordedEpisode]:
-        """Records the episodes of an evaluation with this key for videos: the first ``n // B + (i < n % B)`` of
-        environment ``i``.
+        """Runs an evaluation with the given PRNG key to record videos, and returns its episodes: the first ``n // B +
+        (i < n % B)`` of environment ``i``.
 
         Nothing is counted, callbacks are not told, and the environments of evaluations stay where they are.
 
@@ -554,7 +559,9 @@ class DeviceEnvRunner(EnvRunner):
         return min(int(self.config.evaluation_duration), self.num_envs)
 
     def _chunks(self, program: Any, state: RunnerState, count: Counting) -> Iterator[Chunk]:
-        """Runs the rollout program until `count` has enough episodes or steps; yields each chunk."""
+        """Runs the rollout program repeatedly until `count` has the requested episodes or steps; yields the state, the
+        recorded steps and the mask of counted steps after each run.
+        """
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()
         while not count.is_done:
@@ -569,7 +576,7 @@ class DeviceEnvRunner(EnvRunner):
             yield state, record, count.add(of_steps)
 
     def _announce(self) -> None:
-        """Calls the callback `on_environment_created` once, before the first reset."""
+        """Calls the users' callback `on_environment_created` once, before the first reset."""
         if not self._is_announced:
             self._is_announced = True
             self.callbacks.on_environment_created(
@@ -578,7 +585,8 @@ class DeviceEnvRunner(EnvRunner):
 
 
 class Counting:
-    """Selects the episodes and steps that an evaluation includes, and counts them.
+    """Selects the episodes and steps that an evaluation includes, until the requested number is reached, and collects
+    their statistics.
 
     Args:
         num_envs: ``B``.
@@ -603,11 +611,13 @@ class Counting:
 
     @property
     def is_done(self) -> bool:
-        """Whether the requested number of episodes or steps is reached."""
+        """Whether the evaluation has reached its requested number of episodes or steps."""
         return self.num_steps >= self._most_steps if self._quota is None else bool(np.all(self.per_env >= self._quota))
 
     def add(self, steps: EpisodeEnds) -> np.ndarray:
-        """Adds steps, NumPy ``[T, B]``; returns which of them the evaluation includes, bool ``[T, B]``."""
+        """Counts recorded steps of an evaluation, NumPy ``[T, B]``; returns a mask of the steps that the evaluation
+        includes, bool ``[T, B]``.
+        """
         ended = np.asarray(steps.ended)
         if self._quota is None:
             steps_before = self.num_steps + ended.shape[1] * np.arange(len(ended))[:, None]
@@ -626,7 +636,7 @@ class Counting:
         return counts
 
     def episodes(self, seconds_per_step: float) -> EndedEpisodes:
-        """Returns the episodes that the evaluation includes."""
+        """Returns the statistics (return, length, duration) of the episodes that the evaluation includes."""
         returns, lengths, agents = jax.tree.map(lambda *parts: np.concatenate(parts), *self._taken)
         lengths = lengths.astype(np.int64)
         return EndedEpisodes(returns.astype(np.float64), lengths, lengths * seconds_per_step, agents)

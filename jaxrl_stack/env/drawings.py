@@ -1,5 +1,5 @@
-"""Frames (uint8 RGB) of environments without a renderer: drawn from states for gymnax's classic control, else from
-observations. Needs no window and no plotting library.
+"""Drawing of video frames (uint8 RGB) for environments without a renderer: from states for gymnax's classic control,
+else from observations. Needs no window and no plotting library.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
 
 
 def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]:
-    """Returns ``(name, number of bars)`` for each key of a Dict space or entry of a Tuple space, else for each
-    number.
+    """Splits the bars of a drawn observation into named groups: returns ``(name, number of bars)`` for each key of a
+    Dict space or entry of a Tuple space, else for each number.
     """
     num_bars = gym.spaces.flatdim(space)
     parts: dict[str, gym.Space] = {}
@@ -262,7 +262,8 @@ def grid(image: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
 
 
 def bars(values: np.ndarray, space: gym.spaces.Box, parts: tuple[tuple[str, int], ...]) -> np.ndarray:
-    """Draws one bar per number, up or down from the middle. The bound of the space is a full bar.
+    """Draws numbers as a bar chart: one bar per number, up or down from the middle. A bar at the bound of the space has
+    full height.
 
     Args:
         values: One number for each bar.
@@ -286,7 +287,8 @@ def bars(values: np.ndarray, space: gym.spaces.Box, parts: tuple[tuple[str, int]
 
 @functools.lru_cache(maxsize=16)
 def _names_below(parts: tuple[tuple[str, int], ...], edges: tuple[int, ...]) -> np.ndarray:
-    """Draws the names of the parts, each below the first bar of the part: uint8 ``[16, 320, 3]``.
+    """Draws the names below the bars of an observation, each below the first bar of its Dict key or Tuple entry: uint8
+    ``[16, 320, 3]``.
 
     Names are cut to the width of their part. If each bar has a name, only those are drawn that fit as a whole.
     """

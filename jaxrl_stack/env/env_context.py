@@ -45,7 +45,7 @@ class EnvContext(dict):
         num_workers: int | None = None,
         recreated_worker: bool | None = None,
     ) -> EnvContext:
-        """Copies the context; arguments that are not None replace values.
+        """Copies the env context; arguments that are not None replace the config or the attributes of the copy.
 
         The config is copied deeply: changing one env's config leaves the others alone.
         """
@@ -75,7 +75,9 @@ class EnvContext(dict):
 
 
 def copied(context: EnvContext, vector_index: int | None = None, **items: Any) -> EnvContext:
-    """Returns a copy of the context with another `vector_index` (None: the same) and additional items."""
+    """Returns a copy of the env context with another `vector_index` (None: the same) and additional ``env_config``
+    items.
+    """
     own = context.copy_with_overrides(vector_index=vector_index)
     own.update(items)
     return own

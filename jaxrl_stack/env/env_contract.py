@@ -1,4 +1,6 @@
-"""Contract of host environments: their spaces and the return values of `reset` and `step`, checked in every call."""
+"""Contract of host environments (stepped in Python): their spaces and the return values of `reset` and `step`, checked
+in every call.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def check_spaces(env: gym.Env | gym.vector.VectorEnv, name: str) -> None:
 
 
 class EnvContract:
-    """Checks the return values of a runner's environments; errors name environment, runner, copy and step.
+    """Checks the return values of the single environments of an env runner; errors name environment, runner, copy of
+    the environment, and step.
 
     Args:
         space: Space of an observation.
@@ -68,11 +71,11 @@ class EnvContract:
         self._num_steps, self._steps_before = 0, dict.fromkeys(copies, 0)
 
     def begin_step(self) -> None:
-        """Counts a step of all environments."""
+        """Increases the step count, which errors mention, by one step of all environments."""
         self._num_steps += 1
 
     def check_reset(self, outcome: Any, index: int) -> None:
-        """Checks the return value of ``reset``.
+        """Checks the return value of an environment's ``reset``.
 
         Args:
             outcome: Should be ``(obs, info)``.
@@ -91,7 +94,7 @@ class EnvContract:
             self._first_resets.discard(index)
 
     def check_step(self, outcome: Any, index: int) -> None:
-        """Checks the return value of ``step``.
+        """Checks the return value of an environment's ``step``.
 
         Args:
             outcome: Should be ``(obs, reward, terminated, truncated, info)``.
@@ -114,8 +117,8 @@ class EnvContract:
         self._examine_step(outcome, index)
 
     def _examine_step(self, outcome: Any, index: int) -> None:
-        """Checks a result of `step` in detail: the first of each environment, and later ones that fail the
-        quick check.
+        """Checks the return value of an environment's `step` in detail. Called for the first step of each environment,
+        and for later ones that fail the quick check.
         """
         if isinstance(outcome, tuple) and len(outcome) == 5:
             obs, reward, terminated, truncated, info = outcome
@@ -128,7 +131,9 @@ class EnvContract:
         self._refuse(outcome, _STEP, index, self._step(index))
 
     def _step(self, index: int) -> str:
-        """Returns text for messages: the number of the current step since the reset."""
+        """Returns the text "step n" for error messages, where n counts the steps of an environment since its last
+        reset.
+        """
         return f"step {self._num_steps - self._steps_before[index]}"
 
     def _check_choices(self, obs: Any, index: int, call: str) -> None:
@@ -150,8 +155,8 @@ class EnvContract:
 
 
 class VectorContract:
-    """Checks the return values of vector environments that step all copies themselves. Errors name environment, runner
-    and step.
+    """Checks the return values of a vector environment that steps all its sub-environments in one call. Errors name
+    environment, runner and step.
 
     Args:
         space: Space of an observation of one copy.
@@ -166,7 +171,7 @@ class VectorContract:
         self._num_steps = 0
 
     def check_reset(self, outcome: Any) -> None:
-        """Checks the return value of ``reset``.
+        """Checks the return value of a vector environment's ``reset``.
 
         Args:
             outcome: Should be ``(obs, infos)``, the observations ``[B, ...]``.
@@ -181,7 +186,7 @@ class VectorContract:
             self._refuse(outcome, ("obs", "infos"), "reset")
 
     def check_step(self, outcome: Any) -> None:
-        """Checks the return value of ``step``.
+        """Checks the return value of a vector environment's ``step``.
 
         Args:
             outcome: Should be ``(obs, rewards, terminateds, truncateds, infos)``, all but infos ``[B, ...]``.
@@ -204,7 +209,7 @@ class VectorContract:
         )
 
     def check_final_obs(self, given: Any, ended: np.ndarray) -> None:
-        """Checks the final observations among the infos of a step.
+        """Checks the final observations of ended episodes, which a vector environment returns in its infos.
 
         Args:
             given: An array of objects ``[B]``, or a batch ``[B, ...]``.
@@ -224,8 +229,8 @@ class VectorContract:
             raise ValueError(f"environment({self._name!r}): {problem}")
 
     def _is_column(self, values: Any, kinds: str) -> bool:
-        """Whether `values` has one number for each copy, with a dtype kind in `kinds`; flags (kinds "biu") must be 0 or
-        1.
+        """Whether `values` is a valid reward or flag array of a vector step: one number per sub-environment, of a dtype
+        kind in `kinds`; flags (kinds "biu") must be 0 or 1.
         """
         try:
             array = np.asarray(values)
@@ -258,7 +263,9 @@ class VectorContract:
 
 
 def misfit_of_parts(outcome: Any, names: tuple[str, ...], place: str) -> str | None:
-    """Returns an error sentence if a return value is not a tuple of the values `names`; else None."""
+    """Returns an error message if the return value of an environment's method is not a tuple of the values `names`;
+    else None.
+    """
     if isinstance(outcome, tuple) and len(outcome) == len(names):
         return None
     given = f"{len(outcome)} values" if isinstance(outcome, tuple) else f"a {type(outcome).__name__}"
@@ -269,7 +276,9 @@ def misfit_of_parts(outcome: Any, names: tuple[str, ...], place: str) -> str | N
 
 
 def misfit_of_signals(signals: dict[str, Any], place: str) -> str | None:
-    """Returns an error sentence if a reward, flag or info has a wrong type; else None."""
+    """Returns an error message if a value in `signals`, a dict of reward, terminated, truncated and info, has a wrong
+    type; else None.
+    """
     for name, value in signals.items():
         if name == "reward" and not is_number(value):
             return f"{place} returned the reward {shown(value)}. Return one number, no array: float(reward)."

@@ -1,4 +1,6 @@
-"""Exceptions of failed environments and env runners, and the note of an error in an environment's first step."""
+"""Exceptions for failed environments and env runners, and the note that is added to errors in an environment's first
+step.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ class NotRestoredError(RuntimeError):
 
 
 def first_step_failed(setting: str) -> str:
-    """Returns a note for an error in an environment's first reset or step, to which ``fault_tolerance`` does
-    not apply.
+    """Returns the note that is added to an error in an environment's first reset or step: the ``fault_tolerance``
+    setting `setting` does not apply there.
     """
     return (
         f"fault_tolerance({setting}=True) does not apply to the first reset() or step() of an environment: a new one "

@@ -53,7 +53,8 @@ class EnvRunner(Checkpointable, abc.ABC):
         """Steps the environments and returns the resulting episodes, or chunks of episodes."""
 
     def change_settings(self, settings: Mapping[str, Any]) -> None:
-        """Changes values of settings that compiled programs take as arguments; nothing is compiled again.
+        """Changes values of config settings that compiled programs take as arguments, so that nothing is compiled
+        again.
 
         Args:
             settings: The new values by name.
@@ -70,7 +71,7 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def make_module(self) -> None:
-        """Builds the module that acts."""
+        """Builds the RLModule that computes the runner's actions."""
 
     def sample_get_state_and_metrics(self, **kwargs: Any) -> tuple[list[SingleAgentEpisode], dict[str, Any], Any]:
         """Returns ``(sample(**kwargs), connector states, metrics)`` in one call.
@@ -83,7 +84,7 @@ class EnvRunner(Checkpointable, abc.ABC):
         return episodes, state, self.get_metrics()
 
     def write_output(self, *, is_last: bool = False) -> None:
-        """Completes the files in which the runner records steps, if any.
+        """Completes the files in which the runner records sampled steps, if it records any.
 
         Args:
             is_last: Whether nothing is recorded any more.
@@ -94,12 +95,12 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def get_metrics(self) -> dict[str, Any]:
-        """Returns statistics of the episodes sampled since the last call."""
+        """Returns the metrics of the runner, such as episode returns, since the last call."""
 
     @abc.abstractmethod
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """Returns the spaces ``{"__env__": ..., "__env_single__": ..., module_id: (observation space, action
-        space)}``.
+        """Returns the spaces of the environments and modules: ``{"__env__": ..., "__env_single__": ..., module_id:
+        (observation space, action space)}``.
         """
 
     @property
@@ -109,15 +110,15 @@ class EnvRunner(Checkpointable, abc.ABC):
 
     @abc.abstractmethod
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns the state as nested dicts of NumPy arrays."""
+        """Returns the runner's state as nested dicts of NumPy arrays."""
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned."""
+        """Restores a runner's state that `get_state` returned."""
 
     def acts_with(self, source: Any) -> bool:
-        """Whether this runner acts with the weights of the given `EnvRunner` or `LearnerGroup`, so that no weights need
-        to be sent.
+        """Whether this runner already acts with the weights of the given `EnvRunner` or `LearnerGroup`, so that no
+        weights need to be sent to it.
         """
         return source is self
 
@@ -145,7 +146,9 @@ class EnvRunner(Checkpointable, abc.ABC):
         """
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Returns ``func(self, *args, **kwargs)``."""
+        """Calls ``func(self, *args, **kwargs)`` and returns the result; with it, other processes run functions on the
+        runner.
+        """
         return func(self, *args, **kwargs)
 
     def stop(self) -> None:
@@ -153,7 +156,9 @@ class EnvRunner(Checkpointable, abc.ABC):
 
 
 def check_amounts(num_timesteps: int | None, num_episodes: int | None) -> None:
-    """Raises ValueError if both amounts of ``sample()`` are given, or one is below 1."""
+    """Raises ValueError if both `num_timesteps` and `num_episodes` are passed to ``sample()``, or if one of them is
+    below 1.
+    """
     if num_timesteps is not None and num_episodes is not None:
         raise ValueError(
             f"sample(num_timesteps={num_timesteps}, num_episodes={num_episodes}): pass one of them, not both."

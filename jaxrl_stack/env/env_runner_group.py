@@ -173,7 +173,7 @@ class EnvRunnerGroup:
         return LossPolicy.of(self.config, "evaluation EnvRunner" if self.is_evaluation else "EnvRunner")
 
     def _start_state_server(self) -> None:
-        """Starts the actor from which sampling actors fetch new weights."""
+        """Starts the Ray actor from which env runner actors fetch new weights before they sample."""
         concurrency = int(self.config.env_runner_state_server_max_concurrency)
         # What it loses when it dies comes again with the next weights.
         options = {"num_cpus": 0, "max_restarts": -1, "max_concurrency": concurrency}
@@ -200,7 +200,9 @@ class EnvRunnerGroup:
         self._recovery.watch(self._manager)
 
     def stop(self) -> None:
-        """Closes all environments and ends all actors, also if writing the last recorded steps raises."""
+        """Completes files of recorded steps, closes all environments and ends all actors; the latter two also if
+        writing the files raises.
+        """
         try:
             self.write_output(is_last=True)
         finally:
@@ -212,7 +214,7 @@ class EnvRunnerGroup:
                 self._local.stop()
 
     def write_output(self, *, is_last: bool = False) -> None:
-        """Completes the files of recorded steps; see `EnvRunner.write_output`."""
+        """Completes the files in which the group's runners record sampled steps; see `EnvRunner.write_output`."""
         if not self.config.output:
             return
         if self._local is not None:
@@ -275,7 +277,7 @@ class EnvRunnerGroup:
         return self._recovery.num_dropped
 
     def num_in_flight_async_reqs(self, tag: str | None = None) -> int:
-        """Number of asynchronous requests without a fetched result, for one tag or in total."""
+        """Number of asynchronous calls of actors whose results have not been fetched yet, for one tag or in total."""
         return self._manager.num_outstanding_async_reqs(tag)
 
     # --------------------------------------------------------------------------------------------------------- calls
@@ -395,7 +397,8 @@ class EnvRunnerGroup:
         remote_worker_ids: Sequence[int] | None = None,
         return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Sends a call to each actor that has room for one, and returns finished results of earlier calls.
+        """Sends an asynchronous call to each actor below its limit of unfinished calls, and returns the results of
+        earlier calls that have finished.
 
         Args: See `foreach_env_runner_async` and `fetch_ready_async_reqs`.
 
@@ -434,8 +437,8 @@ class EnvRunnerGroup:
         )
 
     def sampling_ids_soon(self, timeout_seconds: float = 0.0) -> list[int]:
-        """Returns the ids of the runners that can sample; waits if all actors are restarting, and returns [] after the
-        timeout.
+        """Returns the ids of the runners that can sample now. If all actors are restarting, waits for the first one;
+        returns [] after the timeout.
 
         Args:
             timeout_seconds: Longest wait for the first one.
@@ -473,8 +476,8 @@ class EnvRunnerGroup:
         keep_remote: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[Any]:
-        """Samples with all runners: calls ``func(runner, **share)``, or the runner's method `func`, for each dict of
-        keyword arguments in `shares`.
+        """Distributes sampling over all runners: for each dict of keyword arguments in `shares`, one runner calls
+        ``func(runner, **share)``, or its method `func`. Returns the results.
 
         Share j is sampled by healthy runner j modulo their number, so the same seed gives the same samples. Shares of
         lost or late actors are requested from the others.
@@ -524,7 +527,8 @@ class EnvRunnerGroup:
         return [done[j] for j in sorted(done)]
 
     def request(self, func: Callable[..., Any] | str, share: Mapping[str, Any], *, keep_remote: bool = False) -> int:
-        """Sends a sampling call to every idle actor; `collect` returns the results.
+        """Sends an asynchronous sampling call to every actor below its limit of unfinished calls; `collect` returns the
+        results.
 
         An actor then counts statistics that it has reported as known: its next report has what is new since then.
 
@@ -557,7 +561,8 @@ class EnvRunnerGroup:
         timeout_seconds: float | None,
         also: Sequence[Any] = (),
     ) -> list[Any]:
-        """Waits for at least one actor, and returns the samples that have arrived since `request`.
+        """Waits for the first result of the sampling calls that `request` sent, and returns all samples that have
+        arrived.
 
         Without actors the local runner samples now: `func`, `share` and `keep_remote` are for it, as given to
         `request`.
@@ -585,8 +590,8 @@ class EnvRunnerGroup:
         return [whole(*answer)[1] for answer in self._samples(results)]
 
     def _check_not_stalled(self, *, has_answers: bool) -> None:
-        """Warns if no runner answered in this round; raises after several such rounds. A failure counts as an
-        answer.
+        """Warns if no runner returned a result or failed in this round of sampling calls; raises TimeoutError after
+        several such rounds in a row.
         """
         self._num_rounds_without_data = 0 if has_answers else self._num_rounds_without_data + 1
         if has_answers:
@@ -605,11 +610,11 @@ class EnvRunnerGroup:
         notice_once(what)
 
     def forget_requests(self) -> None:
-        """Drops all requests so far: `collect` does not return their samples."""
+        """Drops all unfinished sampling calls of `request`: `collect` does not return their samples."""
         self._manager.forget_requests(_REQUESTED)
 
     def reset_env_runners(self, config: AlgorithmConfig) -> None:
-        """Resets all runners with a config; actors that restart later also get it.
+        """Restarts all env runners with a new config; actors that restart later also get it.
 
         Args:
             config: Differs from the present one in traced settings only.
@@ -624,8 +629,8 @@ class EnvRunnerGroup:
         self.foreach_env_runner("reset", kwargs={"config": config})
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
-        """Changes settings that are arguments of compiled programs in all runners; actors that restart later also get
-        them.
+        """Changes settings that are arguments of compiled programs in all env runners; actors that restart later also
+        get the new values.
 
         The next samples use them, because an actor runs its calls in order.
 
@@ -704,8 +709,8 @@ class EnvRunnerGroup:
             self._for_local = None
 
     def _refs_of_modules(self) -> frozenset[str]:
-        """Returns the names of the arrays in the runners' modules, requested from the local runner, or else from a
-        healthy actor.
+        """Returns the names of the weight arrays in the runners' modules; asks the local runner, else a healthy actor,
+        and caches the answer.
         """
         if self._module_refs is None:
             answers = self.foreach_env_runner(module_refs, remote_worker_ids=self.healthy_env_runner_ids()[:1])
@@ -721,7 +726,8 @@ class EnvRunnerGroup:
         *,
         with_requests: bool = False,
     ) -> None:
-        """Sends part of the state to the actors, and stores it for actors that restart later.
+        """Sends parts of an env runner state, such as weights, to the actors, and stores them for actors that restart
+        later.
 
         Those who get it `with_requests` have the newest one when they sample, and none that is older in between: with
         what they are asked for by `EnvRunnerGroup.request`, or from the state server if there is one.
@@ -751,8 +757,8 @@ class EnvRunnerGroup:
         self._recovery.answers(results)
 
     def _newest_state_for(self, actor_id: int) -> dict[str, Any]:
-        """Returns arguments with which a sampling actor gets the newest state (weights and more): ``state``, an object
-        reference (None if the actor has this state), and ``state_server``.
+        """Returns the arguments of a sampling call that bring an actor the newest weights and other state: ``state``,
+        an object reference (None if the actor has this state), and ``state_server``.
         """
         newest = self._newest_state if self._state_of.get(actor_id) is not self._newest_state else None
         self._state_of[actor_id] = self._newest_state
@@ -793,7 +799,8 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         module_to_env: Any = None,
     ) -> dict[str, Any]:
-        """Builds a state for all runners from the actors' merged connector states and the other arguments.
+        """Builds one env runner state for all runners: the merged connector states of the actors, and the weights and
+        counts in the other arguments.
 
         Args:
             config: The config; its ``sample_timeout_s`` bounds the wait for the actors.
@@ -828,8 +835,8 @@ class EnvRunnerGroup:
         env_runner_indices_to_update: Sequence[int] | None = None,
         **more: Any,
     ) -> None:
-        """Merges the actors' connector states and sends the result to all runners; statistics count each observation
-        once.
+        """Merges the connector states of the actors and sends the result to all runners, so that they use the same
+        running statistics; each observation is counted once.
 
         With ``merge_env_runner_states`` off (or "training_only" in evaluation), every runner keeps its own statistics,
         unless `from_worker` has some to hand out. With ``broadcast_env_runner_states`` off, only the local runner gets
@@ -861,7 +868,7 @@ class EnvRunnerGroup:
     # ---------------------------------------------------------------------------------------------- losses and failures
 
     def probe_unhealthy_env_runners(self, timeout_seconds: float | None = None) -> list[int]:
-        """Takes restarted actors back into the group, after they have loaded the newest states.
+        """Checks which lost actors Ray has restarted, sends them the newest states, and uses them again.
 
         Args:
             timeout_seconds: Longest wait for a sign of life; None for ``env_runner_health_probe_timeout_s``, 0 takes
@@ -879,7 +886,7 @@ class EnvRunnerGroup:
         return restored
 
     def _restore(self, actor_ids: list[int]) -> list[int]:
-        """Sends restarted actors the config, the changed settings and the newest states."""
+        """Sends restarted actors the config, the changed settings and the newest weights and connector states."""
         configured = {"config": self._reset_to, "changed": self._changed}
         states = {f"state_{number}": ref for number, (_, ref) in enumerate(self._sent)}
         restarts = self._recovery.restarts
@@ -893,7 +900,7 @@ class EnvRunnerGroup:
         return [actor_id for actor_id, _ in self._recovery.answers(results)]
 
     def _samples(self, results: RemoteCallResults) -> list[Any]:
-        """Returns the results of sampling calls, and restarts or drops actors that failed."""
+        """Returns the samples of finished sampling calls, and restarts or drops actors whose call failed."""
         self._recovery.note_losses()
         answers = [call.get() for call in results.ignore_errors()]
         if answers:
@@ -941,19 +948,23 @@ class EnvRunnerGroup:
 
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
-    """Whether the connector states of runners are merged, according to ``merge_env_runner_states`` of this config."""
+    """Whether the running statistics of runners' connectors are merged: ``merge_env_runner_states``, where
+    "training_only" means no merge in an evaluation.
+    """
     wanted = config.merge_env_runner_states
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)
 
 
 def sample_for_evaluation(runner: Any, **amount: int) -> tuple[int, EndedEpisodes, dict[str, Any]]:
-    """Samples a part of an evaluation round on one runner: returns ``(env steps, ended episodes, reduced metrics)``."""
+    """Samples one runner's share of an evaluation: returns ``(env steps, ended episodes, reduced metrics)``."""
     num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
     return num_env_steps, runner.take_ended_episodes(), runner.take_metrics()
 
 
 def health_of(group: EnvRunnerGroup) -> dict[str, int]:
-    """Returns the numbers of healthy, restarted and dropped actors for result dicts."""
+    """Returns the numbers of healthy actors, completed restarts and dropped actors of a group, under their names in
+    result dicts.
+    """
     return {
         "num_healthy_workers": group.num_healthy_remote_env_runners(),
         "num_remote_worker_restarts": group.num_remote_worker_restarts(),
@@ -974,8 +985,8 @@ def ask_one(group: EnvRunnerGroup, method: Func, **kwargs: Any) -> Any:
 def _restored(
     runner: Any, *, num_restarts: int, config: AlgorithmConfig | None, changed: Mapping[str, Any], **states: Any
 ) -> None:
-    """Initializes a restarted actor with the config of the last reset, settings changed since then, and the newest
-    states.
+    """Initializes a restarted env runner actor: with the config of the last reset, the settings changed since then, and
+    the newest weights and connector states.
     """
     if config is not None:
         runner.reset(config)
@@ -992,8 +1003,8 @@ def _stepped(runner: EnvRunner) -> bool:
 
 
 def _split_list(value: Any, has_local: bool) -> tuple[Any, Any]:
-    """Splits a list with one entry per runner into ``(local runner's entry, actors' entries)``; any other value goes to
-    both.
+    """Splits an argument of a call to all runners. A list with one entry per runner becomes ``(local runner's entry,
+    actors' entries)``; any other value goes to both.
     """
     if value is None or callable(value) or isinstance(value, str | dict) or not has_local:
         return value, value

@@ -7,7 +7,8 @@ from typing import Any
 
 
 class EnvRunnerStateServer:
-    """Stores the newest state for env runners; runs as an actor with concurrent calls.
+    """Ray actor that stores the newest env runner state (weights and more): the learner's process pushes it, runners
+    pull it between samples.
 
     The learner's side pushes, runners pull between two samples. So neither waits for the other.
     """
@@ -17,7 +18,7 @@ class EnvRunnerStateServer:
         self._state: dict[str, Any] | None = None
 
     def push(self, state: dict[str, Any]) -> None:
-        """Replaces the stored state, unless the new one is older.
+        """Replaces the stored env runner state, unless the new one has older weights.
 
         Args:
             state: For `EnvRunner.set_state`; must hold "weights_seq_no".
@@ -33,22 +34,24 @@ class EnvRunnerStateServer:
                 self._state = state
 
     def clear(self) -> None:
-        """Removes the stored state, because runners have received another, possibly older, state."""
+        """Removes the stored env runner state, because runners have received another, possibly older, state by a direct
+        call.
+        """
         with self._lock:
             self._state = None
 
     def pull(self) -> dict[str, Any] | None:
-        """Returns the newest state; None before the first push."""
+        """Returns the newest env runner state; None before the first push."""
         with self._lock:
             return self._state
 
     def pull_if_newer(self, weights_seq_no: int) -> dict[str, Any] | None:
-        """Returns the newest state if its `weights_seq_no` is higher than the given one, else None."""
+        """Returns the newest env runner state if its `weights_seq_no` is higher than the given one, else None."""
         state = self.pull()
         return None if state is None or state["weights_seq_no"] <= weights_seq_no else state
 
     def get_version(self) -> int:
-        """Returns the ``weights_seq_no`` of the newest state; -1 before the first push."""
+        """Returns the ``weights_seq_no`` of the newest env runner state; -1 before the first push."""
         state = self.pull()
         return -1 if state is None else int(state["weights_seq_no"])
 

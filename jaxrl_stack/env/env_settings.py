@@ -1,4 +1,6 @@
-"""Conversion of ``env_config`` items to constructor arguments and to fields of an environment's parameter dataclass."""
+"""Conversion of ``env_config`` items to constructor arguments of a gymnax environment and to fields of its parameter
+dataclass.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from jaxrl_stack.utils.notices import notice_once
 
 
 def built(name: str, factory: Callable[..., Any], config: dict[str, Any]) -> Any:
-    """Creates an environment from the items of `config` that are constructor arguments; environment parameters are
-    ignored.
+    """Creates an environment with the items of `config` that are constructor arguments; items that are environment
+    parameters (fields of its parameter dataclass) are not used here.
 
     The default instance comes first, because only an instance knows its class and the names of its parameters.
     """
@@ -69,13 +71,13 @@ def replaced_fields(name: str, params: Any, config: dict[str, Any]) -> Any:
 
 
 class Derived(NamedTuple):
-    """Environment parameter that is computed from two other parameters (`sources`)."""
+    """Environment parameter that is computed from two other parameters, named in `sources`."""
 
     sources: tuple[str, str]
     function: Callable[[Any, Any], Any]
 
     def of(self, params: Any) -> Any:
-        """Computes the parameter from its two sources in `params`."""
+        """Computes this derived parameter from the values of its two sources in `params`."""
         return self.function(*(getattr(params, source) for source in self.sources))
 
 
@@ -118,8 +120,8 @@ def with_derived_fields(name: str, params: Any, values: Mapping[str, Any]) -> An
 
 
 def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
-    """Returns the derived parameters, by name, that must be computed again if the parameters `names` change; see
-    `with_derived_fields`.
+    """Returns the derived parameters that must be computed again if the parameters `names` change, as ``{name:
+    Derived}``; see `with_derived_fields`.
 
     Args:
         params: Concrete numbers: the relations that hold in them decide.
@@ -137,8 +139,8 @@ def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
 
 
 def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
-    """Returns, for a notice, the unchanged parameters that are related to changed ones: ``{changed parameter:
-    ["other=value"]}``.
+    """Finds parameters whose defaults suit the defaults of changed parameters, but that were not changed: ``{changed
+    parameter: ["other=value"]}``. A notice lists them.
     """
     unchanged = set(field_names(params)).difference(names)
     kept = {

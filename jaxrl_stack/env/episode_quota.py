@@ -34,8 +34,8 @@ class EpisodeQuota:
         return self
 
     def fill(self, sample: Callable[[], Iterable[tuple[int, Any]]]) -> list[Any]:
-        """Calls `sample` until every environment has completed its number of episodes; returns them ordered by
-        environment.
+        """Calls `sample` until every environment has completed its number of episodes; returns these episodes, ordered
+        by environment.
         """
         while [len(kept) for kept in self._kept] != self._sizes:
             self.add(sample())
@@ -43,5 +43,5 @@ class EpisodeQuota:
 
     @property
     def episodes(self) -> list[Any]:
-        """Collected episodes, ordered by environment."""
+        """Collected episodes of all environments, ordered by environment."""
         return [episode for kept in self._kept for episode in kept]

@@ -1,4 +1,6 @@
-"""Environments of a host runner: creation, seeding, resets, steps, and replacement after failures."""
+"""Environments of an env runner that steps them in Python: creation, seeding, resets, steps, and replacement after
+failures.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 
 class _Failures:
-    """Context manager that stores the exception of an environment, so that it is later recognized as a failure of the
-    environment: ``with failures: environment.step(...)``.
+    """Context manager around environment calls, ``with failures: environment.step(...)``. It stores an exception of the
+    block, so that a later handler knows that the environment failed, not other code.
     """
 
     last: BaseException | None = None
 
     def __enter__(self) -> None:
-        """Does nothing."""
+        """Does nothing; all work happens when the block ends."""
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: Any) -> None:
         # Too many of them in a row have been counted. One that Ctrl-C has stopped half-way cannot be stepped on either.
@@ -47,8 +49,8 @@ class _Failures:
 
 
 class _Stepping:
-    """Context manager that counts and times environment steps, and records their exceptions:
-    ``with stepping: environments.step(...)``.
+    """Context manager around environment steps, ``with stepping: environments.step(...)``. It counts and times the
+    steps of the block, and stores an exception as a failure of the environments.
 
     Args:
         envs: The environments.
@@ -68,8 +70,8 @@ class _Stepping:
 
 
 class Attempts:
-    """Loop that repeats an attempt at sampling until it succeeds: no environment failed, and at least one recorded step
-    can be used::
+    """Loop that repeats sampling until an attempt succeeds. An attempt fails if an environment fails, or if none of the
+    recorded steps can be used::
 
         for attempt in Attempts(envs, roll_back):
             with attempt:
@@ -110,7 +112,9 @@ class Attempts:
 
     @contextlib.contextmanager
     def dropped_on_error(self) -> Iterator[None]:
-        """Context manager that discards the last attempt's data if the block raises."""
+        """Context manager around code that uses the data of the last sampling attempt: if the code raises, these data
+        are discarded and all environments are reset before the next attempt.
+        """
         try:
             yield
         except BaseException:
@@ -120,7 +124,8 @@ class Attempts:
 
 @dataclasses.dataclass(eq=False, kw_only=True)
 class FaultTolerantEnvs:
-    """Vector of environments that may fail, by an exception or by NaN and infinite numbers.
+    """Vector of environments that may fail, by an exception or by returning NaN or infinite numbers; failed
+    environments are replaced if the config allows it.
 
     With ``restart_failed_sub_environments`` a failure is logged and the environment made anew, with a fresh seed: in
     the middle of a step where the others can go on, else with the reset of the next of `attempts`. More failures in a
@@ -228,7 +233,9 @@ class FaultTolerantEnvs:
         self._failures_in_a_row: dict[int, int] = {}
 
     def _make_replayable(self, vector: Any) -> None:
-        """Makes every reset of new environments draw its seed from the runner's recorded sequence of seeds."""
+        """Makes every reset of a new vector of environments use the next seed of a recorded sequence, so that running
+        episodes can be restored from seeds and actions.
+        """
         if not getattr(vector, "can_replay", False):
             vector.close()
             raise ValueError(
@@ -242,11 +249,15 @@ class FaultTolerantEnvs:
 
     @property
     def observes_floats(self) -> bool:
-        """Whether integer observations that int32 cannot hold are converted to float32."""
+        """Whether the environments' integer observations are converted to float32, because int32 cannot hold all of
+        their values.
+        """
         return self._observes_as is not None
 
     def observe_as(self, space: gym.Space) -> None:
-        """Converts observations of present and later environments to the dtypes of `space`."""
+        """Converts observations of the present environments, and of environments created later, to the dtypes of
+        `space`.
+        """
         self._observes_as = space
         self.vector.observe_as(space)
 
@@ -266,8 +277,8 @@ class FaultTolerantEnvs:
             self.replayable.reseed(seeds)
 
     def _seed(self, index: int) -> int:
-        """Returns the seed of one environment, which changes after every failure, so that the failure is not
-        repeated.
+        """Returns the seed of the environment with this index. It changes after every failure, so that a replaced
+        environment does not repeat the failure.
         """
         return derived_seed("environment", *self.seeds, self._num_renewals, index)
 
@@ -289,20 +300,23 @@ class FaultTolerantEnvs:
         return outcome
 
     def _seeds_of_reset(self) -> list[int] | None:
-        """Returns the seeds for a reset of all environments; None if they are not seeded again."""
+        """Returns one seed per environment for a reset of all environments; None if this reset continues their random
+        number generators.
+        """
         if self.replayable is not None:
             return [self.replayable.next_seed(i) for i in range(self.num_envs)]
         # Only the first reset is seeded: from then on every environment goes its own way.
         return [self._seed(i) for i in range(self.num_envs)] if self._num_resets == 0 else None
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Continues the sequence of reset seeds of a saved ``replayable.get_state()``."""
+        """Continues the sequence of reset seeds that a saved ``replayable.get_state()`` contains."""
         assert self.replayable is not None
         self.replayable.continue_seeds(state)
         self.seeds = self.replayable.seeds
 
     def restore_episodes(self, state: Mapping[str, Any], obs: Any, returns: np.ndarray) -> RestoredEpisodes:
-        """Restores the running episodes of a saved ``replayable.get_state()``; see `ReplayableEpisodes.restore`.
+        """Restores the running episodes in a saved ``replayable.get_state()`` by replay; see
+        `ReplayableEpisodes.restore`.
 
         If some cannot be restored, a warning names their environments, which start new episodes. After a successful
         replay of at least one step, later failures are tolerated as in the stored run.
@@ -336,13 +350,14 @@ class FaultTolerantEnvs:
         )
 
     def new_watch(self) -> ObservationWatch | None:
-        """Creates the check of the environments' observations for NaN and values out of bounds; None if checks are
-        disabled.
+        """Creates an `ObservationWatch`, which checks this vector's observations for values outside of their space;
+        None if checks are disabled, or if nothing needs a check.
         """
         return self.watch_of(self.vector.single_observation_space, self.num_envs, lambda row: f"copy {row}")
 
     def watch_of(self, space: gym.Space, num_rows: int, who: Callable[[int], str]) -> ObservationWatch | None:
-        """Creates a check of observations for NaN and values out of a space's bounds; None if nothing needs a check.
+        """Creates an `ObservationWatch`, which checks observations for values outside of `space`; None if checks are
+        disabled, or if the space allows all values.
 
         Args:
             space: Space of one observation.
@@ -357,7 +372,9 @@ class FaultTolerantEnvs:
         return None if watch.is_idle else watch
 
     def note_step(self, seconds: float) -> None:
-        """Records the duration of a step without an exception."""
+        """Adds the duration of an environment step that did not raise to the step times; the first step of new
+        environments is not timed.
+        """
         if self.has_stepped:
             self._step_seconds += seconds
             self._num_steps += 1
@@ -365,7 +382,7 @@ class FaultTolerantEnvs:
             self._set_stepped(True)
 
     def take_step_times(self) -> StepTimes:
-        """Returns the durations of the steps since the last call, without the very first step."""
+        """Returns the durations of the environment steps since the last call, without the very first step."""
         times = StepTimes(self._step_seconds, self._num_steps)
         self._step_seconds, self._num_steps = 0.0, 0
         return times
@@ -375,8 +392,8 @@ class FaultTolerantEnvs:
         self.recover = self._recover if self._restarts and has_stepped else None
 
     def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
-        """Checks a recording for NaN, infinite numbers, action masks without a valid action, and observations out of
-        bounds.
+        """Checks the steps of a recording for rewards and observations that are NaN or infinite, action masks without a
+        valid action, and observations outside of their space.
 
         Args:
             recording: The recorded steps.
@@ -418,7 +435,8 @@ class FaultTolerantEnvs:
             self._failures_in_a_row = {i: n for i, n in self._failures_in_a_row.items() if i not in sampled}
 
     def tolerate_in_attempt(self, error: BaseException, num_failures: int) -> bool:
-        """Decides whether a failed attempt at sampling is repeated; if so, marks the environments for replacement.
+        """Decides whether sampling is repeated after a failed attempt; if so, marks the environments that failed for
+        replacement.
 
         Args:
             error: Exception from an attempt.
@@ -489,7 +507,9 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether modules built for one ``(num_envs, observation space, action space)`` can also act with another one."""
+    """Whether modules that were built for environments of one ``(num_envs, observation space, action space)`` can also
+    act in environments of another one.
+    """
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.
     return (num_envs, actions) == (other_num_envs, other_actions) and (

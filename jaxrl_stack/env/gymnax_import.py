@@ -11,7 +11,9 @@ _PLOTTING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
 class _Deferred(types.ModuleType):
-    """Module object that is imported at the first attribute access; only gymnax imports it."""
+    """Placeholder for a module, imported at the first attribute access; given only to gymnax, so that plotting
+    libraries load only when needed.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
