@@ -39,7 +39,8 @@ class HostConnectors:
     makes_obs: bool = dataclasses.field(default=False, init=False)
 
     def run(self, episodes: list[SingleAgentEpisode], mode: Mode, module: Any = None) -> dict[str, Any]:
-        """Runs the host connectors on the last observations of episodes; returns ``{column: [n, ...]}``.
+        """Runs the Python connectors on the last observation of each of n episodes; returns the resulting module
+        inputs, ``{column: [n, ...]}``.
 
         Connectors get `module`; None for the module of all episodes.
         """
@@ -58,8 +59,8 @@ class HostConnectors:
         return batch
 
     def update(self, episodes: list[SingleAgentEpisode], mode: Mode, where: np.ndarray | None = None) -> dict[str, Any]:
-        """Runs the connectors for the environments selected by the mask `where`, bool ``[B]`` (None: all); updates and
-        returns `batch`.
+        """Runs the Python connectors for the environments that the mask `where`, bool ``[B]`` (None: all), selects;
+        replaces these rows of `batch`, the module inputs of all environments, and returns it.
         """
 
         def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:

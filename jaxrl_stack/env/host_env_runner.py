@@ -198,8 +198,8 @@ class HostEnvRunner(EnvRunner):
         self._envs.make()
 
     def _observe_floats(self) -> None:
-        """Converts integer observations that int32 cannot hold to float32, if the modules receive floats in
-        both cases.
+        """Converts the environments' integer observations that int32 cannot hold to float32, if the modules' inputs
+        have the same shapes and dtypes with and without this conversion.
         """
         vector = self._envs.vector
         if vector is None or not has_wide_integers(vector.single_observation_space):
@@ -226,7 +226,7 @@ class HostEnvRunner(EnvRunner):
     @property
     @abc.abstractmethod
     def module_map(self) -> ModuleMap:
-        """Map of agents to modules."""
+        """Map of agents to the modules that act for them."""
 
     @abc.abstractmethod
     def _make_pipelines(self) -> ModulePipelines:
@@ -234,18 +234,18 @@ class HostEnvRunner(EnvRunner):
 
     @abc.abstractmethod
     def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
-        """Computes the modules' observation spaces, after their pipelines, from an observation space of the
-        environments.
+        """Computes the modules' input spaces: the result of their env-to-module pipelines for an observation space of
+        the environments.
         """
 
     @abc.abstractmethod
     def _new_rollout(self) -> Rollout:
-        """Creates a rollout with this runner's policies and connectors."""
+        """Creates the sampling loop (`Rollout`) with this runner's policies and connectors."""
 
     @abc.abstractmethod
     def _input_spaces(self) -> Mapping[str, tuple[gym.Space, gym.Space]]:
-        """Returns the spaces of an agent before the pipelines, by module: ``{module_id: (observation space, action
-        space)}``.
+        """Returns the spaces of one agent's observations and actions before connectors change them, by module:
+        ``{module_id: (observation space, action space)}``.
         """
 
     def make_module(self) -> None:
@@ -270,7 +270,7 @@ class HostEnvRunner(EnvRunner):
         return ModuleConnectors(self._make_pipelines(), max(1, self.num_envs))
 
     def _make_rollout(self, connectors: ModuleConnectors) -> None:
-        """Sets the connectors, and creates the rollout that samples with them."""
+        """Stores the runner's connectors, and creates the sampling loop (`Rollout`) that uses them."""
         self._connectors = connectors
         self._host_connectors = {
             mid: HostConnectors(own.env_to_module, functools.partial(self._policies.module_of, mid), self.metrics)
@@ -280,7 +280,7 @@ class HostEnvRunner(EnvRunner):
         self._rollout = self._new_rollout()
 
     def _built_modules(self, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> MultiRLModule:
-        """Returns the modules passed to the constructor, else builds the config's modules for these spaces.
+        """Returns the RLModules passed to the constructor, else builds the config's RLModules for these spaces.
 
         Of a generic config, which has none, they do nothing: actions are random then.
         """
@@ -324,8 +324,8 @@ class HostEnvRunner(EnvRunner):
         self._policies.set_settings(traced_settings(self.config, self._module_ids))
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Restarts with a config that differs only in settings that are arguments of compiled programs, so that nothing
-        is compiled again.
+        """Resets the runner to a new config, with new callbacks, connectors and episodes. The new config may differ
+        only in settings that are arguments of compiled programs, so that nothing is compiled again.
 
         The weights stay as they are until others are set; callbacks and connectors are new objects.
         """
@@ -432,7 +432,8 @@ class HostEnvRunner(EnvRunner):
         layouts: Layouts | None = None,
         keeps_times: bool = False,
     ) -> SampleBlock:
-        """Samples `num_steps` steps of every environment as arrays by module, for training; builds no episodes.
+        """Samples `num_steps` steps of every environment for training: returns a `SampleBlock` with arrays by module,
+        and builds no episode objects.
 
         Args:
             num_steps: None for ``rollout_fragment_length``.
@@ -548,22 +549,26 @@ class HostEnvRunner(EnvRunner):
         return "explore" if (self.config.explore if explore is None else explore) else "greedy"
 
     def _learns(self, mode: Mode) -> bool:
-        """Whether sampling in this mode updates the connectors' running statistics."""
+        """Whether sampling in this mode (random, exploring or greedy actions) updates the running statistics of
+        connectors; never in evaluations.
+        """
         return not self.config.in_evaluation and mode != "random"
 
     @property
     def _sees_every_step(self) -> bool:
-        """Whether Python code (callbacks or host connectors) runs in every step, and may log metrics there."""
+        """Whether user code (callbacks or connectors in Python) runs in every env step, and may log metrics there."""
         return self._watches_episodes or bool(self._host_connectors)
 
     @property
     def _call_for_episode(self) -> Callable[..., None]:
-        """Function that calls a callback method for a running episode."""
+        """Function that calls a method of the user's callbacks for a running episode, with this runner and its metrics
+        logger as arguments.
+        """
         return functools.partial(self.callbacks.call_for_episode, env_runner=self, metrics_logger=self.metrics)
 
     def _attempts(self, *, force_reset: bool = False) -> Attempts:
-        """Returns the loop over attempts at sampling. A failed attempt restores connector states and counts, and is
-        repeated.
+        """Returns a loop that repeats sampling after failures of environments. A failed attempt restores connector
+        states and the runner's counts of steps and episodes.
         """
         if self.env is None:
             raise _error_without_envs(self.worker_index, self.config, self._envs.problem) from self._envs.problem
@@ -584,17 +589,19 @@ class HostEnvRunner(EnvRunner):
             self._rollout.reset(self._mode(None, False), wants_episodes=wants_episodes)
 
     def _forget_episodes(self) -> None:
-        """Drops the episodes under construction, so that later steps do not continue them."""
+        """Drops the unfinished episode objects that `sample` builds, so that later steps do not continue them."""
         self._rollout.forget_episodes()
 
     def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
         """Samples `num_steps` env steps of every environment, or, with ``count_steps_by="agent_steps"``, at least
-        ``num_steps * B`` agent steps in total; returns the ended episodes.
+        ``num_steps * B`` agent steps in total; returns the episodes that ended.
         """
         return [episode for _, episode in self._record_episodes(num_steps, mode)]
 
     def _record_episodes(self, num_steps: int, mode: Mode) -> list[tuple[int, Any]]:
-        """Samples steps; returns ``(environment, episode)`` for each ended episode."""
+        """Samples `num_steps` env steps of every environment; returns ``(environment index, episode)`` for each episode
+        that ended.
+        """
         return self._rollout.take_ended(self._record_for_episodes(num_steps, mode), self.weights_seq_no)
 
     def _record_for_episodes(self, num_steps: int, mode: Mode) -> RolloutRecording:
@@ -617,10 +624,12 @@ class HostEnvRunner(EnvRunner):
         """Hook for subclasses, called with the episodes that `sample` returns."""
 
     def _note_block(self, recording: Any) -> None:
-        """Hook for subclasses, called with the recording of `sample_block`."""
+        """Hook for subclasses, called with the recorded steps (a recording) of a `sample_block` call."""
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
-        """Converts a recording to training data: blocks of columns by module, with step counts."""
+        """Converts recorded steps to a `Part` of a train batch: arrays by module, with counts of env steps and agent
+        steps.
+        """
         # Layouts of agents that wait have whole observations.
         resets = None if recording.resets is None else recording.resets[: recording.num_steps]
         blocks = {}
@@ -646,8 +655,8 @@ class HostEnvRunner(EnvRunner):
     # ------------------------------------------------------------------------------------------------------ metrics
 
     def take_step_times(self) -> StepTimes:
-        """Returns the durations of environment steps since the last call; none if a vector environment steps all copies
-        itself.
+        """Returns the durations of environment steps since the last call; none if a vector environment steps all
+        sub-environments in one call.
         """
         times, vector = self._counts.take_step_times(), self._envs.vector
         return times if vector is not None and vector.steps_in_turn else NO_STEP_TIMES
@@ -662,18 +671,22 @@ class HostEnvRunner(EnvRunner):
         return self._counts.report()
 
     def take_ended_episodes(self) -> EndedEpisodes:
-        """Takes the statistics (return, length, duration) of the episodes that ended since the last call or block."""
+        """Returns the statistics (return, length, duration) of the episodes that ended since they were last returned,
+        here or in a `SampleBlock`.
+        """
         return self._counts.take_ended()
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Returns the number of steps that each agent completed since the last call or log; {} with one agent."""
+        """Returns the number of steps that each agent completed since the last call or since the metrics were last
+        logged; {} with one agent.
+        """
         return self._counts.take_agent_steps()
 
     # -------------------------------------------------------------------------------------------------------- state
 
     def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns ``(modules, env-to-module pipeline, module-to-env pipeline)`` of the first module, without the
-        current weights and states.
+        """Returns ``(modules, env-to-module pipeline, module-to-env pipeline)``, with the pipelines of the first module
+        that acts; they do not contain the current weights and connector states.
         """
         return next(iter(self.acting_parts_of_modules().values()))
 
@@ -685,8 +698,8 @@ class HostEnvRunner(EnvRunner):
         }
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Returns the `acting_parts` of a module. A module that controls no agent uses the pipelines of the first
-        module that does.
+        """Returns the `acting_parts` (all modules and one module's pipelines) of a module. A module that controls no
+        agent uses the pipelines of the first module that does.
         """
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()
 
@@ -717,8 +730,8 @@ class HostEnvRunner(EnvRunner):
         }
 
     def _running_episodes(self) -> dict[str, Any]:
-        """Returns the state of the running episodes: seeds, actions and recorded steps, from which `_continue_episodes`
-        restores them.
+        """Returns the data from which `_continue_episodes` restores the running episodes: reset seeds, actions and
+        recorded steps.
         """
         assert self._envs.replayable is not None
         are_running = not self._envs.needs_reset
@@ -769,8 +782,8 @@ class HostEnvRunner(EnvRunner):
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the parts of a `get_state()` result that are present; per-environment connector states change only
-        with "random".
+        """Restores the parts of a `get_state()` result that are present. The states that connectors have per
+        environment, such as frame stacks, change only if "random" is present.
 
         With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
         With "running_episodes", too, environments are brought back to the stored episodes (`ReplayableEpisodes`).
@@ -815,7 +828,7 @@ class HostEnvRunner(EnvRunner):
         return self._connectors.pipelines.parts()
 
     def share_weights(self, learner: Learner, *, num_env_steps_sampled_lifetime: int) -> None:
-        """Uses the current weights of a learner in this process from now on, without a copy.
+        """Makes the runner act with the current weights of a learner in the same process, without a copy.
 
         Args:
             learner: Makes new arrays when it changes its parameters.
@@ -828,8 +841,8 @@ class HostEnvRunner(EnvRunner):
         self._counts.note_lifetime(num_env_steps_sampled_lifetime)
 
     def merge_connector_deltas(self) -> None:
-        """Adds this runner's newly collected connector statistics to its totals; a group with only this runner needs no
-        other merge.
+        """Adds the statistics that this runner's connectors collected since the last merge to their running totals. If
+        the group has only this runner, no other merge is needed.
         """
         self._connectors.merge_deltas()
 

@@ -1,4 +1,6 @@
-"""Sampling loop of a host env runner: the policy and the environments act in turn; data go into preallocated arrays."""
+"""Sampling loop of an env runner that steps environments in Python: policy and environments act in turn, and steps are
+written into preallocated arrays.
+"""
 
 from __future__ import annotations
 
@@ -84,8 +86,8 @@ class HostRollout:
             self.host_connectors.update(self.live.episodes, mode)
 
     def _start(self, obs: Any, infos: Sequence[dict[str, Any]]) -> None:
-        """Starts episodes in all environments with the given first observations ``[B, ...]``; connector and recurrent
-        states do not change.
+        """Clears the state of running episodes (returns, lengths, previous actions) and starts new ones from the first
+        observations ``[B, ...]``; connector states and recurrent states do not change.
         """
         num_envs = self.envs.num_envs
         self._obs, self._watch = obs, self.envs.new_watch()
@@ -100,7 +102,9 @@ class HostRollout:
         self._started_at = np.full(num_envs, time.perf_counter())
 
     def _start_live(self, where: Iterable[int], infos: Sequence[dict[str, Any]]) -> None:
-        """Creates episode objects for new episodes of some environments."""
+        """Creates objects for the new episodes of the environments in `where`, for callbacks and connectors in Python
+        that read episodes.
+        """
         assert self.live is not None
         for index in where:
             self.live.start(index, jax.tree.map(lambda x, i=index: np.array(x[i]), self._obs), infos[index])
@@ -115,7 +119,7 @@ class HostRollout:
         wants_episodes: bool = False,
         keeps_times: bool = False,
     ) -> Recording:
-        """Samples `num_steps` steps of all environments and returns the recording.
+        """Steps all environments `num_steps` times and returns the recorded steps, arrays by column.
 
         Args:
             num_steps, mode, learns, weights_seq_no: See `Rollout.record`.
@@ -186,7 +190,9 @@ class HostRollout:
         return recording
 
     def take_ended(self, recording: Recording, weights_seq_no: int) -> list[tuple[int, SingleAgentEpisode]]:
-        """Returns ``(environment, episode)`` of the episodes that ended in a recording made with `wants_episodes`."""
+        """Returns ``(environment index, episode)`` for each episode that ended in a recording made with
+        `wants_episodes`.
+        """
         if recording.num_failures and not recording.num_env_steps:
             self.builder.reset()
             return []
@@ -200,7 +206,7 @@ class HostRollout:
         )
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Returns the running episodes as chunks; later steps go into the chunks that follow them."""
+        """Returns the steps so far of each running episode as a chunk; later steps go into a new chunk."""
         return (self.live or self.builder).cut()
 
     def get_state(self) -> dict[str, Any]:
@@ -220,12 +226,15 @@ class HostRollout:
         }
 
     def fits(self, state: Mapping[str, Any]) -> bool:
-        """Whether a `get_state()` result contains the data that this rollout's connectors and callbacks need."""
+        """Whether a saved `get_state()` result contains all data with which this sampling loop can continue: episode
+        objects for callbacks, and outputs of connectors that run in Python.
+        """
         has_live = self.make_live is None or state["live"] is not None
         return has_live and (self.host_connectors is None or "host_batch" in state)
 
     def set_state(self, state: Mapping[str, Any], restored: RestoredEpisodes, mode: Mode) -> None:
-        """Continues stored episodes in environments that have been replayed to the last stored observations.
+        """Continues episodes of a saved `get_state()` result in environments that a replay of seeds and actions has
+        brought to the last saved observations.
 
         Args:
             state: Result of `get_state`, which `fits`.
@@ -256,16 +265,16 @@ class HostRollout:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Steps of the running episodes so far, int64 ``[B]``."""
+        """Number of steps of each running episode so far, int64 ``[B]``."""
         return self._lengths
 
     def forget_episodes(self) -> None:
-        """Drops running episodes under construction, which only `sample` needs."""
+        """Drops the unfinished episode objects under construction; only `sample` uses them."""
         self.builder.reset()
 
     def _begin_watch(self) -> ObservationWatch | None:
-        """Starts checking observations in every step; returns None if the whole recording is checked at its end
-        instead.
+        """Prepares the check of observations for values outside of their space: returns the `ObservationWatch` to call
+        in each step, or None if all steps of the recording are checked together at its end.
         """
         watch = self._watch
         if watch is None:
@@ -276,7 +285,7 @@ class HostRollout:
         return watch if sees_steps else None
 
     def _out_of_range(self, recording: Any, *, saw_steps: bool) -> Sequence[OutOfRange]:
-        """Returns observations of a recording that are outside of their space."""
+        """Returns the invalid numbers (outside of their space) in the recorded observations, with their steps."""
         if self._watch is None:
             return ()
         if not saw_steps:
@@ -284,8 +293,8 @@ class HostRollout:
         return self._watch.found()
 
     def _after_step(self, recording, step, inputs, env_to_module, timesteps, ended, is_last, keeps_all) -> None:
-        """Completes a recorded step: adds module inputs for the observations before resets where needed, and counts
-        ended episodes.
+        """Completes the record of one vector step: adds the module inputs for final observations (before resets) where
+        training needs them, and counts ended episodes.
         """
         any_ended = ended.any()
         if self._watch is not None and step.final_obs is not None:
@@ -317,7 +326,8 @@ class HostRollout:
         *,
         is_last: bool,
     ) -> tuple[VectorStep, Any]:
-        """Steps the environments if episode objects exist: updates them, and runs host connectors and callbacks.
+        """Steps the environments if callbacks or Python connectors need episode objects: appends the step to these
+        objects, and runs the connectors and callbacks.
 
         Returns:
             ``(step, the module's view of the observations after it)``; the latter is None unless an episode ended, or
@@ -350,7 +360,9 @@ class HostRollout:
     def _final_inputs(
         self, next_obs: Any, env_to_module: Any, prev_actions: Any, prev_rewards: Any, timesteps: int
     ) -> Any:
-        """Computes module inputs for the observations before any reset; connector statistics do not change."""
+        """Computes the module inputs for the observations after a step and before any reset, without updating connector
+        statistics.
+        """
         if not self.policy.records_obs:
             return next_obs
         return self.policy.observe_final(env_to_module, next_obs, prev_actions, prev_rewards, timesteps)
@@ -380,7 +392,9 @@ def _infos_of_resets(step: VectorStep, time: int) -> dict[tuple[int, int], dict]
 
 
 def _next_obs(step: VectorStep, ended: np.ndarray) -> Any:
-    """Returns the observations after a step and before any reset, as new arrays."""
+    """Returns the observations that follow a vector step, as new arrays: the final observation where an episode ended
+    (`ended`), not the first one after the reset.
+    """
     if step.final_obs is None:
         return np.array(step.obs) if isinstance(step.obs, np.ndarray) else jax.tree.map(np.array, step.obs)
     return jax.tree.map(lambda final, obs: _where(ended, final, obs), step.final_obs, step.obs)

@@ -32,7 +32,7 @@ GYMNAX_PREFIX = "gymnax/"
 
 
 class JaxStep(NamedTuple):
-    """Result of one step of one environment; a pytree.
+    """Result of one step of one environment: observation, state, reward, flags, final observation and info. A pytree.
 
     Attributes:
         obs: Observation to act on next: the first of the next episode if this step ended one.
@@ -99,7 +99,7 @@ class JaxEnv(abc.ABC):
 
     @property
     def source(self) -> str:
-        """`name` with the version of the environment's package, if any; for errors."""
+        """`name` with the version of the environment's package, if any, for error messages."""
         return self.name
 
     everybody_acts: bool = True
@@ -130,7 +130,8 @@ class JaxEnv(abc.ABC):
         return None
 
     def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """State after `step` with the same arguments, before any reset, for the last frame of a video.
+        """Environment state after a `step` with the same arguments and before the automatic reset, for the last frame
+        of an episode's video.
 
         By default, the state before the step, because `step` returns no other state before a reset.
         """
@@ -160,7 +161,8 @@ class JaxEnv(abc.ABC):
         """
 
     def step_keys(self, keys: jax.Array) -> Any:
-        """Derives the PRNG keys of many steps in advance, for sampling inside a compiled program.
+        """Derives the PRNG keys of many environment steps at once, before a rollout's loop over steps, which is faster
+        than in each step.
 
         Deriving them in each step would be slower. A class that overrides `step_batch` gets the keys unchanged, unless
         it overrides `step_keys`, too.
@@ -194,7 +196,7 @@ _STEP_ENV_PARTS = ("obs", "state", "reward", "terminated", "truncated", "info")
 
 
 class _StepKeys(NamedTuple):
-    """PRNG keys of an environment step; the key of a reset is derived from them.
+    """PRNG keys of one environment step; if the step ends an episode, the key of the reset is derived from them.
 
     Attributes:
         whole: As they were given. A reset derives its own from them: most steps have none.
@@ -226,7 +228,7 @@ class AutoResetJaxEnv(JaxEnv):
 
     @abc.abstractmethod
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        """Starts an episode: ``(obs, state)``."""
+        """Starts an episode of the environment; returns ``(obs, state)``."""
 
     @abc.abstractmethod
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> StepOutcome:
@@ -238,12 +240,16 @@ class AutoResetJaxEnv(JaxEnv):
         return obs, strongly_typed(state)
 
     def _conformed(self, obs: Any) -> Any:
-        """Converts an observation to the structure and dtypes of its space."""
+        """Converts an observation that `reset_env` or `step_env` returned to the structure and dtypes of
+        `observation_space`.
+        """
         name = f"{self.name}'s observation"
         return spaces.conform(self.observation_space, obs, name, casts=self._casts_observations)
 
     def _stepped(self, outcome: Any) -> JaxStep:
-        """Checks the result of `step_env` and converts it to the declared types."""
+        """Converts the return value of `step_env` to a `JaxStep`; checks the number of values, and the types of
+        observation, reward and flags.
+        """
         obs, state, reward, terminated, truncated, info = parts_of(f"{self.name}.step_env", outcome, _STEP_ENV_PARTS)
         obs = self._conformed(obs)
         signals = typed_signals(self.name, reward, terminated, truncated)
@@ -251,8 +257,8 @@ class AutoResetJaxEnv(JaxEnv):
 
     @property
     def _step(self) -> Callable[..., Any]:
-        """Function ``(key, state, action, params)`` whose result `_stepped` converts; its result contains only arrays,
-        of the same shapes in every step.
+        """Function ``(key, state, action, params)`` that steps the environment without a reset; it returns only arrays,
+        of the same shapes in every step, which `_stepped` converts to a `JaxStep`.
         """
         return self.step_env
 
@@ -407,8 +413,8 @@ class GymnaxEnv(AutoResetJaxEnv):
 
     @property
     def _drawn_as(self) -> str:
-        """gymnax's name of the environment, which selects a drawing; "" for users' classes and wrappers, whose state
-        may differ.
+        """gymnax's name of the environment, which selects the drawing function for video frames; "" for users' classes
+        and wrappers, because their state may differ.
         """
         return str(self.env.name) if type(self.env).__module__.startswith("gymnax.environments.") else ""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def parts_of(method: str, outcome: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Checks how many values a method returned, and returns them as a tuple.
+    """Checks that a method of an environment returned as many values as `names` has, and returns the values as a tuple.
 
     Raises:
         ValueError: Another number of values; names the method and what it should return.
@@ -68,7 +68,8 @@ def typed_signals(name: str, reward: Any, terminated: Any, truncated: Any) -> tu
 
 
 def expect_like(name: str, part: str, given: Any, wanted: Any) -> None:
-    """Raises ValueError if the structure, shapes or dtypes of `given` differ from `wanted`.
+    """Raises ValueError if an environment's value `given` has another structure, other shapes or other dtypes than
+    `wanted`.
 
     Args:
         name: Name of the environment, for messages.

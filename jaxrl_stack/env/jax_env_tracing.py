@@ -1,4 +1,6 @@
-"""Checks of a JAX environment's methods under tracing: signatures, side effects, values of arrays."""
+"""Checks of a JAX environment's methods by tracing them: their signatures, side effects, and Python code that needs
+concrete values of arrays.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def check_is_pure(env: JaxEnv, method: str, program: Any, *args: Any, thorough: bool) -> None:
-    """Traces a method a second time; raises if the program differs or the method changed attributes.
+    """Traces a method of a JAX environment a second time; raises if the traced program differs, or if the method
+    changed attributes.
 
     Args:
         env: The environment.
@@ -50,7 +53,7 @@ def _keeps_on_self(env: JaxEnv, method: str, holder: Any, names: list[str]) -> s
 
 
 def _wrapped(env: Any) -> list[Any]:
-    """Returns an environment and all environments that it wraps."""
+    """Returns a list of an environment and all environments inside of its wrappers."""
     found = [env]
     for one in found:
         inner = [value for value in vars(one).values() if hasattr(value, "step") and hasattr(value, "reset")]
@@ -68,7 +71,8 @@ _SIGNATURES = {
 
 
 def check_signatures(env: JaxEnv) -> None:
-    """Raises an error for methods with wrong parameters, such as gymnasium's ``step(self, action)``.
+    """Raises TypeError for methods of a JAX environment with wrong parameters, such as gymnasium's ``step(self,
+    action)``.
 
     Raises:
         TypeError: Names the method and its parameters.
@@ -86,7 +90,7 @@ def check_signatures(env: JaxEnv) -> None:
 
 
 def traced(env: JaxEnv, method: str, *args: Any) -> tuple[Any, Any]:
-    """Traces a method; returns ``(jaxpr, shapes and dtypes of the outputs)``.
+    """Traces a method of a JAX environment without running it; returns ``(jaxpr, shapes and dtypes of the outputs)``.
 
     Args:
         env: The environment.

@@ -121,7 +121,8 @@ class GymnasiumFromJax(gym.Env):
         return frame_of(self.jax_env, *jax.device_get((state, obs)))
 
     def replay(self, reset_key: jax.Array, step_keys: jax.Array) -> None:
-        """Sets the PRNG keys that the next `reset` and steps use instead of random ones, to repeat an episode.
+        """Sets the PRNG keys for the next `reset` and the following steps, so that they repeat a recorded episode;
+        otherwise keys are random.
 
         The next `reset` (without a seed) calls the JAX environment's ``reset(reset_key, ...)``, step t its
         ``step(step_keys[t], ...)``; a `reset` after the end of an episode uses none, as on the device. A `reset` with
@@ -140,7 +141,9 @@ class GymnasiumFromJax(gym.Env):
 
 
 def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
-    """Builds the environment and its jitted functions; equal arguments share the compiled functions."""
+    """Builds the JAX environment and its jitted functions for the gymnasium adapter; later calls with equal arguments
+    reuse the compiled functions.
+    """
     # With their types: 1, 1.0 and True are equal.
     items = tuple((name, value, type(value)) for name, value in config.items())
     # A name may be registered again.
@@ -173,7 +176,7 @@ def _two_keys(key: Any) -> tuple[jax.Array, ...]:
 
 
 def _to_space(space: gym.Space, value: Any) -> Any:
-    """Converts a value from JAX's 32-bit dtypes to the dtypes of a gymnasium space."""
+    """Converts an action, observation or other value from JAX's 32-bit dtypes to the dtypes of a gymnasium space."""
 
     def converted(part: gym.Space, value: Any) -> Any:
         return part.dtype.type(value) if isinstance(part, Discrete) else np.array(value, part.dtype)

@@ -1,4 +1,4 @@
-"""Connector states of a host env runner, by module."""
+"""Connector states of all modules in an env runner that steps environments in Python."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def module_map_of(runner: Any) -> ModuleMap:
 
 
 def pipeline_for_merging(config: Any, spaces: Mapping[str, Any], module_map: Callable[[], ModuleMap]) -> Any:
-    """Builds the pipeline (or pipelines by module) that merges the connector states of several runners.
+    """Builds the object whose `merge_states` merges the env-to-module states of several runners: one pipeline, or with
+    several agents a `MergingByModule`.
 
     Args:
         config: Config of the runners.
@@ -34,7 +35,7 @@ def pipeline_for_merging(config: Any, spaces: Mapping[str, Any], module_map: Cal
 
 
 class MergingByModule:
-    """Merges states of env-to-module pipelines by module.
+    """Merges the env-to-module connector states of several env runners, for each module separately.
 
     Args:
         pipelines: Like those of the runners.
@@ -46,7 +47,7 @@ class MergingByModule:
     def merge_states(
         self, states: Sequence[Mapping[str, Any]], *, known: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Merges states of several runners, ``{module_id: {connector name: connector state}}``.
+        """Merges the connector states of several env runners, ``{module_id: {connector name: connector state}}``.
 
         `known` is as of `ConnectorPipelineV2.merge_states`.
         """
@@ -59,8 +60,8 @@ class MergingByModule:
 
 
 class ModuleConnectors(ByModule[ConnectorStates]):
-    """Connector states of a host runner by module, ``{module_id: ConnectorStates}``, with methods for all modules at
-    once.
+    """Connector states of all modules in an env runner that steps environments in Python, ``{module_id:
+    ConnectorStates}``; each method acts on all modules.
 
     States that these methods take and return have the form of checkpoints, see `ModuleMap.unwrapped`.
 
@@ -86,8 +87,8 @@ class ModuleConnectors(ByModule[ConnectorStates]):
             self[mid].value = own
 
     def compiled_state(self) -> dict[str, Any] | None:
-        """Returns the states of compiled env-to-module connectors by module, in the form of checkpoints; None if they
-        have no state.
+        """Returns the states of compiled env-to-module connectors in the form that checkpoints store: by module, or
+        with one agent without the module level. None if no connector has a state.
         """
         states = {mid: state for mid, own in self.items() if (state := own.compiled_state())}
         return self._module_map.unwrapped(states) if jax.tree.leaves(states) else None
@@ -113,6 +114,8 @@ class ModuleConnectors(ByModule[ConnectorStates]):
                 self[mid].set_module_to_env(own)
 
     def merge_deltas(self) -> None:
-        """Adds the running statistics collected since the last merge to the totals of all modules."""
+        """Adds the statistics that each module's env-to-module pipeline collected since the last merge to its running
+        totals.
+        """
         for own in self.values():
             own.merge_deltas()

@@ -42,8 +42,8 @@ class Pipelines(NamedTuple):
 
 
 class ModulePipelines(ByModule[Pipelines]):
-    """Connector pipelines by module, ``{module_id: Pipelines}``; each is built for the module's spaces and has a
-    separate state.
+    """Connector pipelines of all modules, ``{module_id: Pipelines}``; each module has separate pipelines, built for its
+    spaces.
 
     Where there is one agent, the saved state is that of its pipeline, else states by module: `ModuleMap.unwrapped`.
 
@@ -60,8 +60,8 @@ class ModulePipelines(ByModule[Pipelines]):
         super().__init__(of)
 
     def acting_for(self, module_id: str) -> Pipelines:
-        """Returns the pipelines of a module. A module that controls no agent uses the pipelines of the first module
-        that does.
+        """Returns the env-to-module and module-to-env pipeline with which a module acts. A module that controls no
+        agent uses those of the first module that does.
         """
         return self[module_id] if module_id in self else next(iter(self.values()))
 
@@ -76,7 +76,8 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: (own.env_to_module.observation_space, own.env_to_module.action_space) for mid, own in self.items()}
 
     def steps(self, pure: PureModule) -> dict[str, ModuleStep]:
-        """Returns the acting steps by module: env-to-module pipeline, forward pass, module-to-env pipeline.
+        """Returns, by module, the functions that compute actions: env-to-module pipeline, forward pass, module-to-env
+        pipeline.
 
         Args:
             pure: The MultiRLModule, taken apart.
@@ -93,15 +94,19 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @property
     def env_to_module_states(self) -> dict[str, Any]:
-        """Current states of the compiled env-to-module connectors, by module."""
+        """Current states of the env-to-module pipelines, as ``{module_id: state}``."""
         return {mid: own.env_to_module.state for mid, own in self.items()}
 
     def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts env-to-module states to the form in checkpoints; inverse of `set_env_to_module`."""
+        """Converts env-to-module pipeline states to the form that checkpoints store: by connector name, with several
+        agents also by module. `set_env_to_module` loads this form.
+        """
         return self.module_map.unwrapped({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
 
     def stored_module_to_env(self) -> dict[str, Any]:
-        """Returns the module-to-env states in the form of checkpoints."""
+        """Returns the states of the module-to-env pipelines in the form that checkpoints store: by connector name, with
+        several agents also by module.
+        """
         return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
     def set_env_to_module(self, stored: Mapping[str, Any]) -> None:
@@ -110,8 +115,8 @@ class ModulePipelines(ByModule[Pipelines]):
             self[mid].env_to_module.set_state(state)
 
     def set_statistics(self, stored: Mapping[str, Any]) -> None:
-        """Loads only the running statistics of another runner's env-to-module states (result of
-        `stored_env_to_module`).
+        """Loads only the running statistics from another runner's env-to-module states (result of
+        `stored_env_to_module`); per-environment states do not change.
         """
         for mid, state in self.module_map.by_module(stored).items():
             pipeline = self[mid].env_to_module
@@ -119,12 +124,14 @@ class ModulePipelines(ByModule[Pipelines]):
 
     @functools.cached_property
     def _histories(self) -> dict[str, Any]:
-        """Masks, by module, of the env-to-module state's leaves with an environment axis; see `per_env_leaves`."""
+        """Masks of the leaves of each module's env-to-module state: True for leaves with an environment axis, such as
+        frame stacks; see `per_env_leaves`.
+        """
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """Returns ``(component name in checkpoints, pipeline)`` for both kinds of pipelines; for several agents, the
-        second entry is a `PipelinesByModule`.
+        """Returns ``(component name in checkpoints, pipeline)`` for the env-to-module and the module-to-env pipeline.
+        With several agents, the second entry is a `PipelinesByModule`.
         """
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
@@ -135,8 +142,8 @@ class ModulePipelines(ByModule[Pipelines]):
         return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
-        """Returns the pipelines of the first module, for `AlgorithmConfig.for_checkpoints`; all modules have the same
-        connectors.
+        """Returns both pipelines of the first module for `AlgorithmConfig.for_checkpoints`, as all modules have the
+        same connectors; () without modules.
         """
         return tuple(next(iter(self.values()), ()))
 
@@ -144,7 +151,8 @@ class ModulePipelines(ByModule[Pipelines]):
 def pure_pipelines(
     config: Any, env: Any, module_map: ModuleMap, preprocessing: AgentPreprocessing | None = None
 ) -> ModulePipelines:
-    """Builds both pipelines of every module from connectors that can be compiled.
+    """Builds the env-to-module and the module-to-env pipeline of every module; raises if a connector cannot be
+    compiled.
 
     Args:
         config: The config that says what is in them.
@@ -206,8 +214,8 @@ def spaces_of_modules(env: Any, module_map: ModuleMap) -> dict[str, tuple[Any, A
 
 
 def spaces_of_policies(config: Any, env: Any) -> dict[str, tuple[Any, Any]]:
-    """Returns the spaces after the pipelines, ``{policy id: (observation space, action space)}``, of policies that act
-    for an agent of `env`.
+    """Returns the spaces that policies see, after connectors, as ``{policy id: (observation space, action space)}``,
+    for policies that act for an agent of `env`.
 
     Agents whose policy the config does not have are left out: a learner of one policy needs no others.
 

@@ -24,8 +24,8 @@ _LONG_ABSENCE = 100
 
 
 class AgentsOfEpisode:
-    """Records which agents take part in the running episode of one environment, and checks the environment's return
-    values.
+    """Records which agents have appeared and ended in the running episode of one multi-agent environment, and checks
+    the return values of the environment's methods.
 
     Args:
         env: The environment.
@@ -58,7 +58,8 @@ class AgentsOfEpisode:
         self._steps_without_agents = 0
 
     def reset(self, outcome: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """Begins an episode: checks the return value of ``reset``.
+        """Begins an episode: checks the return value of the environment's ``reset``, and returns its observations and
+        infos.
 
         Returns:
             ``(observations, infos)``. Without observations, the environment is stepped with ``{}``.
@@ -80,7 +81,8 @@ class AgentsOfEpisode:
         return obs, infos
 
     def next(self, outcome: Any) -> tuple[tuple[Any, ...], bool]:
-        """Checks the return value of ``step``, and records which agents have ended.
+        """Checks the return value of the environment's ``step``, records which agents have ended, and returns ``(the
+        five dicts, whether the episode has ended)``.
 
         Returns:
             The five dicts, and whether the episode has ended: by a flag of ``"__all__"``, or with its last agent if
@@ -134,7 +136,9 @@ class AgentsOfEpisode:
         return outcome, ended
 
     def _take_flags(self, terminateds: Mapping[Any, Any], truncateds: Mapping[Any, Any]) -> bool:
-        """Records the agents that have ended; returns True if the episode has ended."""
+        """Records the agents whose terminated or truncated flag is set as ended; returns True if the whole episode has
+        ended.
+        """
         alive = self.seen - self.done
         terminated, truncated = agent_flags(alive, terminateds), agent_flags(alive, truncateds)
         if terminated or truncated:
@@ -146,7 +150,7 @@ class AgentsOfEpisode:
         return any(episode_flags(self.seen, self._terminated, self._truncated, terminateds, truncateds))
 
     def _note_early_rewards(self, rewards: Mapping[Any, Any]) -> None:
-        """Prints a notice about rewards of agents that have not acted in this episode."""
+        """Prints a notice if agents got rewards before their first observation in this episode."""
         early = [agent for agent, reward in rewards.items() if agent not in self.seen and reward]
         if early:
             notice_unclaimed_rewards(self._name, early, f", step {self.step}")
@@ -161,7 +165,7 @@ class AgentsOfEpisode:
         )
 
     def _note_absence(self) -> None:
-        """Counts steps without any observation; prints a notice after many in a row."""
+        """Counts env steps in which no agent has an observation; prints a notice after many in a row."""
         self._steps_without_agents += 1
         if self._steps_without_agents != _LONG_ABSENCE:
             return
@@ -214,7 +218,7 @@ class AgentsOfEpisode:
                 )
 
     def _fit(self, obs: Mapping[Any, Any]) -> bool:
-        """Whether all observations have the types and shapes of their spaces."""
+        """Whether the observations of all agents have the types and shapes of their spaces."""
         checks = self._form_checks
         for agent, value in obs.items():
             fits = checks.get(agent)
@@ -231,7 +235,9 @@ class AgentsOfEpisode:
         flags: Mapping[str, Mapping[Any, Any]],
         infos: Mapping[Any, Any],
     ) -> None:
-        """Raises an error for values whose type or shape contradicts the spaces or the interface."""
+        """Raises an error if an observation, reward, flag or info of an agent has a type or shape that contradicts its
+        space or the interface.
+        """
         for agent, value in obs.items():
             self._check_observation(agent, value)
         for agent, value in rewards.items():
@@ -268,7 +274,8 @@ class AgentsOfEpisode:
 
 
 def notice_unclaimed_rewards(name: str, agents: Collection[Any], where: str = "") -> None:
-    """Prints a notice, once per environment and agent, about rewards before an agent's first or after its last action.
+    """Prints a notice, once per environment and agent, that an agent got rewards before its first or after its last
+    action, which returns and losses ignore.
 
     Args:
         name: Name of the environment.

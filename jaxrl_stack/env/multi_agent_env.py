@@ -118,7 +118,8 @@ class MultiAgentEnv(gym.Env):
         obs_space: gym.Space | None = None,
         act_space: gym.Space | None = None,
     ) -> GroupAgentsWrapper:
-        """Returns the environment in a `GroupAgentsWrapper`, in which each group of agents acts as one agent.
+        """Wraps this environment in a `GroupAgentsWrapper`, so that each group of agents acts as one agent, and returns
+        the wrapper.
 
         Args:
             groups: Ids of the members by id of the group. Agents in no group stay as they are.
@@ -145,8 +146,8 @@ class MultiAgentEnv(gym.Env):
 
 
 class GroupAgentsWrapper(MultiAgentEnv):
-    """Wrapper that turns each group of agents into one agent, whose observations and actions are lists of the members'
-    values.
+    """Wrapper that turns each group of agents into one agent, whose observation and action are sequences with one entry
+    per group member.
 
     A group is rewarded with the sum of its members' rewards. It has ended when all of its members have.
 
@@ -239,8 +240,8 @@ class GroupAgentsWrapper(MultiAgentEnv):
         return by_agent
 
     def _grouped(self, items: Mapping[Any, Any], join: Callable[[Any], Any]) -> dict[Any, Any]:
-        """Joins the items of each group's members to one item per group; items of agents without a group do not
-        change.
+        """Converts a dict by agent to a dict by group: `join` combines the values of a group's members to one value;
+        values of agents without a group do not change.
         """
         grouped: dict[Any, Any] = {}
         for agent, item in items.items():
@@ -345,7 +346,7 @@ class _Copies(MultiAgentEnv):
 
     @property
     def render_mode(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Render mode of the copies; may be set."""
+        """Render mode of the single-agent environments inside; may be set."""
         return self.envs[0].render_mode
 
     @render_mode.setter

@@ -1,4 +1,4 @@
-"""Env runner for multi-agent environments, stepped on the host with a compiled policy per module."""
+"""Env runner for multi-agent environments that are stepped in Python, with one compiled policy per module."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MultiAgentEnvRunner(HostEnvRunner):
         super().make_module()
 
     def _agents_of(self, spaces: AgentSpaces) -> tuple[AgentPreprocessing, HostMapping]:
-        """Builds the joint preprocessing and the agent-to-module mapping for the environments' spaces."""
+        """Builds the joint preprocessing of all agents' observations, and the mapping of agents to modules."""
         preprocessing = agent_preprocessing(self.config, spaces, self.env)
         return preprocessing, HostMapping(self.config, preprocessing.spaces, f"environment({self.config.env!r})")
 

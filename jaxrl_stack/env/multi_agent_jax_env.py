@@ -108,7 +108,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @abc.abstractmethod
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        """Starts an episode: ``(obs, state)``, the observations by agent."""
+        """Starts an episode of the environment; returns ``(obs, state)``, the observations by agent."""
 
     @abc.abstractmethod
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
@@ -123,7 +123,9 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return self._whole_step
 
     def _whole_step(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Runs `step_env`, completes the dicts of agents and the episode's end, and adds which agents act next."""
+        """Steps the environment without a reset: calls `step_env`, adds missing agents to its dicts, decides whether
+        the episode has ended, and adds which agents act next.
+        """
         outcome = self.step_env(key, state, action, params)
         obs, state, rewards, terminateds, truncateds, infos = parts_of(f"{self.name}.step_env", outcome, PARTS)
         acts = self.who_acts(strongly_typed(state))
@@ -149,8 +151,8 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return [~(terminateds[agent] | truncateds[agent]) for agent in self.possible_agents]
 
     def _with_all(self, name: str, flags: Any) -> tuple[dict[Any, jax.Array], Any]:
-        """Completes flags: returns ``(flags of all agents, the flag "__all__" or None)``. If "__all__" is True, all
-        agents' flags are.
+        """Adds False for agents without a flag: returns ``(flags of all agents, the flag "__all__" or None)``. If
+        "__all__" is True, the flags of all agents become True.
         """
         of_all = flags.get(ALL) if isinstance(flags, Mapping) else None
         own = self._flags(name, {agent: flag for agent, flag in dict(flags).items() if agent != ALL}, default=False)

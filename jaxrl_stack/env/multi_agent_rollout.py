@@ -1,4 +1,6 @@
-"""Sampling loop of a host env runner with several agents: the modules and the environments act in turn."""
+"""Sampling loop of an env runner that steps multi-agent environments in Python: the modules and the environments act in
+turn.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ from jaxrl_stack.utils.nested import row as row_of
 
 
 class ModuleRows:
-    """Batch of one module in a multi-agent rollout; each row of the batch is one agent in one environment.
+    """Inputs and recorded steps of one module in a multi-agent rollout, as batch arrays. Each row of the batch is one
+    agent in one environment.
 
     Args:
         policy: Acts.
@@ -81,7 +84,9 @@ class ModuleRows:
     def start(
         self, num_steps: int, mode: Mode, timesteps: int, *, learns: bool, keeps_times: bool = False
     ) -> AgentRecording:
-        """Starts a recording; agent steps that were incomplete at the end of the last recording continue in it."""
+        """Starts the recording of a module's steps. An agent's step that was incomplete at the end of the last
+        recording (no next observation yet) continues in the new one.
+        """
         self._memory = (*self._connectors.value, self._recurrent)
         if self.watch is not None:
             self.watch.begin()
@@ -115,7 +120,9 @@ class ModuleRows:
         )
 
     def act(self, step: int, mode: Mode, timesteps: int, *, learns: bool) -> None:
-        """Computes the actions of all agents that act now in one call; does nothing if no agent acts."""
+        """Computes the actions of all agents of this module that act now, in one policy call; does nothing if no agent
+        acts.
+        """
         if not self.acting:
             return
         rows, self.acting = self.acting, []
@@ -136,16 +143,20 @@ class ModuleRows:
         self.packed = (matrix, loose)
 
     def read(self, mode: Mode) -> dict[str, Any]:
-        """Returns all columns of the last `act` call, ``{column: [R, ...]}``."""
+        """Returns all columns of the module's last `act` call (such as actions and log-probabilities), ``{column: [R,
+        ...]}``.
+        """
         layout = self.policy.packed_columns(mode)
         return {} if self.packed is None else {name: layout.read(name, *self.packed) for name in layout.columns}
 
     def end(self, row: int, *, terminated: bool) -> None:
-        """Marks that the agent of a row ends in this step."""
+        """Marks that the episode of the agent in a batch row ends in this env step."""
         self._ends[row] = terminated
 
     def finish_step(self, step: int, timesteps: int, *, is_last: bool, keeps_all: bool) -> None:
-        """Records the agent steps that this env step has completed; called before any reset."""
+        """Records the agent steps that are complete with this env step, because the agent has its next observation or
+        has ended; called before any reset.
+        """
         recording, rows, ends = self.recording, self.completing, self._ends
         if ends:
             held = recording.held
@@ -166,14 +177,14 @@ class ModuleRows:
         self.completing, self._ends = [], {}
 
     def inputs_now(self, timesteps: int) -> Any:
-        """Returns the module inputs for the observations after a step, before any reset."""
+        """Returns the module inputs (after connectors) for the observations after an env step and before any reset."""
         if not self.policy.records_obs:
             return self.obs
         actions = _copied(self._prev_actions)
         return self.policy.observe_final(self._memory[0], self.obs, actions, self._prev_rewards.copy(), timesteps)
 
     def begin_episodes(self, rows: slice) -> None:
-        """Marks rows whose episode begins as reset, and clears their returns, previous actions and previous rewards."""
+        """Marks batch rows as the start of an episode; clears their returns, previous actions and previous rewards."""
         self._reset[rows] = self._has_reset = True
         self._prev_rewards[rows] = 0.0
         for row in range(*rows.indices(self.num_rows)):
@@ -182,7 +193,9 @@ class ModuleRows:
             leaf[rows] = 0
 
     def finish(self) -> None:
-        """Completes a recording after its last step."""
+        """Completes the module's recording after its last env step; stores incomplete agent steps and connector states
+        for the next recording.
+        """
         self.recording.finish()
         self._held = self.recording.held_steps()
         *connectors, self._recurrent = self._memory
@@ -221,12 +234,12 @@ class MultiAgentRollout:
 
     @property
     def module_map(self) -> ModuleMap:
-        """Map of agents to modules, with the agents that each module may act for."""
+        """Map of agents to modules, including all agents that each module may control."""
         return self.mapping.module_map
 
     @property
     def has_episodes(self) -> bool:
-        """Whether episode objects of the running episodes exist."""
+        """Whether objects of the running episodes exist, so that `sample` can return episodes without a reset."""
         return self.live is not None
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
@@ -258,7 +271,9 @@ class MultiAgentRollout:
             self._begin(i, obs[i], infos[i])
 
     def _rows_of(self, mid: str, agents: Sequence[Any]) -> ModuleRows:
-        """Creates the batch of a module, with a row for each of the module's agents in each environment."""
+        """Creates the `ModuleRows` (batch arrays) of a module, with one row for each of the module's agents in each
+        environment.
+        """
         num_envs = self.envs.num_envs
 
         def who(row: int) -> str:
@@ -286,7 +301,7 @@ class MultiAgentRollout:
         wants_episodes: bool = False,
         keeps_times: bool = False,
     ) -> AgentRecordings:
-        """Makes `num_steps` steps of all environments and returns their recordings.
+        """Steps all environments `num_steps` times and returns the recorded steps by module.
 
         Args:
             num_steps, mode, learns, weights_seq_no: See `Rollout.record`.
@@ -338,7 +353,7 @@ class MultiAgentRollout:
         return self._episodes_of_sample().take_finished()
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Returns the running episodes as chunks; later steps go into the chunks that follow them."""
+        """Returns the steps so far of each running episode as a chunk; later steps go into a new chunk."""
         return self._episodes_of_sample().cut()
 
     def _episodes_of_sample(self) -> LiveMultiAgentEpisodes:
@@ -346,12 +361,12 @@ class MultiAgentRollout:
         return self.live
 
     def forget_episodes(self) -> None:
-        """Drops running episodes under construction, which only `sample` needs."""
+        """Drops the unfinished episode objects under construction; only `sample` uses them."""
         if not self.needs_live:
             self.live = None
 
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:
-        """Adds module inputs and outputs of the current step to the running episode objects."""
+        """Adds the modules' inputs and outputs in the current env step to the objects of running episodes."""
         live: Any = self.live
         columns = {id(module): module.read(mode) for module in self._rows.values()}
         for index, acting in enumerate(self._acting):
@@ -359,7 +374,9 @@ class MultiAgentRollout:
                 live.saw(index, agent, columns[id(module)], row, weights_seq_no)
 
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
-        """Adds the results of an environment step to the running episode objects, and calls callbacks."""
+        """Adds the results of an environment step (observations, rewards, flags) to the objects of running episodes,
+        and calls the users' callbacks.
+        """
         live: Any = self.live
         inputs = {}
         if is_last or any(step.resets) or any(step.ends):
@@ -384,7 +401,9 @@ class MultiAgentRollout:
             live.report(index, has_ended=final_obs is not None)
 
     def _take_in(self, step: MultiAgentVectorStep) -> None:
-        """Writes the results of an environment step, before any reset, into the rows of the modules' batches."""
+        """Writes the observations, rewards and ends of an environment step, before any reset, into the batch rows of
+        the modules that control the agents.
+        """
         for i, where in enumerate(self._where):
             acting: list[tuple[Any, ModuleRows, int]] = []
             self._acting[i] = acting
@@ -428,7 +447,9 @@ class MultiAgentRollout:
             step.final_obs[index] = dict(self.preprocessing(final_obs, episode))
 
     def _assign_row(self, index: int, agent: Any) -> tuple[ModuleRows, int]:
-        """Selects the batch row of an agent that appears in its episode for the first time."""
+        """Selects the module and the batch row of an agent that appears in its episode for the first time; raises if
+        the agent is not in `possible_agents` or its module may not control it.
+        """
         mid = self._episodes[index].module_for(agent)
         first = self._first_row.get((mid, agent))
         if first is None:
@@ -474,7 +495,7 @@ class MultiAgentRollout:
 
 
 def _zeros(space: Any, lead: tuple[int, ...]) -> Any:
-    """Creates zeros of a space, as NumPy arrays to write into."""
+    """Creates elements of a space that contain zeros, with the leading axes `lead`, as writable NumPy arrays."""
     return jax.tree.map(np.array, space_tools.zeros(space, lead))
 
 

@@ -1,4 +1,5 @@
-"""Structure, shapes and types of values that environments return: cheap checks for every step, and error sentences.
+"""Checks of the structure, shapes and types of observations, rewards and flags that environments return: cheap checks
+for every step, and error messages.
 
 Processes of asynchronous vectors import this module: it needs NumPy and gymnasium only.
 """
@@ -41,8 +42,8 @@ def _number(value: Any, kinds: str) -> np.ndarray | None:
 
 
 def form_check(space: gym.Space) -> Callable[[Any], bool]:
-    """Returns a function that checks quickly whether a value has the structure, shapes and compatible dtypes of
-    `space`.
+    """Returns a function that checks quickly whether a value, such as an observation, has the structure, shapes and
+    compatible dtypes of `space`.
 
     It looks at structure, shapes and kinds of dtype; at values only where another integer dtype has to hold them.
     Floats are no integers, and nothing is broadcast.
@@ -82,8 +83,8 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
-    """Returns the quick check for a `Discrete` space, see `form_check`, with a shortcut for values that are not
-    arrays.
+    """Returns the quick check of `form_check` for a `Discrete` space: whether a value is an integer that `dtype` can
+    hold. It is fastest for values that are not arrays.
     """
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)
@@ -111,7 +112,7 @@ def _array_check(shape: tuple[int, ...], dtype: np.dtype) -> Callable[[Any], boo
 
 
 def _as_array(value: Any) -> np.ndarray | None:
-    """Converts a value to a numeric array; None if that is impossible."""
+    """Converts a value to a NumPy array of real numbers; returns None if that is impossible."""
     if isinstance(value, np.ndarray):
         # Code that ignores masks reads the numbers below them.
         return value if _is_real(value.dtype) and not isinstance(value, np.ma.MaskedArray) else None
@@ -142,7 +143,8 @@ def _holds(dtype: np.dtype, array: np.ndarray) -> bool:
 
 
 def misfit(space: gym.Space, value: Any, name: str) -> str | None:
-    """Returns an error sentence, with the remedy, for a value that `form_check` rejects; None if the value fits.
+    """Returns an error message that says why a value does not have the form of `space` and how to correct it; None if
+    `form_check` accepts the value.
 
     Args:
         space: As of `form_check`.

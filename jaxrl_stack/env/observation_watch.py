@@ -20,7 +20,7 @@ _MAX_BYTES, _MAX_STEPS = 1 << 22, 256
 
 
 class OutOfRange(NamedTuple):
-    """Invalid number in an observation, with its step and a remedy.
+    """Report of an invalid number in a recorded observation: its step, its row in the batch, and a remedy for the user.
 
     Attributes:
         step: Step of the recording.
@@ -36,13 +36,14 @@ class OutOfRange(NamedTuple):
 
     @property
     def is_of_first_step(self) -> bool:
-        """Whether the number came from the reset before the recording, or from the first step."""
+        """Whether the invalid number came from the reset before the recording, or from its first step."""
         return self.step < 2
 
 
 @dataclasses.dataclass(eq=False)
 class _Range:
-    """Bounds of one leaf of the observation space, with the remedy for numbers outside.
+    """Lower and upper bounds of one leaf of the observation space, and the advice to print if an observation contains a
+    number outside of them.
 
     Attributes:
         low, high: Numbers or arrays of the part's shape.
@@ -58,7 +59,8 @@ class _Range:
 
 @dataclasses.dataclass
 class _Part:
-    """One leaf of the observations, with its bounds and the values collected for the check.
+    """One leaf of the observation space (an array of a Dict or Tuple), with its bounds and the observations that wait
+    for their check.
 
     Attributes:
         path: Keys that lead to it.
@@ -79,7 +81,8 @@ class _Part:
 
 
 class ObservationWatch:
-    """Collects the observations of a recording, and checks many steps at once for invalid numbers.
+    """Checks observations for values outside of their space: collects the observations of many steps, and checks them
+    together, which is cheaper than a check in each step.
 
     Choices that do not exist, and integers beyond those of programs, are refused: `found` lists them. Numbers beyond
     the bounds of a `Box` lead to one notice.
@@ -111,15 +114,15 @@ class ObservationWatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no part of the space has bounds to check."""
+        """Whether the observation space has no bounds to check, so that observations need not be collected."""
         return not self._parts
 
     def begin(self) -> None:
-        """Starts a recording and drops the collected values of the last one."""
+        """Starts the check of a new recording: drops the observations and invalid numbers of the last one."""
         self._num_kept, self._found = 0, []
 
     def add(self, step: int, obs: Any, rows: np.ndarray | None = None) -> None:
-        """Adds a batch of observations.
+        """Stores the batch of observations of one step; they are checked later, together with other steps.
 
         Args:
             step: Step of the recording.
@@ -136,7 +139,7 @@ class ObservationWatch:
         self._num_kept = k + 1
 
     def add_block(self, obs: Any) -> None:
-        """Checks all observations of a recording in one call, instead of an `add` call in each step.
+        """Checks all observations of a recording in one call, if `add` was not called in each step.
 
         Args:
             obs: Pytree ``[T, R, ...]`` that mirrors the space, with the dtypes of programs.
@@ -146,7 +149,7 @@ class ObservationWatch:
             self._compare_part(part, values, range(len(values)), np.ones(values.shape[:2], bool))
 
     def found(self) -> list[OutOfRange]:
-        """Returns the invalid numbers of the recording, sorted by step."""
+        """Checks the stored observations, and returns all invalid numbers of the recording, sorted by step."""
         self._compare()
         return sorted(self._found, key=lambda one: one[:2])
 
@@ -191,7 +194,9 @@ def _parts_of(space: gym.Space, path: tuple[Any, ...]) -> Sequence[tuple[tuple[A
 
 
 def _ranges_of(space: Any) -> list[_Range]:
-    """Returns the bounds to check for a leaf of a space; [] if all numbers of its dtype are allowed."""
+    """Returns the bounds that numbers in a leaf of an observation space are checked against; [] if all numbers of its
+    dtype are allowed.
+    """
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         return [_Range(*choices_of(space), GIVE_CHOICES, f"outside of {space}")]
     assert isinstance(space, Box)

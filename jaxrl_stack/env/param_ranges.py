@@ -63,7 +63,9 @@ def stored_form(given: Any) -> Any:
 
 
 def _kind_and_values(given: Any) -> tuple[Kind | None, tuple[Any, ...]]:
-    """Returns ``(kind, bounds or values)`` of a distribution; the kind is None if `given` has an unknown form."""
+    """Splits a distribution setting into ``(kind, bounds or values)``, with the kinds "uniform", "log" and "choices";
+    the kind is None if `given` has an unknown form.
+    """
     if isinstance(given, list | tuple) and given and isinstance(given[0], str):
         return (given[0], tuple(given[1:])) if given[0] in ("uniform", "log") else (None, ())  # type: ignore[return-value]
     if isinstance(given, tuple):
@@ -86,7 +88,8 @@ class ParamRange:
 
     @classmethod
     def of(cls, given: Any, like: Any) -> ParamRange:
-        """Creates the distribution of a parameter from its setting.
+        """Creates the distribution of an environment parameter from the user's setting, such as a range or a list of
+        values.
 
         Args:
             given: A valid setting; see `range_problem`.
@@ -115,8 +118,8 @@ class ParamRange:
         return cls(kind, np.stack([array.astype(dtype) for array in fitting]))
 
     def draw(self, key: jax.Array) -> jax.Array:
-        """Draws a value. Entries of an array are drawn independently from a range; a choice is made for the whole
-        array.
+        """Draws a value of the environment parameter. If the distribution is a range, entries of an array are drawn
+        independently; a choice among values is made for the whole array.
 
         Args:
             key: PRNG key.
@@ -194,7 +197,9 @@ def _rounded_down(number: np.ndarray) -> np.ndarray:
 
 
 def shown(given: Mapping[str, Any] | Any) -> str:
-    """Returns the setting as text for messages, with ranges as users write them."""
+    """Returns the setting ``environment(randomized_params=...)`` as text for error messages, with ranges as users write
+    them.
+    """
     if not isinstance(given, Mapping):
         return getattr(given, "__qualname__", repr(given))
     ranges = {name: own[1:] if own[0] == "uniform" else own for name, own in given.items()}

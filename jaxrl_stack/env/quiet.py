@@ -12,8 +12,8 @@ WARP = ("Failed to import warp:", "Failed to import mujoco_warp:")
 
 @contextlib.contextmanager
 def without_lines(*beginnings: str) -> Iterator[None]:
-    """Context manager that drops printed lines with the given beginnings. Other lines are printed at the end, even
-    after an error.
+    """Context manager that suppresses printed lines (stdout) with the given beginnings. Other lines are printed when
+    the block ends, even after an error.
 
     Args:
         *beginnings: Beginnings of the lines.

@@ -35,7 +35,7 @@ Draws = Callable[[jax.Array, Any], dict[str, jax.Array]]
 
 
 class RandomizedState(NamedTuple):
-    """State of a `RandomizedJaxEnv`.
+    """State of a `RandomizedJaxEnv`: the wrapped environment's state, and the parameters drawn for the running episode.
 
     Attributes:
         env: State of the environment.
@@ -105,7 +105,9 @@ class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
         return state._replace(env=env.last_state(jax.random.split(key)[0], state.env, action, own))
 
     def unwrapped_observation(self, obs: Any) -> Any:
-        """Returns the part of an observation that the wrapped environment returned, without the parameters."""
+        """Returns the observation as the wrapped environment returned it, without the drawn parameters that the wrapper
+        adds.
+        """
         return obs[STATE] if self._scales else obs
 
     def _observed(self, obs: Any, params: Any) -> Any:
@@ -117,8 +119,8 @@ class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
 
 
 def _resets_after_step(env: JaxEnv) -> TypeGuard[AutoResetJaxEnv]:
-    """Whether `step` is `_step` followed by `reset`, so that the wrapper can call `_step` and reset with new
-    parameters.
+    """Whether the environment's `step` is only `_step` (without a reset) followed by `reset`. If so, the wrapper can
+    call `_step` and then reset with newly drawn parameters.
     """
     if isinstance(env, GymnaxEnv):
         return env._has_plain_step
@@ -129,7 +131,7 @@ _Env = TypeVar("_Env", bound=JaxEnv | None)
 
 
 def unrandomized(env: _Env) -> _Env | JaxEnv:
-    """Returns the environment without the wrapper of `with_randomized_params`."""
+    """Returns the environment inside of a `RandomizedJaxEnv`; any other environment is returned unchanged."""
     return env.unwrapped if isinstance(env, RandomizedJaxEnv) else env
 
 
@@ -177,7 +179,9 @@ def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> 
 
 
 def _ranges(env: JaxEnv, given: Mapping[str, Any]) -> dict[str, ParamRange]:
-    """Returns the distributions of the setting, by names of ``env.params``."""
+    """Returns the distributions in the setting ``randomized_params``, by the names of the environment's parameters;
+    raises ValueError for unknown names.
+    """
     known = {name: leaf for name, leaf in leaves_by_name(env.params).items() if not is_key(leaf)}
     found = {}
     for name, own in given.items():
@@ -250,13 +254,13 @@ class _RangeDraws:
         return self.completed(params, {name: own.draw(named(key, name)) for name, own in self.ranges.items()})
 
     def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Adds the parameters that are computed from drawn ones."""
+        """Adds to the drawn parameters those that the environment computes from them."""
         changed = with_named_leaves(params, drawn)
         return drawn | {field: jnp.asarray(own.of(changed), dtype) for field, (own, dtype) in self._derived.items()}
 
 
 class _FunctionDraws:
-    """Draws parameters with the user's function of ``(key, params)``.
+    """Draws environment parameters with the user's function ``(key, params) -> new params``.
 
     Args:
         env: The environment.
@@ -317,12 +321,16 @@ class _FunctionDraws:
         return {name: jax.lax.convert_element_type(new[name], self._dtypes[name]) for name in self.names}
 
     def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Returns the drawn values unchanged, because the user's function computes all parameters."""
+        """Returns the drawn parameters unchanged, because the user's function also sets the parameters that depend on
+        others.
+        """
         return drawn
 
 
 def _in_traces(params: Any) -> Any:
-    """Converts array parameters to JAX arrays for use in rollouts; scalars stay Python or NumPy numbers."""
+    """Converts parameters that are NumPy arrays to JAX arrays, for use in traced rollouts; scalars stay Python or NumPy
+    numbers.
+    """
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, params)
 
 
@@ -350,12 +358,14 @@ def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any)
 
 
 def _called(given: Any, name: str) -> str:
-    """Returns the setting for one parameter as text for messages."""
+    """Returns ``environment(randomized_params={name: ...})`` with the setting for one parameter, as text for error
+    messages.
+    """
     return f"environment(randomized_params={shown({name: given[name]} if isinstance(given, Mapping) else given)})"
 
 
 def _can_trace(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, names: tuple[str, ...]) -> bool:
-    """Whether `reset` and `step` can be traced with abstract values of these parameters."""
+    """Whether JAX can trace `reset` and `step` if the drawn parameters `names` are tracers, not concrete numbers."""
     try:
         _unread(env, draws, names)
     except Exception:

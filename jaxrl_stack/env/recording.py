@@ -66,7 +66,9 @@ def record_on_host(
 
 
 def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
-    """Returns a copy of the config for a runner whose environments render frames, with the camera as callbacks."""
+    """Returns a copy of the config for an env runner that records videos: its environments render frames, and its
+    callbacks are those of `camera`.
+    """
     own = config.copy(copy_frozen=False)
     told = CallbackList.from_config(config)
     own.callbacks(None, **dict.fromkeys(HOOKS))
@@ -87,8 +89,8 @@ def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
 
 
 def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
-    """Whether single environments return other observations, and take other arguments, than the vector version, as with
-    ale-py.
+    """Whether the config uses a vector version of the environment that preprocesses observations itself (ale-py), so
+    that single environments return other observations and take other arguments.
     """
     if config.gym_env_vectorize_mode != "vector_entry_point":
         return False
@@ -105,7 +107,7 @@ def _takes_render_mode(config: AlgorithmConfig) -> bool:
 
 
 class _Camera:
-    """Callbacks that take a frame of the running episodes in each step.
+    """Callbacks that record videos: they render a frame of the running episodes in each step.
 
     Args:
         env: What the config says of the environment.
@@ -161,7 +163,7 @@ class _Camera:
             taken.panels.clear()
 
     def _panels(self, seen: Mapping[Any, Any], episode: Any, rl_module: Any, env: Any) -> dict[Any, np.ndarray]:
-        """Draws the observations of the agents that have one at this time."""
+        """Draws the current observation of each agent that has one, as an image by agent."""
         panels = {}
         for agent, observation in seen.items():
             if agent not in self._spaces:
@@ -172,8 +174,8 @@ class _Camera:
         return panels
 
     def _rendered(self, env: Any, env_index: int) -> Any:
-        """Renders an environment; returns None if it gives no frame, and then in all later steps, so that a video does
-        not mix frames and drawings.
+        """Renders a frame of an environment. If that fails once, returns None in this and all later calls, so that a
+        video does not mix rendered frames with drawings of observations.
         """
         if not self._has_frames:
             return None
@@ -203,7 +205,7 @@ class _Camera:
 
     @property
     def episodes(self) -> list[RecordedEpisode]:
-        """Recorded episodes, ordered by environment."""
+        """Episodes that were recorded to their end, ordered by environment."""
         note = None if self._has_frames else drawings.NOTE
         return [
             RecordedEpisode(taken.frames, np.array(taken.rewards), note, taken.agent_rewards, taken.actions)
@@ -214,7 +216,7 @@ class _Camera:
 
 
 def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
-    """Yields the observations of a running episode that the policy has seen and the video does not contain yet.
+    """Yields the observations of a running episode that the policy has seen and that the video does not show yet.
 
     Before it acts on an observation, the episode has the environment's, in the form that connectors get. After the last
     step it has what the policy would have seen.
@@ -226,7 +228,9 @@ def _newly_seen(episode: Any, taken: _Taken) -> Iterator[Any]:
 
 
 def _earned(episode: Any, taken: _Taken) -> float:
-    """Returns the reward of the newest step; with several agents, the sum over all agents, including waiting ones."""
+    """Returns the reward of the episode's newest step; with several agents, the sum of the rewards of all agents,
+    including waiting ones.
+    """
     if not isinstance(episode, MultiAgentEpisode):
         return float(episode.get_rewards(-1))
     before, taken.earned = taken.earned, sum(taken.agents[-1].values())
@@ -234,7 +238,7 @@ def _earned(episode: Any, taken: _Taken) -> float:
 
 
 def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
-    """Returns the return of each agent so far, including incomplete steps."""
+    """Returns the sum of rewards (return) of each agent so far, including rewards of its incomplete step."""
     hanging = {agent: step.reward for agent, step in episode.hanging.items()}
     return {agent: own.get_return() + hanging.get(agent, 0.0) for agent, own in episode.agent_episodes.items()}
 
@@ -252,7 +256,8 @@ def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Spa
 
 @dataclasses.dataclass
 class _Taken:
-    """Recorded data of one episode: frames, rewards and, for several agents, drawings and returns.
+    """Video data of one episode: frames, rewards, and, with several agents, drawings of observations and returns by
+    agent.
 
     Attributes:
         frames: What the video shows.

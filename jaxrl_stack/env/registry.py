@@ -85,14 +85,16 @@ def register_env(name: str, env_creator: EnvCreator) -> None:
 
 
 def note_env(name: str, env_creator: EnvCreator, *, replaces: bool) -> None:
-    """Registers a creator that was registered elsewhere: with Ray Tune, or in the process that sent a config."""
+    """Copies the registration of an env creator into this process's registry; the creator was registered with Ray Tune
+    or in another process.
+    """
     if replaces or name not in _creators:
         _creators[name] = env_creator
 
 
 def get_env_creator(name: str) -> EnvCreator | None:
-    """Returns the creator registered last under `name`, here or with ``ray.tune.register_env``; None if no creator is
-    registered.
+    """Returns the env creator that was registered last under `name`, with this package's `register_env` or with
+    ``ray.tune.register_env``; None if no creator is registered.
     """
     return _creators.get(name) or _creator_from_ray(name)
 
@@ -141,8 +143,8 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Disposes of an unused environment from `make`: while an algorithm is built, stores it for a runner if a
-        registered creator made it; else closes it.
+        """Closes an unused environment from `make`. Exception: if a registered creator made it while an algorithm is
+        being built, it is stored for an env runner.
         """
         if self.registered is not None:
             keep(self.registered, self.context, env)
@@ -219,8 +221,8 @@ def resolve_env(env: Any, env_config: Mapping[str, Any] | None = None, *, num_en
 
 
 def _creator_from_ray(name: str, is_last_resort: bool = False) -> EnvCreator | None:
-    """Returns the creator registered with ``ray.tune.register_env`` before this package was imported, or in Ray's
-    driver process.
+    """Returns the env creator that ``ray.tune.register_env`` registered under `name` before this package was imported
+    or in Ray's driver process; None if there is no such creator.
     """
     # Imported, which takes a second, for names that nothing else knows: an actor may be the first to use it here.
     if is_last_resort and "ray" in sys.modules and sys.modules["ray"].is_initialized():
@@ -308,7 +310,9 @@ def _vector_creator(spec: Any) -> VectorCreator | None:
 
 
 def _vector_env(name: str, context: EnvContext, make: VectorCreator, **more: Any) -> ResolvedEnv:
-    """Creates the `ResolvedEnv` of an environment that creates all its copies at once, in every vectorization mode."""
+    """Creates the `ResolvedEnv` of an environment whose creator makes all copies as one vector environment, whatever
+    the vectorization mode is.
+    """
     return ResolvedEnv(
         name, False, context, is_vector=True, creator=lambda ctx: make(ctx, 1, None), _vector_creator=make, **more
     )

@@ -29,7 +29,8 @@ class RestoredEpisodes(NamedTuple):
 
 
 class ReplayableEpisodes:
-    """Records seeds and actions, so that ``B`` environments can be restored in the middle of their episodes.
+    """Records the reset seeds and actions of ``B`` environments, from which their running episodes can be restored
+    later by replay.
 
     A gymnasium environment does not return its state, but the seed of its last reset and the actions since then
     determine the state if the environment draws all random numbers from ``self.np_random``. Every reset gets a seed
@@ -71,7 +72,7 @@ class ReplayableEpisodes:
         return seed
 
     def add(self, actions: Any) -> None:
-        """Records the actions of one vector step, before the step.
+        """Records the actions of all ``B`` environments for one vector step; called before the step.
 
         Args:
             actions: Actions for the environments, NumPy pytree ``[B, ...]``; they are copied.
@@ -84,7 +85,9 @@ class ReplayableEpisodes:
         self._time += 1
 
     def _make_room(self, actions: Any, leaves: Sequence[np.ndarray]) -> None:
-        """Discards actions of ended episodes, and enlarges the arrays if running episodes fill more than half."""
+        """Makes space for further actions: discards actions of ended episodes, and enlarges the arrays if running
+        episodes fill more than half of them.
+        """
         first = min(self._start)
         kept = slice(first, self._time)
         self._time -= first
@@ -101,7 +104,7 @@ class ReplayableEpisodes:
     # -------------------------------------------------------------------------------------------------------- state
 
     def get_state(self, *, are_running: bool) -> dict[str, Any]:
-        """Returns the seeds and actions of running episodes as plain data.
+        """Returns the reset seeds and recorded actions of the running episodes as plain data, for checkpoints.
 
         Args:
             are_running: Whether the episodes continue; False if all environments are reset next.
@@ -125,7 +128,7 @@ class ReplayableEpisodes:
         }
 
     def continue_seeds(self, state: Mapping[str, Any]) -> None:
-        """Continues the sequence of reset seeds of a state, without its episodes."""
+        """Continues the sequence of reset seeds of a saved `get_state()` result, without restoring its episodes."""
         self.reseed([int(seed) for seed in state["seeds"]])
         self._num_resets = [int(number) for number in state["num_resets"]]
 
@@ -173,8 +176,8 @@ class ReplayableEpisodes:
         return RestoredEpisodes(infos, problems)
 
     def _take_in(self, actions: Any, lengths: Sequence[int], ends: Sequence[int], problems: Mapping[int, str]) -> None:
-        """Takes over the actions of a state, so that later actions are recorded after them; leaves out episodes that
-        could not be restored.
+        """Stores the actions of restored episodes as if they had been recorded here, so that later actions follow them;
+        leaves out episodes that could not be restored.
         """
         kept = [0 if i in problems else length for i, length in enumerate(lengths)]
         self._time = longest = max(kept, default=0)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]], keys: jax.Array) -> JaxStep:
-    """Resets only the environments whose episode ended in a batched step, a few at a time; for expensive resets.
+    """Resets only those of ``B`` JAX environments whose episode ended in the last step, a few at a time; for
+    environments whose reset is expensive.
 
     For resets that cost as much as many steps: generated worlds, physics that has to settle. A sixteenth of the
     environments is reset at a time, as often as there are such whose episode ended: in most steps never.
@@ -47,8 +48,8 @@ _SMALL_RESET = 256
 
 
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
-    """Resets the environments whose episode ended in a batched step; on CPUs, resets are computed only in steps that
-    end an episode, unless they are small and a rollout computes them ahead of its loop.
+    """Resets those of ``B`` JAX environments whose episode ended in the last step. On CPUs, resets are computed only in
+    steps that end an episode, unless resets are small and a rollout computes them ahead of its loop.
 
     Most steps end none, and a reset (its keys above all) costs more than the dynamics of a small environment. A
     single environment cannot leave it out: mapped over environments, a condition becomes a selection. On

@@ -1,4 +1,4 @@
-"""Weights in the form in which they are sent to env runners: ``{"params": {ref: array}, "rest": {ref: array}}``."""
+"""Module weights in the form that is sent to env runners: ``{"params": {name: array}, "rest": {name: array}}``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def module_refs(runner: Any) -> frozenset[str]:
-    """Returns the names of the arrays in a runner's modules."""
+    """Returns the names of the weight arrays in a runner's modules."""
     state = runner.get_state([COMPONENT_RL_MODULE])[COMPONENT_RL_MODULE]
     return frozenset([*state["params"], *state.get("rest", {})])
 
@@ -29,5 +29,5 @@ def weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int
 
 
 def only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:
-    """Selects the weights whose name fulfils `keeps`."""
+    """Returns a copy of `weights` with only those arrays whose name fulfils `keeps`."""
     return {part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()}

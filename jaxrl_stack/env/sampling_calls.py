@@ -23,8 +23,8 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 
 def num_returns(keep_remote: bool) -> int:
-    """Returns how many values a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1. The columns are a
-    separate return value, because objects that an actor puts into the object store are lost with the actor.
+    """Returns how many Ray objects a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1. The second has the
+    sampled columns; unlike objects that the actor itself puts into the object store, it outlives the actor.
     """
     return 2 if keep_remote else 1
 
@@ -38,8 +38,8 @@ def sampled_in_actor(
     is_requested: bool = False,
     **call: Any,
 ) -> tuple[tuple[int, Any], Any]:
-    """Samples in a Ray actor: returns ``((number, sample), None)``; with `keep_remote`, the second value has the
-    sample's columns, so that they stay in the object store.
+    """Samples in an env runner actor: returns ``((number, sample), None)``, where `number` identifies the call. With
+    `keep_remote`, the second value has the sample's columns, so that they stay in Ray's object store.
 
     It takes `state` over first, or newer weights from a state server. What it reports of the statistics of connectors
     is known to it from there on, if that was a `EnvRunnerGroup.request`.
@@ -66,7 +66,9 @@ def sampled_in_actor(
 
 
 def _pull_state(runner: Any, server: Any) -> None:
-    """Loads the state from the state server if its weights are newer; changes nothing if the server does not answer."""
+    """Loads the newest state from the `EnvRunnerStateServer` if its weights are newer than the runner's; changes
+    nothing if the server does not answer.
+    """
     from ray.exceptions import RayError  # pyright: ignore[reportMissingImports]
 
     try:
@@ -79,15 +81,17 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """Joins the values that `sampled_in_actor` returned to ``(number, sample)``; remote columns stay in the object
-    store.
+    """Joins the two values that `sampled_in_actor` returned to ``(number, sample)``, where `number` identifies the
+    call; columns in Ray's object store are not fetched.
     """
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)
 
 
 def in_object_store(block: SampleBlock, backend: Backend) -> SampleBlock:
-    """Puts the sample's columns into the object store, and returns the sample with a reference to them."""
+    """Puts the columns of a sample into Ray's object store, and returns the sample with a reference in place of the
+    columns.
+    """
     return block.kept_at(backend.put(block.part.modules))
 
 

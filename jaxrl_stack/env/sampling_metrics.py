@@ -41,7 +41,7 @@ class EndedEpisode(NamedTuple):
 
 
 class SamplingMetrics:
-    """Collects env steps, ended episodes and durations of a runner, and logs them.
+    """Collects the env steps, ended episodes and durations of one env runner, and logs them as metrics.
 
     Args:
         logger: Logger that `report` writes to.
@@ -67,7 +67,7 @@ class SamplingMetrics:
         self.reset()
 
     def reset(self) -> None:
-        """Sets all counts to zero."""
+        """Sets all counts of steps and episodes to zero, and clears the logged metrics."""
         self._logger.reset()
         self.num_env_steps = self._others_env_steps = self._num_reported = 0
         self.ended: list[EndedEpisode] = []
@@ -78,12 +78,16 @@ class SamplingMetrics:
         self._means: dict[str, tuple[float, int]] = {}
 
     def snapshot(self, *, with_logged: bool) -> tuple[Any, ...]:
-        """Returns the counts for `roll_back`; with `with_logged`, also a copy of the logged metrics."""
+        """Returns the current counts of steps and episodes for `roll_back`; with `with_logged`, also a copy of the
+        logged metrics.
+        """
         logged = copy.deepcopy(self._logger.get_state()) if with_logged else None
         return self.num_env_steps, list(self.ended), logged
 
     def roll_back(self, snapshot: tuple[Any, ...]) -> None:
-        """Restores the counts of a `snapshot`, except durations."""
+        """Restores the counts of steps and episodes from a `snapshot`, and its logged metrics if it has any; collected
+        durations stay.
+        """
         self.num_env_steps, ended, logged = snapshot
         self.ended = list(ended)
         if logged is not None:
@@ -93,24 +97,28 @@ class SamplingMetrics:
 
     @property
     def lifetime_env_steps(self) -> int:
-        """Number of env steps of all runners at the last `note_lifetime`, plus this runner's steps since then."""
+        """Number of env steps sampled by all runners, as of the last `note_lifetime`, plus this runner's steps since
+        then.
+        """
         return self._others_env_steps + self.num_env_steps
 
     @property
     def timesteps(self) -> int:
-        """Estimated number of env steps of all runners, for schedules: other runners are assumed to have sampled as
-        many steps as this one since `note_lifetime`.
+        """Estimated number of env steps sampled by all runners, from which schedules compute values: other runners are
+        assumed to have sampled as many steps as this one since `note_lifetime`.
         """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 
     def note_lifetime(self, num_env_steps: int) -> None:
-        """Sets the number of env steps that all runners have sampled; this runner's later steps are added to it."""
+        """Sets the number of env steps that all runners have sampled so far; later steps of this runner are added to
+        it.
+        """
         self._others_env_steps = num_env_steps
         self._num_reported -= self.num_env_steps
         self.num_env_steps = 0
 
     def add_recording(self, num_env_steps: int, acting: float, step_times: StepTimes, running_steps: int) -> None:
-        """Adds the env steps and durations of a recording.
+        """Adds the number of env steps and the durations of one sampling call (a recording) to the collected metrics.
 
         Args:
             num_env_steps: Number of its env steps.
@@ -137,12 +145,14 @@ class SamplingMetrics:
         self.add_number("sample", self._last_sample - started)
 
     def add_number(self, name: str, value: float) -> None:
-        """Collects a number whose mean `log_means` logs; logging every duration would be too slow."""
+        """Adds a number, such as a duration, to the mean that `log_means` logs under `name`; logging every number would
+        be too slow.
+        """
         total, number = self._means.get(name, (0.0, 0))
         self._means[name] = (total + value, number + 1)
 
     def log_means(self) -> None:
-        """Logs the means of the numbers that `add_number` has collected, and clears them."""
+        """Logs the mean of the numbers that `add_number` has collected under each name, and clears them."""
         for name, (total, number) in self._means.items():
             self._logger.log_value(name, total / number)
         self._means = {}
@@ -159,7 +169,9 @@ class SamplingMetrics:
         return EndedEpisodes.of(rows, self.agents)
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Returns the number of steps that each agent completed since the last call or log; {} with one agent."""
+        """Returns the number of steps that each agent completed since the last call or since the metrics were last
+        logged; {} with one agent.
+        """
         if not self.agents:
             return {}
         steps, self.agent_steps = self.agent_steps, collections.Counter()
@@ -173,8 +185,8 @@ class SamplingMetrics:
         return times
 
     def take_logged(self) -> dict[str, Any]:
-        """Reduces and returns the logged metrics since the last call, including mean durations and remaining step
-        counts.
+        """Reduces and returns the metrics logged since the last call, including mean durations and the counts of steps
+        that were not logged before.
         """
         self.log_means()
         for kind, steps in (("agent", self.agent_steps), ("module", self.module_steps)):
@@ -186,7 +198,7 @@ class SamplingMetrics:
         return self._logger.reduce()
 
     def report(self) -> dict[str, Any]:
-        """Logs episodes and steps since the last report; returns all metrics as `take_logged` does."""
+        """Logs the episodes and env steps since the last report; returns all logged metrics as `take_logged` does."""
         for episode in self.ended:
             log_episode(self._logger, self._window, episode.episode_return, episode.length)
             self._log_returns("agent", episode.agent_returns)

@@ -91,7 +91,8 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
         return self._by_role(obs, seat), SelfPlayState(state, seat)
 
     def seated(self, obs: Any, state: SelfPlayState, seat: jax.Array) -> tuple[Any, SelfPlayState]:
-        """Returns the start of a game with the hero at another seat.
+        """Returns the start of the game in which the hero has another seat: the observations and the state of a
+        `reset`, with the roles reassigned.
 
         Args:
             obs, state: Results of `reset`.
@@ -116,18 +117,20 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
         )
 
     def _by_role(self, of_seats: Mapping[Any, Any], seat: jax.Array) -> dict[Any, Any]:
-        """Values by role from values by agent of the game."""
+        """Converts values by seat (the game's agent ids) to values by role (hero, rivals)."""
         roles, seats = self.possible_agents, self.unwrapped.possible_agents
         return _rotated([of_seats[own] for own in seats], roles, seat)
 
     def _by_seat(self, of_roles: Mapping[Any, Any], seat: jax.Array) -> dict[Any, Any]:
-        """Values by agent of the game from values by role; inverts `_by_role`."""
+        """Converts values by role (hero, rivals) to values by seat (the game's agent ids); inverts `_by_role`."""
         roles, seats = self.possible_agents, self.unwrapped.possible_agents
         return _rotated([of_roles[role] for role in roles], seats, len(seats) - seat)
 
 
 def with_seats(resolved: ResolvedEnv) -> ResolvedEnv:
-    """Returns an environment whose agents are roles: a JAX environment becomes a `SelfPlayEnv`, unless it is one."""
+    """Makes the agents of a JAX game the roles hero and rival: returns a `ResolvedEnv` that creates the game as a
+    `SelfPlayEnv`. Environments that are not JAX environments are returned unchanged.
+    """
     if not resolved.is_jax:
         return resolved
 
@@ -139,7 +142,7 @@ def with_seats(resolved: ResolvedEnv) -> ResolvedEnv:
 
 
 def _rotated(values: list[Any], names: tuple[Any, ...], by: jax.Array) -> dict[Any, Any]:
-    """Returns ``{names[i]: values[(i + by) % N]}``."""
+    """Assigns values to names, shifted cyclically by `by`: ``{names[i]: values[(i + by) % N]}``."""
     index = (jnp.arange(len(values)) + by) % len(values)
     stacked = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(own) for own in x])[index], *values)
     return {name: jax.tree.map(lambda x, i=i: x[i], stacked) for i, name in enumerate(names)}

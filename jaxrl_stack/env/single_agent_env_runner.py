@@ -1,4 +1,4 @@
-"""Env runner for gymnasium environments with one agent, stepped on the host with a compiled policy."""
+"""Env runner for gymnasium environments with one agent, which are stepped in Python with a compiled policy."""
 
 from __future__ import annotations
 

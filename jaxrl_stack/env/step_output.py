@@ -30,8 +30,8 @@ NO_CONNECTORS: Mapping[str, Any] = {"names": [], "statistics": []}
 
 
 def described_connectors(pipeline: Any) -> dict[str, list[str]]:
-    """Returns the names of a pipeline's connectors for a file's metadata: ``{"names": the user's connectors,
-    "statistics": those that normalise by running statistics}``.
+    """Returns the names of a connector pipeline's connectors for the metadata of a data file: ``{"names": the user's
+    connectors, "statistics": connectors that normalise by running statistics}``.
 
     Args:
         pipeline: An env-to-module pipeline.
@@ -42,7 +42,7 @@ def described_connectors(pipeline: Any) -> dict[str, list[str]]:
 
 
 def _has_shared_state(connector: Any) -> bool:
-    """Whether a connector's state contains arrays without an environment axis, such as running means."""
+    """Whether a connector's state contains arrays that all environments share, such as running means."""
     if connector.is_host_connector:
         return False
     return not all(jax.tree.leaves(per_env_leaves(connector.init)))
@@ -55,13 +55,17 @@ class NoOutput:
     num_buffered_rows = 0
 
     def add_block(self, columns: Any, counts: np.ndarray | None = None) -> None:
-        """Adds a block of steps; see `StepsBuilder.add`."""
+        """Adds a block of sampled steps to the output files (`NoOutput`: does nothing); see `StepsBuilder.add`."""
 
     def add_episodes(self, episodes: Sequence[Any]) -> None:
-        """Adds the episodes of one `sample` call; see `ChunkJoiner.add`."""
+        """Adds the episodes that one `sample` call returned to the output files (`NoOutput`: does nothing); see
+        `ChunkJoiner.add`.
+        """
 
     def restart(self, lengths: np.ndarray | None = None) -> None:
-        """Marks that the next block does not continue the running episodes; see `StepsBuilder.restart`."""
+        """Marks that the next block of steps does not continue the running episodes (`NoOutput`: does nothing); see
+        `StepsBuilder.restart`.
+        """
 
     def flush(self, *, is_last: bool = False) -> None:
         """Completes the file that is being written, if any.

@@ -47,7 +47,9 @@ def matching_tasks(patterns: Sequence[str], where: str) -> list[str]:
 
 
 def _known_names(pattern: str) -> list[str]:
-    """Returns the environment names that a pattern is compared with."""
+    """Returns all environment names that can match a pattern: gymnax's names, gymnasium's ids, and the names of the
+    suite with the pattern's prefix.
+    """
     prefix, slash, _ = pattern.partition("/")
     names = [GYMNAX_PREFIX + name for name in GYMNAX_IDS]
     suite = all_suites().get(prefix) if slash else None

@@ -40,8 +40,8 @@ ROLLOUT_OF_OTHER_MODULES = "rollout_of_other_modules"
 
 
 class TrainingShards:
-    """State of the training environments on all devices: a `RunnerState` with leaves ``[D, ...]``, an argument and
-    result of the training program.
+    """States of the training environments on all D devices, as one `RunnerState` with leaves ``[D, ...]``, which the
+    training program takes and returns.
 
     Args:
         rollout: The static parts of sampling; None without environments, when the state is a PRNG key of each device.
@@ -69,27 +69,29 @@ class TrainingShards:
         self.is_finite = True
 
     def _first(self, key: jax.Array) -> Any:
-        """Creates the initial state of one device, leaves ``[1, ...]``: reset environments, or only a PRNG key if the
-        program steps no environments.
+        """Creates the initial environment state of one device, leaves ``[1, ...]``: reset environments, or only a PRNG
+        key if the training program steps no environments.
         """
         rollout = self._rollout
         first = key if rollout is None else rollout.init(key, self._num_envs // self._num_devices)
         return jax.tree.map(lambda x: x[None], first)
 
     def shapes(self) -> Any:
-        """Returns shapes and dtypes of one device's state, without the device axis; `start` reuses the trace."""
+        """Returns shapes and dtypes of one device's environment state, without the device axis. The later call of
+        `start` reuses this trace.
+        """
         shard = jax.eval_shape(self._init, stream_key(0, Stream.ROLLOUT))
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shard)
 
     def start(self, seed: int) -> None:
-        """Resets all environments with keys from `seed`."""
+        """Resets all training environments, with PRNG keys from `seed`."""
         key = stream_key(seed, Stream.ROLLOUT)
         shards = [self._init(jax.random.fold_in(key, d)) for d in devices.device_numbers(self._devices)]
         self.state, self.window = devices.place_shards(shards, self._devices), None
 
     def take_window(self, packed: Any) -> None:
-        """Stores the statistics of the last finished episodes, which the program returns as a packed array; ignores an
-        empty array.
+        """Stores the statistics of the last finished episodes, which the training program returns as one packed array;
+        ignores an empty array.
         """
         if self._rollout is not None and len(packed):
             self.window, self.is_finite, unclaimed = EpisodeWindow.unpacked(np.asarray(packed), self._rollout.agents)
@@ -97,16 +99,18 @@ class TrainingShards:
                 notice_unclaimed_rewards(self._rollout.env.name, unclaimed)
 
     def connector_state(self) -> dict[str, Any]:
-        """Returns the env-to-module connector states of the first device, by module."""
+        """Returns the states of the env-to-module connectors on the first device, by module."""
         return jax.tree.map(lambda x: x[0], devices.host_view(self.state.env_to_module))
 
     @property
     def num_episodes(self) -> int:
-        """Number of finished episodes since the start."""
+        """Number of episodes that the training environments have finished so far."""
         return 0 if self.window is None else num_episodes(self.window)
 
     def episode_statistics(self, seconds_per_step: float) -> EndedEpisodes:
-        """Statistics of the last finished episodes, oldest first."""
+        """Statistics (return, length, duration) of the last episodes that the training environments have finished,
+        oldest first.
+        """
         if self.window is None:
             return EndedEpisodes.of(())
         returns, lengths, _, agents = last_episodes(self.window)
@@ -114,7 +118,7 @@ class TrainingShards:
 
     @property
     def num_agent_steps(self) -> dict[Any, int]:
-        """Number of steps that each agent has completed since the start; {} with one agent."""
+        """Number of steps that each agent of the training environments has completed so far; {} with one agent."""
         return {} if self.window is None else num_agent_steps(self.window)
 
     @property
@@ -125,17 +129,20 @@ class TrainingShards:
         return np.asarray(devices.own_shards(self.state.episodes.episode_length)).reshape(-1)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the state of the environments on all devices, as a flat dict of named arrays."""
+        """Returns the state of the training environments on all devices, as a flat dict of named arrays for
+        checkpoints.
+        """
         return named_leaves(devices.all_shards(self.state))
 
     def place(self, state: RunnerState | jax.Array) -> None:
-        """Copies a state ``[D, ...]``, from the host or from devices, to the learner's devices."""
+        """Replaces the environments' state: copies a state ``[D, ...]``, from the host or from other devices, to the
+        learner's devices.
+        """
         self.state = devices.place_sharded(state, self._devices)
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
 
     def set_state(self, runner: dict[str, Any]) -> bool:
-        """Restores the training environments from a saved EnvRunner state; returns whether the environments have
-        changed.
+        """Restores the training environments from the saved state of an EnvRunner; returns True if it changed them.
 
         Raises:
             ValueError: The state belongs to another environment or other connectors.
@@ -166,8 +173,8 @@ class TrainingShards:
         return False
 
     def _start_anew(self, runner: Mapping[str, Any]) -> None:
-        """Starts new episodes because the mapping of agents to modules has changed; keeps connector and episode
-        statistics.
+        """Starts new episodes after loading a checkpoint with another mapping of agents to modules; keeps running
+        statistics of connectors and statistics of finished episodes.
 
         Args:
             runner: The state of its EnvRunner. Statistics of connectors are kept, of modules that are here, too;
@@ -195,17 +202,17 @@ class TrainingShards:
 
 
 def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
-    """Returns the ids of the acting modules in a saved state of the environments."""
+    """Returns the ids of the modules that acted in the saved state of the environments."""
     return {name.split("/")[1] for name in stored if name.startswith("modules/")}
 
 
 def _of_agents(named: Mapping[str, Any]) -> set[str]:
-    """Returns the names of the leaves with per-agent statistics of finished episodes."""
+    """Returns the names of those leaves of a saved state that have the per-agent statistics of finished episodes."""
     return {name for name in named if name.startswith("window/agents/")}
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:
-    """Restores PRNG keys ``[D]`` from a state that was saved without environments; for another number of devices,
+    """Restores the PRNG keys ``[D]`` from the saved state of a run without environments. For another number of devices,
     derives new keys from the first one.
     """
     saved_devices = np.shape(next(iter(stored.values()), ()))[:1]
@@ -216,7 +223,8 @@ def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> j
 
 
 def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: int, num_envs: int) -> RunnerState:
-    """Converts a saved state to `num_devices` devices, with `num_envs` environments in total.
+    """Converts the saved state of the training environments to `num_devices` devices, with `num_envs` environments in
+    total.
 
     On as many devices, with as many environments, it is bit for bit what was stored. On other devices the environments
     are dealt out anew in their order; random numbers follow from the stored keys. With another number of environments
@@ -267,7 +275,8 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
 
 
 def _started(init: Callable[[jax.Array], RunnerState], keys: Iterable[jax.Array]) -> RunnerState:
-    """Creates states with new episodes for every device, leaves ``[D, ...]`` on the host, without PRNG keys.
+    """Starts new episodes on every device: returns a `RunnerState` with leaves ``[D, ...]`` on the host, without PRNG
+    keys.
 
     Args:
         init: A device's state from its key.
@@ -278,7 +287,7 @@ def _started(init: Callable[[jax.Array], RunnerState], keys: Iterable[jax.Array]
 
 
 def _shapes(rollout: DeviceRollout, num_envs: int, num_devices: int) -> RunnerState:
-    """Returns the shapes of a runner state, with a leading device axis."""
+    """Returns the shapes and dtypes of a `RunnerState` of all devices, with a leading device axis."""
     shapes = jax.eval_shape(lambda key: rollout.init(key, num_envs), jax.random.key(0))
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((num_devices, *leaf.shape), leaf.dtype), shapes)
 

@@ -1,4 +1,4 @@
-"""Recording of JAX environments for videos: rollouts that record states and observations, from which frames are drawn
+"""Recording of episodes of JAX environments for videos: a rollout records states and observations, and frames are drawn
 later.
 """
 
@@ -33,7 +33,8 @@ class Seen(NamedTuple):
 
 
 class _Watched(NamedTuple):
-    """State of a `WatchedEnv`.
+    """State of a `WatchedEnv`: the wrapped environment's state, and the state and observation that the last step led
+    to, before any reset.
 
     Attributes:
         now: The environment's.
@@ -80,7 +81,7 @@ BEFORE, AFTER = "seen_before", "seen_after"
 
 
 class WatchedRollout(DeviceRollout):
-    """Rollout of a `WatchedEnv` for videos: records states, observations, actions, rewards, and which agents' steps are
+    """Rollout that records what videos need: states, observations, actions, rewards, and which agents' steps are
     complete.
     """
 
@@ -95,14 +96,16 @@ class WatchedRollout(DeviceRollout):
 
 
 def watched(rollout: DeviceRollout) -> WatchedRollout:
-    """Returns a rollout with the same environments, policy and random numbers that also records states for videos."""
+    """Converts a rollout to a `WatchedRollout`, which acts in the same way, with the same random numbers, and also
+    records states for videos.
+    """
     fields = {field.name: getattr(rollout, field.name) for field in dataclasses.fields(rollout) if field.init}
     return WatchedRollout(**{**fields, "env": WatchedEnv(rollout.env)})
 
 
 class _Running(NamedTuple):
-    """Recording of an episode that has not ended: states and observations, rewards by agent, and the actions of one
-    agent.
+    """Recorded data of an episode that has not ended: states and observations, rewards by agent, and actions (with one
+    agent only).
     """
 
     seen: list[Seen]
@@ -111,7 +114,7 @@ class _Running(NamedTuple):
 
 
 class SeenEpisodes:
-    """Splits the records of `WatchedRollout`s into episodes.
+    """Collects the steps that `WatchedRollout`s record, and splits them into episodes for videos.
 
     Args:
         env: Draws them.
@@ -125,8 +128,8 @@ class SeenEpisodes:
         self._ended: list[list[RecordedEpisode]] = [[] for _ in range(num_envs)]
 
     def add(self, record: StepRecord, counts: np.ndarray) -> None:
-        """Adds recorded steps, NumPy leaves ``[T, B, ...]``; `counts`, bool ``[T, B]``, selects the steps to
-        include.
+        """Adds steps that a `WatchedRollout` recorded, NumPy leaves ``[T, B, ...]``, to the episodes; `counts`, bool
+        ``[T, B]``, selects the steps to include.
         """
         of_modules = {mid: own[Columns.REWARDS] for mid, own in record.columns.items()}
         of_agents = self._module_map.by_agent(of_modules, axis=1)
@@ -173,7 +176,8 @@ class Frames:
 
 
 def frames_and_note(env: JaxEnv, seen: list[Seen]) -> tuple[Frames, str | None]:
-    """Returns the frames of an episode, and a note for viewers if they show observations.
+    """Returns the video frames of an episode, and a note for viewers if the frames show observations instead of the
+    environment's own rendering.
 
     Args:
         env: The environment.
@@ -205,5 +209,7 @@ def _own_frame(env: JaxEnv, state: Any) -> np.ndarray | None:
 
 
 def copied_entry(tree: Any, *index: int) -> Any:
-    """Copies one entry of every leaf to a new array; JAX arrays, such as PRNG keys, are only indexed."""
+    """Copies the entry at `index` of every array in a pytree to a new array; JAX arrays, such as PRNG keys, are only
+    indexed.
+    """
     return jax.tree.map(lambda leaf: leaf[index] if isinstance(leaf, jax.Array) else np.array(leaf[index]), tree)

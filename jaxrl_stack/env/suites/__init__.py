@@ -36,7 +36,7 @@ class Suite:
     extra: str | None = None
 
     def load(self) -> type[SuiteEnv]:
-        """Imports the suite and returns its adapter class.
+        """Imports the suite's adapter module and returns its subclass of `SuiteEnv`.
 
         Raises:
             ImportError: The suite is not installed (one sentence with what installs it), or fails when imported.

@@ -38,7 +38,7 @@ class PhysicsEnv(SuiteEnv):
     action_repeat: int
 
     def set_spaces(self) -> None:
-        """Sets the spaces: unbounded observations (or a Dict of them), and actions in [-1, 1]."""
+        """Sets the adapter's spaces: unbounded observations (or a Dict of them), and actions in [-1, 1]."""
         self.observation_space = _unbounded(self.env.observation_size)
         self.action_space = Box(-1.0, 1.0, (int(self.env.action_size),), np.float32)
 

@@ -59,7 +59,7 @@ def settings_of(env_id: str) -> list[str]:
 
 
 def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Replaces names of scenarios and layouts in the settings by JaxMARL's objects.
+    """Replaces the name of a scenario or layout in the environment's settings by the JaxMARL object with this name.
 
     Raises:
         ValueError: It has nothing of that name.

@@ -1,4 +1,4 @@
-"""Conversion between Jumanji's specs and gymnasium spaces, and of actions and masks to the form that networks use."""
+"""Conversion of Jumanji's specs to gymnasium spaces, and of its actions and action masks to the form of policies."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
@@ -16,7 +16,8 @@ from jumanji import specs
 
 
 def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
-    """Converts an action spec to the policy's action space: one-dimensional; bounded integers become choices from 0.
+    """Converts the spec of Jumanji's actions to the policy's action space. Bounded arrays become one-dimensional;
+    bounded integers become choices that count from 0.
 
     Args:
         spec: Spec of the actions.
@@ -34,15 +35,17 @@ def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
 
 
 def own_action(spec: Any, action: Any) -> jax.Array:
-    """Converts a policy's action to the environment's shape, dtype and lowest value."""
+    """Converts a policy's action to the shape and dtype of Jumanji's action spec; bounded integers, which the policy
+    counts from 0, are shifted to the spec's minimum.
+    """
     action = jnp.asarray(action, spec.dtype).reshape(spec.shape)
     is_counted = isinstance(spec, specs.BoundedArray) and jnp.issubdtype(spec.dtype, jnp.integer)
     return action + jnp.asarray(spec.minimum, spec.dtype) if is_counted else action
 
 
 def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
-    """Whether a flattened action mask has one entry for each action of each component; False if it masks combinations
-    of components.
+    """Whether the entries of a flattened action mask belong to single actions of each component of a MultiDiscrete
+    space; False if they belong to combinations of components.
     """
     if isinstance(actions, Discrete):
         return math.prod(shape) == int(actions.n)
@@ -53,7 +56,7 @@ def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
 
 
 def children_of(spec: Any) -> dict[str, Any]:
-    """Returns the nested specs by name; {} for the spec of one array."""
+    """Returns the specs that a nested Jumanji spec contains, by name; {} for the spec of one array."""
     return {name: child for name, child in vars(spec).items() if isinstance(child, specs.Spec)}
 
 

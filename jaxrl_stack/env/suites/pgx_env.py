@@ -90,13 +90,15 @@ class PgxEnv(SuiteEnv):
 
 
 def observation_box(observation: Any) -> Box:
-    """Space of `observation`, without the mask of legal actions."""
+    """Creates the Box space of a pgx observation array; the mask of legal actions is not part of it."""
     low, high = (0, 1) if observation.dtype == np.bool_ else (-np.inf, np.inf)
     return Box(low, high, observation.shape, np.dtype(observation.dtype).type)
 
 
 def observed(state: Any) -> dict[str, Any]:
-    """Returns the current player's observation and action mask, under RLlib's names."""
+    """Returns the observation and action mask of the player to move as a dict with RLlib's keys "observations" and
+    "action_mask".
+    """
     return {"action_mask": state.legal_action_mask, "observations": state.observation}
 
 

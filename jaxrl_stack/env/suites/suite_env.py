@@ -110,7 +110,7 @@ def masked_space(observations: Space, mask_shape: tuple[int, ...]) -> Dict:
 
 
 def as_image(array: Any) -> np.ndarray:
-    """Converts an image from the device, or with floats from 0 to 255, to uint8 ``[H, W, 3]``."""
+    """Converts an image in a JAX array, or with floats from 0 to 255, to NumPy uint8 ``[H, W, 3]``."""
     return np.asarray(array).astype(np.uint8)
 
 

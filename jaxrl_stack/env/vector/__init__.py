@@ -1,1 +1,1 @@
-"""Vectors of host environments, several of which are stepped together."""
+"""Vectors of environments that are stepped in Python (host environments), all in one call."""

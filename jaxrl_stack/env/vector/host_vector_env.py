@@ -1,4 +1,4 @@
-"""Creation of a runner's vector environments, in the mode that the config requests."""
+"""Creation of the vector environment of one env runner, in the mode that ``gym_env_vectorize_mode`` requests."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def make_vector_env(
 
 
 def _first_of(name: str, creator: Any, context: EnvContext, num_envs: int, mode: gym.VectorizeMode) -> list[Any]:
-    """Creates the first environment of a registered creator, to find its kind; returns it in a list, or [] if other
-    processes create all environments.
+    """Creates the first environment of a registered creator, to find out whether it is a single or a vector
+    environment. Returns it in a list for reuse, or [] if other processes create all environments.
     """
     as_vector, is_async = mode is gym.VectorizeMode.VECTOR_ENTRY_POINT, mode is gym.VectorizeMode.ASYNC
     context = copied(context, **({"num_envs": num_envs} if as_vector else {}))

@@ -1,4 +1,4 @@
-"""Interface between a runner and a vector of host environments."""
+"""Interface through which an env runner steps a vector of environments in Python, outside jit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ Started: TypeAlias = "tuple[Any, Sequence[dict[str, Any]]]"
 
 
 class Replayed(NamedTuple):
-    """Result of a replay of recorded actions in one environment.
+    """Result of repeating recorded actions in one environment: last observation, return, number of steps, and whether
+    the episode ended.
 
     Attributes:
         obs: The last observation.
@@ -82,7 +83,7 @@ def one_per_env(seed: int | Sequence[int], num_envs: int) -> list[int]:
 
 
 class HostVectorEnv(abc.ABC):
-    """Interface of ``B`` host environments that are stepped together.
+    """Interface of ``B`` environments that are stepped in Python (host environments), all in one call.
 
     Args:
         env: The `gymnasium.vector.VectorEnv` of all of them.
@@ -150,7 +151,9 @@ class HostVectorEnv(abc.ABC):
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
-        """Resets the environments whose reset `step` has postponed (`holds_ended`), and completes the step's result."""
+        """Resets the environments that `step` left in their final state because of `holds_ended`, and completes its
+        result with the new observations.
+        """
 
     def renew(self, index: int | None = None) -> bool:
         """Replaces one environment by a new one; afterwards all environments must be reset.
@@ -167,7 +170,8 @@ class HostVectorEnv(abc.ABC):
         return False
 
     def reset_one(self, index: int, seed: int) -> tuple[Any, dict[str, Any]]:
-        """Starts a new episode in one environment, for the `recover` argument of `step`.
+        """Starts a new episode in one environment, for the `recover` function that `step` calls after an environment
+        raised.
 
         Returns:
             ``(observation, info)``.
@@ -177,7 +181,8 @@ class HostVectorEnv(abc.ABC):
         )
 
     def replay(self, index: int, seed: int, actions: Any, num_steps: int) -> Replayed:
-        """Resets one environment with a seed, and steps it with the actions of an episode, up to the episode's end.
+        """Restores an episode of one environment: resets it with a seed and steps it with recorded actions, up to the
+        last action or the episode's end.
 
         Args:
             index: Index of the environment.
@@ -188,7 +193,7 @@ class HostVectorEnv(abc.ABC):
         raise NotImplementedError(f"{type(self).__name__} cannot step one of its environments.")
 
     def discard(self) -> None:
-        """Closes the environments after a failure."""
+        """Closes the environments after a failure of one of them."""
         self.close()
 
     @abc.abstractmethod

@@ -30,8 +30,8 @@ def require_main_guard(what: str) -> None:
 
 
 def _unguarded_line() -> int | None:
-    """Returns the line of the main script that runs outside of a main guard; None if there is none, or no process
-    imports the script.
+    """Returns the line of the main script that is being executed outside of ``if __name__ == "__main__":``. Returns
+    None if no line is, or if child processes do not import the script.
     """
     main = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)

@@ -87,7 +87,7 @@ def _maker(part: Any) -> Callable[[Any], np.ndarray]:
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class InfoRows(Sequence):
-    """Infos of a vector environment as a sequence of one dict per environment, built only when an entry is read.
+    """Infos of a vector environment as a sequence with one dict per environment; a dict is built only when it is read.
 
     ``infos["x"][i]`` is environment i's, if ``infos["_x"]`` is absent or True there; dicts nest. A value without an
     entry per environment belongs to all of them.

@@ -18,7 +18,7 @@ from jaxrl_stack.utils.closing import close_env
 def make_sub_env(
     name: str, creator: Callable[[EnvContext], Any], context: EnvContext, is_multi_agent: bool = False
 ) -> gym.Env:
-    """Creates one `gymnasium.Env` of a vector, in this process or in the environment's process.
+    """Creates one `gymnasium.Env` of a vector environment, in this process or in the environment's own process.
 
     Args:
         name: Name of the environment in messages.
@@ -98,8 +98,8 @@ def make_registered(spec: Any, disable_env_checker: bool, is_shown: bool, contex
 
 
 def made_to_close_quietly(make: Callable[[], gym.Env]) -> gym.Env:
-    """Creates an environment whose ``close()`` only logs errors, for vectors of gymnasium, which close environments
-    themselves.
+    """Creates an environment whose ``close()`` logs errors instead of raising; for gymnasium's vector environments,
+    which call ``close()`` themselves.
     """
     env: Any = make()
     close = env.close

@@ -70,8 +70,8 @@ def available_cores() -> int:
 
 
 def channels_last(env: gym.vector.VectorEnv) -> gym.vector.VectorEnv:
-    """Wraps `env` so that images have the axes ``[H, W, C]`` of Flax's convolutions; returns `env` itself if images
-    have them already, or without images.
+    """Wraps `env` so that image observations have the axes ``[H, W, C]``, as Flax's convolutions expect. Returns `env`
+    itself if they have these axes already, or if observations are not images.
 
     Images are uint8 boxes ``[C, H, W]`` or ``[S, H, W, C]`` (a stack of S images) whose first axis is the shortest.
     """

@@ -98,7 +98,7 @@ class SyncHostMultiAgentEnv:
 
     @property
     def env(self) -> SyncHostMultiAgentEnv:
-        """Argument `env` of callbacks: this vector, whose `envs` lists the environments."""
+        """Object that callbacks get as argument `env`: this vector, whose `envs` lists the environments."""
         return self
 
     @property
@@ -178,7 +178,9 @@ class SyncHostMultiAgentEnv:
         return step
 
     def reset_ended(self, step: MultiAgentVectorStep, recover: Recover | None = None) -> None:
-        """Resets the environments whose reset `step` has postponed, and completes the step's result."""
+        """Resets the environments that `step` left in their final state because of `holds_ended`, and completes its
+        result with the new observations.
+        """
         for i, final_obs in enumerate(step.final_obs):
             if final_obs is not None:
                 step.obs[i], step.reset_infos[i] = self._reset_again(i, recover)
@@ -231,7 +233,7 @@ class SyncHostMultiAgentEnv:
         return self._cast(obs) if self._spaces else obs, infos
 
     def _cast(self, obs: dict[Any, Any]) -> dict[Any, Any]:
-        """Converts observations by agent to the dtypes that `observe_as` has set."""
+        """Converts a dict of observations by agent to the dtypes of the space that was passed to `observe_as`."""
 
         def cast(part: gym.Space, value: Any) -> Any:
             return np.asarray(value, part.dtype) if isinstance(part, gym.spaces.Box) else value

@@ -146,7 +146,7 @@ class SyncHostVectorEnv(HostVectorEnv):
             self._write(i, obs)
 
     def _reset_again(self, index: int, recover: Recover | None) -> tuple[Any, dict[str, Any]]:
-        """Resets an environment for the next episode; returns ``(first observation, info)``."""
+        """Resets one environment after its episode ended; returns ``(first observation, info)``."""
         seeded = {} if self.seed_of_reset is None else {"seed": self.seed_of_reset(index)}
         try:
             return self._checked_reset(index, self.env.envs[index].reset(**seeded))

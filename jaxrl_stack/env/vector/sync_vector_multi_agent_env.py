@@ -84,7 +84,7 @@ class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
         return tuple(env.render() for env in self.envs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Returns an attribute of every environment; calls it if it is a method."""
+        """Returns an attribute of every environment as a tuple; if it is a method, the results of calling it."""
         found = self.get_attr(name)
         return tuple(value(*args, **kwargs) if callable(value) else value for value in found)
 

@@ -141,8 +141,8 @@ class VectorEnvAdapter(HostVectorEnv):
                 _kill(self.env)
 
     def _without_final(self, infos: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """Separates final observations and final infos from the infos of a step with resets: returns ``(infos, final
-        observations, final infos)``.
+        """Splits the infos of a vector step in which environments were reset: returns ``(other infos, final
+        observations, final infos)``; the final ones precede the reset.
         """
         if "final_obs" not in infos:
             raise ValueError(
@@ -164,14 +164,16 @@ class VectorEnvAdapter(HostVectorEnv):
         return InfoRows(infos, self.num_envs, rows, otherwise or {})
 
     def _cast(self, obs: Any) -> Any:
-        """Converts a batch of observations to arrays with the dtypes that `observe_as` has set."""
+        """Converts a batch of observations to arrays with the dtypes of the space that was passed to `observe_as`."""
         arrays = (np.ndarray, jax.Array)
         if not self._is_cast and (isinstance(obs, arrays) or all(isinstance(x, arrays) for x in jax.tree.leaves(obs))):
             return obs
         return map_parts(lambda part, value: np.asarray(value, part.dtype), self.observation_space, obs)
 
     def _final_obs(self, given: Any, ended: np.ndarray) -> Any:
-        """Converts final observations to one batch; gymnasium's vectors return an array of objects."""
+        """Converts the final observations of ended episodes to one batch of arrays; gymnasium's vector environments
+        return them as an array of objects.
+        """
         if not (isinstance(given, np.ndarray) and given.dtype == object):
             return jax.tree.map(np.array, self._cast(given))
         space = self.single_observation_space

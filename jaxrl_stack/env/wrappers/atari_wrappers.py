@@ -29,8 +29,8 @@ def is_atari(env: gym.Env | str) -> bool:
 def wrap_atari_for_new_api_stack(
     env: gym.Env, dim: int = 64, frameskip: int = 4, framestack: int | None = None, grayscale: bool = True
 ) -> gym.Env:
-    """Wraps an Atari game with the standard preprocessing: small images in [-1, 1], frame skipping, random starts, one
-    life per episode.
+    """Wraps an Atari game with the standard preprocessing: small images in [-1, 1), frame skipping, random starts, and
+    episodes that end when a life is lost.
 
     From the inside: at most 108,000 frames per episode; every action `frameskip` times, seeing the brighter of the last
     two frames; images shrunk to ``dim × dim`` and mapped to ``[-1, 1)``; 1 to 30 no-ops after a reset; the loss of a
@@ -185,8 +185,8 @@ class NoopResetEnv(gym.Wrapper):
 
 
 class EpisodicLifeEnv(gym.Wrapper):
-    """Terminates an episode when a life is lost. The next `reset` without a seed then continues the game with a no-op
-    step; every other `reset` starts a new game.
+    """Terminates an episode when a life is lost in an Atari game. The next `reset` without a seed then continues the
+    same game with a no-op step; every other `reset` starts a new game.
 
     Args:
         env: Environment with ``unwrapped.ale.lives()``.
@@ -234,7 +234,9 @@ class FireResetEnv(gym.Wrapper):
 
 
 def _step_of_reset(env: gym.Env, action: int, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
-    """Makes one step as part of a reset; resets again if this step ends the episode."""
+    """Makes one env step as part of a reset, such as a no-op; if this step ends the episode, resets the environment
+    again.
+    """
     obs, _, terminated, truncated, info = env.step(action)
     return env.reset(options=options) if terminated or truncated else (obs, info)
 

@@ -43,7 +43,7 @@ class _PettingZoo(MultiAgentEnv):
 
     @property
     def get_sub_environments(self) -> Any:
-        """PettingZoo's environment without its wrappers."""
+        """Returns PettingZoo's environment inside of this adapter, without PettingZoo's wrappers."""
         return self._suite_env.unwrapped
 
     @staticmethod
