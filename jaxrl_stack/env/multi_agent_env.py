@@ -146,7 +146,7 @@ class MultiAgentEnv(gym.Env):
 
 
 class GroupAgentsWrapper(MultiAgentEnv):
-    """Wrapper that turns each group of agents into one agent, whose observation and action are sequences with one entry
+    """Wrapper that turns each group of agents into one agent, whose observations and actions are lists with one entry
     per group member.
 
     A group is rewarded with the sum of its members' rewards. It has ended when all of its members have.

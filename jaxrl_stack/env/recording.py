@@ -66,8 +66,8 @@ def record_on_host(
 
 
 def _watched(config: AlgorithmConfig, camera: _Camera) -> AlgorithmConfig:
-    """Returns a copy of the config for an env runner that records videos: its environments render frames, and its
-    callbacks are those of `camera`.
+    """Returns a copy of the config for an env runner that records videos: its environments render frames, and `camera`
+    receives the episodes' starts and steps as callbacks.
     """
     own = config.copy(copy_frozen=False)
     told = CallbackList.from_config(config)
