@@ -27,8 +27,8 @@ NO_ACT = -1
 
 
 class HeldRows(NamedTuple):
-    """State of a module's rows (one agent in one environment) between two recorded blocks: incomplete steps, and which
-    episodes continue.
+    """State of a module's rows between two recorded blocks of steps: incomplete agent steps, and which episodes
+    continue. A row is one agent in one environment.
 
     Attributes:
         rows: Rows with an incomplete step, ``n`` of them.
@@ -107,17 +107,17 @@ class AgentRecording:
 
     @property
     def keeps_times(self) -> bool:
-        """Whether the env step at which each agent step began and ended (`times`) is recorded."""
+        """Whether the recording stores, in `times`, the env steps at which each agent step began and ended."""
         return self._seen is not None
 
     @property
     def counts(self) -> np.ndarray:
-        """Number of complete steps of each row so far, int64 ``[R]``."""
+        """Number of complete agent steps of each row (one agent in one environment) so far, int64 ``[R]``."""
         return np.array([len(steps) for steps in self._steps])
 
     def held_steps(self) -> HeldRows:
-        """Returns incomplete steps and running episodes, from which the recording of the next block continues; arrays
-        are copies.
+        """Returns the incomplete agent steps and running episodes, from which the recording of the next block
+        continues; arrays are copies.
         """
         rows = [row for row, act in enumerate(self.held) if act != NO_ACT]
         acts = [self.held[row] for row in rows]
@@ -130,18 +130,24 @@ class AgentRecording:
         )
 
     def _step_of(self, row: int, act: int) -> int:
-        """Returns the index of the vector step in which a row acted; negative if it was before this block."""
+        """Returns the index of the vector step in which a row (one agent in one environment) made the policy call with
+        the index `act`; negative if that was before this block.
+        """
         return self._held_begins[row] if act == 0 else act - 1
 
     def _starts_next(self, row: int) -> bool:
-        """Whether the next complete step of a row is the first one of its agent's episode."""
+        """Whether the next complete step of a row (one agent in one environment) is the first one of its agent's
+        episode.
+        """
         number = len(self._steps[row])
         if number == self._begins[row]:
             return number > 0 or self.starts[row]
         return bool(self._terminateds[number - 1, row] or self._truncateds[number - 1, row])
 
     def go_on_from(self, held: HeldRows) -> None:
-        """Continues the incomplete steps and running episodes of the previous block, a result of its `held_steps`."""
+        """Copies the incomplete agent steps and running episodes of the previous block (a result of its `held_steps`)
+        into this recording, which continues them.
+        """
         for own, given in zip(self._acts, held.leaves, strict=True):
             own[0, held.rows] = given
         for row, reward in zip(held.rows, held.rewards, strict=True):
@@ -150,7 +156,8 @@ class AgentRecording:
         self.starts = list(held.starts)
 
     def begin(self, step: int, rows: Iterable[int], matrix: np.ndarray, loose: Sequence[np.ndarray], obs: Any) -> None:
-        """Records the observations and actions of the rows that act, with which their agent steps begin.
+        """Records the observations and actions of the rows (one agent in one environment each) that act in a vector
+        step. Their agent steps are incomplete until `complete`.
 
         Args:
             step: Index of the vector step.
@@ -168,7 +175,9 @@ class AgentRecording:
             self.held[row] = act
 
     def complete(self, step: int, rows: Sequence[int]) -> list[float]:
-        """Completes the incomplete steps of the given rows after a vector step; returns the rewards of these steps."""
+        """Completes the incomplete agent steps of the given rows (one agent in one environment each) after a vector
+        step; returns the rewards of these agent steps.
+        """
         rewards = []
         if self._seen is not None:
             for row in rows:
@@ -181,11 +190,12 @@ class AgentRecording:
         return rewards
 
     def end(self, row: int, *, terminated: bool) -> None:
-        """Marks the last complete step of a row as the end of its agent's episode."""
+        """Marks the last complete step of a row (one agent in one environment) as the end of its agent's episode."""
         (self._terminateds if terminated else self._truncateds)[len(self._steps[row]) - 1, row] = True
 
     def add_final(self, rows: Sequence[int], inputs: Any) -> None:
-        """Stores the module's inputs after the last complete step of each of these rows.
+        """Stores the module's inputs that follow the last complete step of each of the given rows (one agent in one
+        environment each).
 
         Args:
             rows: Rows with at least one complete step.
@@ -196,14 +206,16 @@ class AgentRecording:
             column[at, rows] = leaf[rows]
 
     def begin_episodes(self, rows: Iterable[int]) -> None:
-        """Marks the next step of these rows as the first one of an episode."""
+        """Marks the next step of each of the given rows (one agent in one environment each) as the first one of an
+        episode.
+        """
         for row in rows:
             self._begins[row] = number = len(self._steps[row])
             if not number:
                 self.starts[row] = True
 
     def drop_running(self, rows: Iterable[int]) -> None:
-        """Discards the steps of the running episodes in the given rows."""
+        """Discards the recorded steps of the running episodes in the given rows (one agent in one environment each)."""
         for row in rows:
             begin = self._begins[row]
             del self._steps[row][begin:], self._rewards[row][begin:]
@@ -213,7 +225,8 @@ class AgentRecording:
             self.held[row], self.pending[row] = NO_ACT, 0.0
 
     def finish(self) -> None:
-        """Stores the next observations of rows that end with an incomplete step; call it after the last vector step.
+        """Stores the next observation of the last complete step of each row (one agent in one environment) that ends
+        with an incomplete step; call it after the last vector step.
 
         If the last complete step of such a row did not end the agent's episode, the observation after it is the
         observation of the incomplete step.
@@ -230,11 +243,14 @@ class AgentRecording:
 
     @property
     def mask(self) -> np.ndarray:
-        """Mask of the complete steps, bool ``[T, R]``: True in the first entries of each row."""
+        """Mask of the complete agent steps in the recorded columns, bool ``[T, R]``: True in the first entries of each
+        row (one agent in one environment).
+        """
         return np.arange(self.num_steps)[:, None] < self.counts
 
     def columns(self) -> dict[str, Any]:
-        """Returns the recorded columns, ``{column: pytree [T, R, ...]}``: complete steps first, then masked ones.
+        """Returns the recorded columns of the module, ``{column: pytree [T, R, ...]}``: complete agent steps first,
+        then masked entries.
 
         Masked entries repeat a complete step, so that their values are as valid as recorded ones.
         """
@@ -255,8 +271,8 @@ class AgentRecording:
         }
 
     def _acts_of_steps(self) -> list[np.ndarray]:
-        """Returns the arrays recorded at the beginning of each complete step, ``[T, R, ...]``; views if all agents
-        acted in every step.
+        """Returns the arrays (observations, actions, outputs) that were recorded at the beginning of each complete
+        agent step, ``[T, R, ...]``; views if all agents acted in every step.
         """
         flat = self._gathered()
         if np.array_equal(flat.reshape(-1), np.arange(self.num_rows, flat.size + self.num_rows)):
@@ -264,8 +280,8 @@ class AgentRecording:
         return [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
 
     def _gathered(self) -> np.ndarray:
-        """Returns the index of the act (policy call) that began each complete step, in the flattened array of acts
-        ``[(T + 1) * R]``, int64 ``[T, R]``.
+        """Returns, for each complete agent step, the index of the policy call ("act") that began it in the flattened
+        array of acts ``[(T + 1) * R]``, int64 ``[T, R]``.
 
         After a row's last complete step its act is repeated. A row without a complete step repeats the last act of the
         row with the most complete steps.
@@ -281,15 +297,15 @@ class AgentRecording:
         return flat
 
     def _rewards_of_steps(self) -> np.ndarray:
-        """Returns the rewards of complete steps, float32 ``[T, R]``; 0 after them."""
+        """Returns the rewards of the complete agent steps, float32 ``[T, R]``; 0 after the last one of a row."""
         rewards = np.zeros((self.num_steps, self.num_rows), np.float32)
         for row, own in enumerate(self._rewards):
             rewards[: len(own), row] = own
         return rewards
 
     def times(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `AgentTimes.begins` and `AgentTimes.seen` of the complete steps (when each step began, and when it
-        was complete), int32 ``[T, R]`` each; 0 after the complete steps of a row.
+        """Returns when each complete agent step began and when it was complete (`AgentTimes.begins` and
+        `AgentTimes.seen`), int32 ``[T, R]`` each; 0 after the complete steps of a row.
         """
         assert self._seen is not None
         begins, seen = np.zeros((2, self.num_steps, self.num_rows), np.int32)
@@ -299,8 +315,8 @@ class AgentRecording:
         return begins, seen
 
     def not_usable(self) -> list[tuple[int, int, str]]:
-        """Finds invalid values in complete and incomplete steps: NaN or infinite observations and rewards, and action
-        masks that allow no action.
+        """Finds invalid values in complete and incomplete agent steps: NaN or infinite observations and rewards, and
+        action masks that allow no action.
 
         Returns:
             ``(step of the row, row, description)`` of each, in order.
@@ -331,8 +347,8 @@ class AgentRecording:
 
 @dataclasses.dataclass(eq=False)
 class AgentRecordings:
-    """Recordings of all modules in ``B`` environments, for agents that may skip env steps; implements
-    `RolloutRecording`.
+    """Recordings of the steps of all modules in ``B`` environments, for agents that do not act in every env step;
+    implements `RolloutRecording`.
 
     Attributes:
         of_modules: ``{module_id: AgentRecording}``.
@@ -370,11 +386,11 @@ class AgentRecordings:
         return np.flatnonzero(self.env_steps)
 
     def end_episode(self, index: int) -> None:
-        """Marks the last step of an environment as the end of its episode."""
+        """Marks the last recorded step of an environment as the end of its episode."""
         self._ends.append((self.num_steps - 1, index))
 
     def begin_episode(self, index: int) -> None:
-        """Marks the next step of an environment as the first of an episode."""
+        """Marks the next step of an environment, in the recordings of all modules, as the first of an episode."""
         self._begins[index], self._first_steps[index] = self.env_steps[index], self.num_steps
         for recording in self.of_modules.values():
             recording.begin_episodes(self._rows_of(recording, index))
@@ -388,7 +404,9 @@ class AgentRecordings:
         self.num_failures += 1
 
     def _rows_of(self, recording: AgentRecording, index: int) -> Collection[int]:
-        """Returns the rows of a module's recording that belong to one environment."""
+        """Returns the rows of a module's recording that belong to one environment, one row for each of the module's
+        agents.
+        """
         return range(index, recording.num_rows, self.num_envs)
 
     def columns(self) -> dict[str, dict[str, Any]]:

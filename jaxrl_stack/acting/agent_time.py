@@ -36,7 +36,8 @@ class HeldSteps:
 
     @classmethod
     def none(cls, columns: Mapping[str, Any], num_rows: int) -> HeldSteps:
-        """Creates a state in which no row has an incomplete step.
+        """Creates the storage for incomplete steps of ``B`` rows (one agent in one environment each); no row has one
+        yet.
 
         Args:
             columns: Shapes of the columns of an act, for one row.
@@ -46,7 +47,8 @@ class HeldSteps:
         return cls(zeros, jnp.zeros((num_rows,), jnp.float32), jnp.zeros((num_rows,), bool))
 
     def begun(self, acts: jax.Array, columns: dict[str, Any]) -> HeldSteps:
-        """Returns the state after the rows `acts` have acted, so that their steps are incomplete.
+        """Returns a copy in which the rows `acts` (one agent in one environment each) have an incomplete step, because
+        they have acted.
 
         Args:
             acts: bool ``[B]``, rows that act; none of them has an incomplete step.
@@ -59,7 +61,8 @@ class HeldSteps:
         )
 
     def rewarded(self, rewards: jax.Array) -> HeldSteps:
-        """Returns the state with the rewards of an env step added to incomplete steps; other rows ignore them.
+        """Returns a copy in which the rewards of an env step are added to the incomplete steps; rows without one ignore
+        them.
 
         Args:
             rewards: float32 ``[B]``.
@@ -67,7 +70,8 @@ class HeldSteps:
         return dataclasses.replace(self, rewards=self.rewards + jnp.where(self.is_held, rewards, 0.0))
 
     def without(self, complete: jax.Array) -> HeldSteps:
-        """Returns the state after the steps of the rows `complete` have been recorded and removed.
+        """Returns a copy without the incomplete steps of the rows `complete`, because these steps are now complete and
+        recorded.
 
         Args:
             complete: bool ``[B]``, rows whose step is complete.
@@ -79,7 +83,8 @@ class HeldSteps:
         )
 
     def recorded(self, complete: jax.Array, terminateds: jax.Array, truncateds: jax.Array) -> dict[str, Any]:
-        """Returns the columns that record the complete steps of an env step, except ``FINAL_OBS``.
+        """Returns the columns of the agent steps that an env step completes, as they are recorded, except
+        ``FINAL_OBS``.
 
         Args:
             complete: bool ``[B]``, rows whose step is complete. In other rows ``LOSS_MASK`` and the flags are False and

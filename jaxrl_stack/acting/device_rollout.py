@@ -71,7 +71,9 @@ class RunnerState:
         return {mid: own.env_to_module for mid, own in self.modules.items() if mid != OPPONENTS}
 
     def with_env_to_module(self, states: Mapping[str, Any]) -> RunnerState:
-        """Returns a copy with these states of the env-to-module pipelines, ``{module_id: state}``."""
+        """Returns a copy of the runner's state in which the env-to-module pipelines have the given states,
+        ``{module_id: state}``.
+        """
         modules = {mid: dataclasses.replace(self.modules[mid], env_to_module=own) for mid, own in states.items()}
         return dataclasses.replace(self, modules={**self.modules, **modules})
 
@@ -129,7 +131,8 @@ class ShownStep(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Rewards, flags and next observations of an environment step, grouped by module, with rows ``[B, ...]``.
+    """Results of an environment step (rewards, flags, next observations), grouped by the module that acts for each
+    agent, ``[B, ...]``.
 
     Attributes:
         final_obs: Observations after the step, before any reset.
@@ -197,7 +200,7 @@ class DeviceRollout:
 
     @property
     def pure(self) -> PureModule:
-        """MultiRLModule as pure functions of its arrays."""
+        """MultiRLModule that acts, as pure functions of its parameters and other arrays."""
         return next(iter(self.modules.values())).pure
 
     @property
@@ -207,12 +210,12 @@ class DeviceRollout:
 
     @property
     def opponents(self) -> OpponentStep | None:
-        """Acting step of the snapshots that play as opponents; None if no snapshots play."""
+        """Acting step (policy as pure functions) of the snapshots that play as opponents; None if no snapshots play."""
         step = self.modules.get(OPPONENTS)
         return step if isinstance(step, OpponentStep) else None
 
     def with_snapshots(self, module_id: str, *, num_envs: int, num_self_play: int, num_blocks: int) -> Self:
-        """Returns a copy in which snapshots of a module play the rivals in the last environments.
+        """Returns a copy of the rollout in which snapshots of a module play the rivals in the last environments.
 
         Args:
             module_id: The module, which plays all agents in this rollout.
@@ -227,13 +230,15 @@ class DeviceRollout:
         return dataclasses.replace(self, modules={**self.modules, OPPONENTS: step}, module_map=module_map, held=held)
 
     def with_opponents(self, state: RunnerState) -> Self:
-        """Returns a copy that contains the weights of the opponents' snapshots in `state`; call it while tracing."""
+        """Returns a copy of the rollout that contains the weights of the opponents' snapshots in `state`; call it while
+        tracing.
+        """
         if self.opponents is None:
             return self
         return dataclasses.replace(self, modules={**self.modules, OPPONENTS: self.opponents.of_state(state.opponents)})
 
     def drawing_actions(self) -> Self:
-        """Returns a copy in which actions are random draws from the action spaces."""
+        """Returns a copy of the rollout in which actions are random draws from the action spaces."""
         modules = {mid: dataclasses.replace(step, draws_actions=True) for mid, step in self.modules.items()}
         return dataclasses.replace(self, modules=modules)
 
@@ -247,7 +252,7 @@ class DeviceRollout:
         return {mid: step.env_to_module.init(rows[mid]) for mid, step in self.modules.items() if mid != OPPONENTS}
 
     def init(self, key: jax.Array, num_envs: int, env_to_module: Mapping[str, Any] | None = None) -> RunnerState:
-        """Resets the environments and returns the initial state.
+        """Resets all environments, and returns the runner's initial state (environments, connectors, recurrent states).
 
         Args:
             key: PRNG key.
@@ -328,7 +333,9 @@ class DeviceRollout:
         answers: Answers,
         in_frames: Collection[str],
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """Records an env step in which all agents act, and returns the new state; for `in_frames` see `step_envs`."""
+        """Records an env step in which all agents act, and returns the new runner state with the recorded columns; for
+        `in_frames` see `step_envs`.
+        """
         final_obs, rewards, terminateds, truncateds, resets, _ = answers
         new_modules, recorded = {}, {}
         for mid, step in self.modules.items():
@@ -361,7 +368,7 @@ class DeviceRollout:
         answers: Answers,
     ) -> tuple[RunnerState, dict[str, Any]]:
         """Records the agent steps that an env step completes, for agents that do not act in every step, and returns the
-        new state.
+        new runner state with the recorded columns.
 
         Args:
             state: State before the step.
@@ -397,7 +404,8 @@ class DeviceRollout:
     def _unclaimed(
         self, held: Mapping[str, HeldSteps], acts: Mapping[str, jax.Array], answers: Answers
     ) -> dict[str, jax.Array]:
-        """Returns the rows that received a reward outside of any agent step; see `StepRecord.unclaimed`.
+        """Finds the rows (one agent in one environment) that received a reward outside of any agent step, ``{module_id:
+        bool [B]}``; see `StepRecord.unclaimed`.
 
         Args:
             held: Incomplete steps that had begun before it.
@@ -417,7 +425,8 @@ class DeviceRollout:
         answers: Answers,
         after: Any,
     ) -> ShownStep:
-        """Returns the data of an env step from which multi-agent episodes are built.
+        """Collects the data of an env step (actions, outputs, rewards, flags by agent) from which the host builds
+        multi-agent episode objects.
 
         Args:
             columns: Columns of the acts of all rows, by module.
@@ -440,16 +449,16 @@ class DeviceRollout:
         return ShownStep(self.module_map.by_agent(shown), after.terminated, after.truncated)
 
     def _of_info(self, module_id: str, info: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the columns that the environments return in `info` and that the loss or the module declares, ``[B,
-        ...]``.
+        """Selects the columns of the environments' `info` that the learner's loss or the module declares, ``{column:
+        [B, ...]}``; {} with several agents.
         """
         if self.module_map.is_multi_agent:
             return {}
         return {name: info[name] for name in self.declared.get(module_id, ()) if name in info}
 
     def _rows(self, of_env: Any) -> dict[str, Any]:
-        """Converts values of the environments (by agent, if there are several) to rows of the modules, ``{module_id:
-        [B, ...]}``.
+        """Groups values of the environments (by agent, if there are several) by module, ``{module_id: [B, ...]}``; each
+        row is one agent in one environment.
         """
         if self.module_map.is_multi_agent:
             return self.module_map.rows(of_env)
@@ -457,8 +466,8 @@ class DeviceRollout:
         return self.module_map.rows({agent_id: of_env})
 
     def _of_env(self, rows: Mapping[str, Any]) -> Any:
-        """Converts rows of the modules to values for the environments: by agent if there are several, otherwise of the
-        only agent.
+        """Converts values that are grouped by module to the form that the environments take: by agent if there are
+        several, otherwise the only agent's value.
         """
         of_agents = self.module_map.by_agent(rows)
         if self.module_map.is_multi_agent:
@@ -467,14 +476,14 @@ class DeviceRollout:
         return of_agent
 
     def _who_acts(self, env_state: Any) -> dict[str, jax.Array]:
-        """Returns the rows whose agents act in this step, ``{module_id: bool [B]}``; {} if all agents act in every
-        step.
+        """Returns which agents act in this env step, grouped by module, ``{module_id: bool [B]}``; {} if all agents act
+        in every step.
         """
         env: Any = self.env
         return self._rows(jax.vmap(env.who_acts)(env_state)) if self.held else {}
 
     def _answers(self, after: Any, ended: jax.Array) -> Answers:
-        """Groups the results of an environment step by module.
+        """Groups the environments' results of one step by the module that acts for each agent.
 
         Args:
             after: The environments' own results.
@@ -488,7 +497,7 @@ class DeviceRollout:
         return Answers(*map(self._rows, given))
 
     def count_episodes(self, state: RunnerState, record: StepRecord) -> tuple[RunnerState, EpisodeEnds]:
-        """Computes returns and lengths of episodes from T recorded steps, after the loop over the steps.
+        """Computes returns and lengths of the episodes that ended in T recorded steps, after the loop over the steps.
 
         Args:
             state: State after the steps; its `episodes` and `agent_episodes` are still those before the steps.
@@ -516,7 +525,7 @@ class DeviceRollout:
         return state, EpisodeEnds(record.ended, after.episode_return, after.episode_length, returns, complete)
 
     def _complete_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
-        """Returns the env steps in which each agent completes an agent step, ``{agent: bool [T, B]}``."""
+        """Returns a mask of the env steps in which each agent completes an agent step, ``{agent: bool [T, B]}``."""
         return self.module_map.by_agent({mid: own[Columns.LOSS_MASK] for mid, own in record.columns.items()}, axis=1)
 
     def num_agent_steps(self, record: StepRecord) -> dict[Any, jax.Array]:
@@ -578,7 +587,7 @@ class DeviceRollout:
         return StepKeys(policy=keys[:, 0], envs=self.env.step_keys(keys[:, 1:]), modules=modules)
 
     def merged(self, state: RunnerState, axis_name: str | None) -> RunnerState:
-        """Returns `state` with the statistics of connectors merged over the devices."""
+        """Returns the runner's `state` with the connector statistics of all devices merged."""
         modules = {mid: self.modules[mid].merged(own, axis_name) for mid, own in state.modules.items()}
         return dataclasses.replace(state, modules=modules)
 

@@ -35,7 +35,7 @@ class EpisodeBuilder:
         self._running: dict[int, SingleAgentEpisode] = {}
 
     def reset(self) -> None:
-        """Discards the running episodes."""
+        """Discards the running episodes, so that the next block starts new ones."""
         self._running = {}
 
     def add(
@@ -46,7 +46,8 @@ class EpisodeBuilder:
         reset_infos: dict[tuple[int, int], dict] | None = None,
         weights_seq_no: int | None = None,
     ) -> list[tuple[int, SingleAgentEpisode]]:
-        """Cuts a block into episodes and returns those that ended.
+        """Cuts a recorded block of steps ``[T, B, ...]`` into episodes, some of which continue running ones; returns
+        the episodes that ended.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``; ``final_obs`` is read where an episode ends and in the last row.
@@ -98,7 +99,7 @@ class EpisodeBuilder:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the running episodes as plain data for checkpoints."""
+        """Returns the running episodes, which the next block continues, as plain data for checkpoints."""
         return {"env_indices": list(self._running), "episodes": [stored_episode(own) for own in self._running.values()]}
 
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
@@ -110,14 +111,14 @@ class EpisodeBuilder:
         }
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Returns the running episodes as chunks; each continues in a new chunk."""
+        """Cuts the running episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
         chunks = list(self._running.items())
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]
 
 
 def _not_running(running: Collection[int], num_envs: int) -> np.ndarray:
-    """Returns the environments whose next step is the first of an episode, bool ``[B]``."""
+    """Returns a mask of the environments whose next step is the first of an episode, bool ``[B]``."""
     return np.array([index not in running for index in range(num_envs)])
 
 
@@ -148,11 +149,11 @@ class StepwiseEpisodeBuilder:
         self._running: dict[int, MultiAgentEpisode] = {}
 
     def reset(self) -> None:
-        """Discards the running episodes."""
+        """Discards the running episodes, so that the next block starts new ones."""
         self._running = {}
 
     def add(self, block: Any) -> list[tuple[int, MultiAgentEpisode]]:
-        """Adds the steps of a block to the running episodes, and returns the episodes that ended.
+        """Appends the steps of a recorded block to the running episodes, and returns the episodes that ended.
 
         Args:
             block: A `ShownStep` with NumPy arrays ``[T, B, ...]``.
@@ -174,7 +175,9 @@ class StepwiseEpisodeBuilder:
         return finished
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Returns the running episodes as chunks, environment by environment; each continues in a new chunk."""
+        """Cuts the running episodes: returns their steps so far as chunks, environment by environment. Each episode
+        continues in a new chunk.
+        """
         chunks = [(index, self._running[index]) for index in sorted(self._running)]
         self._running = {index: chunk.cut(len_lookback_buffer=self._len_lookback_buffer) for index, chunk in chunks}
         return [chunk for _, chunk in chunks if len(chunk)]

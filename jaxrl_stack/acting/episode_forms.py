@@ -20,7 +20,7 @@ ACTS, OBSERVES = "acts", "observes"
 
 
 class EpisodeForm(Protocol):
-    """Interface of the conversion from recorded steps of one environment (pytrees without time and environment axes) to
+    """Interface of a converter from recorded steps of one environment (pytrees without time and environment axes) to
     episode objects.
     """
 
@@ -29,11 +29,11 @@ class EpisodeForm(Protocol):
         ...
 
     def reset(self, episode: Any, step: Any) -> None:
-        """Adds the first observations to a new episode."""
+        """Adds the first observations, after an environment's reset, to a new episode."""
         ...
 
     def add(self, episode: Any, step: Any) -> None:
-        """Adds a recorded step to an episode."""
+        """Appends a recorded step (actions, rewards, next observations) to an episode object."""
         ...
 
     def flags(self, block: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +59,8 @@ class EpisodeForm(Protocol):
 
 
 class SingleAgentForm:
-    """Converts recorded steps to single-agent episodes; a step is one row of the module's columns.
+    """Converts recorded steps of a single agent to `SingleAgentEpisode` objects; each step is one row of the recorded
+    columns.
 
     Args:
         observation_space: Space of the module's inputs.
@@ -74,11 +75,11 @@ class SingleAgentForm:
         return SingleAgentEpisode(**self._spaces)
 
     def reset(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
-        """Adds the first observation to a new episode."""
+        """Adds the first observation, after an environment's reset, to a new episode."""
         episode.add_env_reset(step[Columns.OBS])
 
     def add(self, episode: SingleAgentEpisode, step: Mapping[str, Any]) -> None:
-        """Adds a recorded step to an episode."""
+        """Appends a recorded step (action, reward, next observation) to an episode object."""
         episode.add_env_step(
             step[Columns.FINAL_OBS],
             step[Columns.ACTIONS],
@@ -132,7 +133,7 @@ class SingleAgentForm:
 
 
 class MultiAgentForm:
-    """Converts recorded steps to multi-agent episodes; a step is one step of a `ShownStep`.
+    """Converts recorded steps of several agents (`ShownStep`) to `MultiAgentEpisode` objects.
 
     Observations are the modules' inputs.
 
@@ -154,11 +155,11 @@ class MultiAgentForm:
         return self._module_of[agent_id]
 
     def reset(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """Adds the first observations to a new episode."""
+        """Adds the first observations, after an environment's reset, to a new episode."""
         episode.add_env_reset(observations={a: own[Columns.OBS] for a, own in step.agents.items() if own[ACTS]})
 
     def add(self, episode: MultiAgentEpisode, step: Any) -> None:
-        """Adds a recorded step to an episode."""
+        """Appends a recorded step (actions, rewards, next observations by agent) to an episode object."""
         known = episode.agent_episodes
         running = {agent: step.agents[agent] for agent, own in known.items() if not own.is_done}
         coming = {agent: own for agent, own in step.agents.items() if agent not in known}
@@ -258,7 +259,9 @@ def _data_in(entries: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:
-    """Selects the rows of one episode from the columns in `EpisodeReplay.get_state`, as lists by column."""
+    """Selects the rows of one episode from columns that contain several episodes (a result of
+    `EpisodeReplay.get_state`); returns a list by column.
+    """
     observations = slice(first_observation, first_observation + steps.stop - steps.start + 1)
     return {name: unbatch(take(c, observations if name == Columns.OBS else steps)) for name, c in columns.items()}
 

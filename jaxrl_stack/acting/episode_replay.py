@@ -45,7 +45,8 @@ class EpisodeReplay:
         self._due = num_env_steps
 
     def pass_over_missed(self, lengths: Callable[[], np.ndarray]) -> None:
-        """Discards the running episodes if an error or Ctrl-C interrupted the last `replay`, and logs a warning.
+        """Discards the running episodes and logs a warning, if an error or Ctrl-C interrupted the last `replay` so that
+        callbacks missed steps.
 
         Episodes that begin later are shown again.
 
@@ -102,8 +103,8 @@ class EpisodeReplay:
         return [*ended, *self._running.values()]
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the running episodes as plain data; {} if there are none, or if `replay` has not processed all
-        sampled steps.
+        """Returns the running episodes that callbacks have seen, as plain data; {} if there are none, or if `replay`
+        has not processed all sampled steps.
         """
         episodes = list(self._running.values())
         if not episodes or self._due is not None:
@@ -112,7 +113,8 @@ class EpisodeReplay:
         return {"env_indices": list(self._running), "lengths": lengths, **self._form.stored(episodes)}
 
     def set_state(self, state: Mapping[str, Any], lengths: np.ndarray) -> None:
-        """Restores the running episodes from a result of `get_state`, without calling hooks for their steps.
+        """Restores the running episodes from a result of `get_state`; callback hooks are not called for their earlier
+        steps.
 
         Args:
             state: Result of `get_state` or `joined_states`; ``{}`` if these episodes were not watched.
@@ -133,7 +135,9 @@ class EpisodeReplay:
 
 
 def joined_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Joins states of several `EpisodeReplay` with different environments into one for `EpisodeReplay.set_state`."""
+    """Joins states of several `EpisodeReplay` objects, each for other environments, into one state for
+    `EpisodeReplay.set_state`.
+    """
     states = [state for state in states if state]
     if not states:
         return {}

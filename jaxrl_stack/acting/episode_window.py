@@ -58,7 +58,7 @@ class EpisodeWindow:
 
     @classmethod
     def empty(cls, size: int, agents: Collection[Hashable] = ()) -> EpisodeWindow:
-        """Creates a window (statistics of the last W episodes) without episodes.
+        """Creates the statistics of the last W episodes, with no episodes yet.
 
         Args:
             size: ``W``, at least 1.
@@ -82,7 +82,8 @@ class EpisodeWindow:
         lengths: jax.Array,
         agents: Mapping[Any, tuple[jax.Array, jax.Array]] = NOBODY,
     ) -> EpisodeWindow:
-        """Returns the window (statistics of the last W episodes) with the episodes added that ended during a rollout.
+        """Returns the statistics of the last W episodes after a rollout: adds the episodes that ended in it, and
+        removes the oldest ones.
 
         Args:
             ended: bool ``[T, B]``.
@@ -119,7 +120,8 @@ class EpisodeWindow:
         )
 
     def packed(self, is_finite: Any = True, axis_name: str | None = None, unclaimed: Sequence[Any] = ()) -> jax.Array:
-        """Packs all fields into one uint32 vector ``[n]``, because a program returns one array faster than seven.
+        """Packs all fields of this window into one uint32 vector ``[n]``, because a program returns one array faster
+        than seven.
 
         Args:
             is_finite: bool scalar, packed with the fields; see `unpacked`.
@@ -133,7 +135,7 @@ class EpisodeWindow:
 
     @classmethod
     def unpacked(cls, vectors: np.ndarray, agents: tuple[Hashable, ...] = ()) -> Unpacked:
-        """Restores the fields from D vectors that `packed` made, one per device.
+        """Restores an `EpisodeWindow` from D vectors that `packed` made, one per device.
 
         Fields of the window are NumPy arrays ``[D, ...]``.
 
@@ -168,8 +170,8 @@ class Unpacked(NamedTuple):
 
 @functools.cache
 def _slots(size: int, agents: tuple[Hashable, ...]) -> tuple[list[packing.Slot], Any]:
-    """Returns the position of each field in a vector of `EpisodeWindow.packed`, and the tree structure of the
-    window.
+    """Returns where each field of an `EpisodeWindow` is in a vector of `EpisodeWindow.packed`, and the window's tree
+    structure.
     """
     leaves, treedef = jax.tree.flatten(jax.eval_shape(functools.partial(EpisodeWindow.empty, size, agents)))
     return packing.slots_of(leaves, lead=0), treedef
@@ -207,7 +209,8 @@ def last_episodes(window: Any) -> LastEpisodes:
 
 
 def redistributed(window: Any, num_devices: int, size: int) -> Any:
-    """Converts the window of all devices to another number of devices.
+    """Converts the episode statistics of all devices (an `EpisodeWindow` of arrays ``[D, ...]``) to another number of
+    devices.
 
     The first device gets all episodes, and the counts of episodes and agents' steps; each one gets `num_steps`.
 

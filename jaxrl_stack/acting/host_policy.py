@@ -52,7 +52,8 @@ class PackedColumns:
     loose: tuple[tuple[tuple[int, ...], np.dtype], ...]
 
     def read(self, name: str, matrix: np.ndarray, loose: Any = ()) -> Any:
-        """Reads one result from the packed matrix: a pytree of arrays ``[..., B, ...]``.
+        """Reads one result of a policy call, such as the log-probabilities, from the packed matrix: a pytree of arrays
+        ``[..., B, ...]``.
 
         Args:
             name: Name of the column.
@@ -65,8 +66,8 @@ class PackedColumns:
         return jax.tree.map(lambda slot: slot.read(matrix, loose), slots)
 
     def read_actions(self, matrix: np.ndarray, loose: Any = ()) -> tuple[Any, Any]:
-        """Reads the actions: ``(actions of the module, actions for the environments)``; the same object if they are
-        equal.
+        """Reads the actions from the packed matrix: ``(actions of the module, actions for the environments)``; the same
+        object if they are equal.
         """
         actions = self.read(Columns.ACTIONS, matrix, loose)
         return actions, actions if self._are_actions_for_env else self.read(Columns.ACTIONS_FOR_ENV, matrix, loose)
@@ -142,15 +143,15 @@ class HostPolicy:
     # ----------------------------------------------------------------------------------------------------- state
 
     def reseed(self, seed: int) -> None:
-        """Restarts the random numbers from a seed."""
+        """Restarts the policy's random numbers, which sample its actions, from a seed."""
         self.set_random_state({"key": [0, seed & 0xFFFFFFFF], "num_calls": 0})
 
     def get_random_state(self) -> dict[str, Any]:
-        """Returns the random state: PRNG key, uint32[2], and number of calls that have drawn from it."""
+        """Returns the policy's random state: PRNG key, uint32[2], and number of calls that have drawn from it."""
         return {"key": np.asarray(self._key), "num_calls": self._count}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
-        """Sets the random state to a result of `get_random_state`."""
+        """Sets the policy's random state to a result of `get_random_state`."""
         self._key = self.to_device(np.asarray(state["key"], np.uint32))
         # Counted on the host: as a second, independent result of the program, it would make XLA run the program's parts
         # in several threads, which takes five times as long for a small network.
@@ -159,17 +160,21 @@ class HostPolicy:
 
     @staticmethod
     def numbers_of(random: Mapping[str, Any]) -> list[int]:
-        """Converts a result of `get_random_state` to integers, from which seeds can be derived."""
+        """Converts a random state (a result of `get_random_state`) to a list of integers, from which seeds can be
+        derived.
+        """
         return [*np.asarray(random["key"]).tolist(), int(random["num_calls"])]
 
     def set_settings(self, settings: Mapping[str, Mapping[str, Any]]) -> None:
-        """Sets the values of settings that are arguments of the compiled program, such as ``epsilon``."""
+        """Sets the values of settings that are arguments of the compiled policy program, such as ``epsilon``."""
         self._settings = self.to_device(settings)
         self._fixed_changed()
 
     @property
     def _fixed(self) -> tuple[Any, ...]:
-        """Arguments of the program that are equal in all steps: parameters, other state, settings and key."""
+        """Arguments of the compiled policy program that do not vary from step to step: parameters, other module state,
+        settings and PRNG key.
+        """
         return (self._params, self._rest, self._settings, self._key)
 
     def _fixed_changed(self) -> None:
@@ -185,7 +190,7 @@ class HostPolicy:
         return tuple(pure.params), tuple(ref for ref in pure.rest if ref not in pure.stream_refs)
 
     def adopt_weights(self, params: Mapping[str, jax.Array], rest: Mapping[str, jax.Array]) -> None:
-        """Uses the given arrays as weights, without a copy.
+        """Uses the given arrays as the policy's weights, without copying them.
 
         Args:
             params: Arrays of all `refs` with `sharding`; must not be changed or donated while the policy uses them.
@@ -354,12 +359,14 @@ class HostPolicy:
         return self.to_device(self._step.initial_recurrent(num_envs))
 
     def has_packed_columns(self, mode: Mode) -> bool:
-        """Whether `act` has been called with this mode, so that `packed_columns` is available."""
+        """Whether `act` has been called with this mode (explore, greedy or random actions), so that `packed_columns` is
+        available.
+        """
         return mode in self._packed
 
     def packed_columns(self, mode: Mode) -> PackedColumns:
-        """Returns the positions of the results in the matrix that `act` returns; `act` must have been called with this
-        mode.
+        """Returns the positions of the results (actions, log-probabilities, ...) in the matrix that `act` returns;
+        `act` must have been called with this mode.
         """
         return self._packed[mode]
 

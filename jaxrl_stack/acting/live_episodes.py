@@ -54,7 +54,7 @@ class LiveEpisodes:
         self._seen: list[list[Any]] = [[] for _ in range(num_envs)]
 
     def start(self, index: int, observation: Any, info: dict) -> None:
-        """Starts a new episode in one environment."""
+        """Starts a new episode object for one environment, with the first observation after a reset."""
         episode = self.episodes[index] = SingleAgentEpisode()
         self._chunks[index] = []
         self._seen[index] = []
@@ -79,14 +79,15 @@ class LiveEpisodes:
                 episode.set_observations(new_data=row(observations, index), at_indices=-1)
 
     def _see(self, index: int, episode: SingleAgentEpisode, last: Any) -> None:
-        """Replaces the newest observations of an episode by the module's inputs, before the episode is returned; `last`
-        is the input after the last step.
+        """Replaces the newest observations of an episode by the module's inputs computed from them, before the episode
+        is returned; `last` is the input after the last step.
         """
         seen = [*self._seen[index], last]
         episode.observations.data[-len(seen) :] = seen
 
     def append(self, step: Any, columns: dict[str, Any], next_obs: Any, weights_seq_no: int) -> None:
-        """Appends one vector step to the running episodes. Ended episodes remain in `episodes` until `begin`.
+        """Appends one vector step (a step of all environments) to the running episodes. Ended episodes remain in
+        `episodes` until `begin` replaces them.
 
         Args:
             step: The `VectorStep`.
@@ -113,7 +114,7 @@ class LiveEpisodes:
             )
 
     def report(self, step: Any, final_inputs: Any = None) -> None:
-        """Calls the callbacks ``on_episode_step`` and ``on_episode_end`` for the appended step.
+        """Calls the callbacks ``on_episode_step`` and ``on_episode_end`` for the step that `append` has added.
 
         Args:
             step: The `VectorStep`.
@@ -134,7 +135,7 @@ class LiveEpisodes:
                 self._finished.append((index, episode))
 
     def begin(self, step: Any) -> None:
-        """Starts new episodes in the environments that were reset."""
+        """Starts new episode objects for the environments that were reset in a vector step."""
         for index in np.flatnonzero(step.resets).tolist():
             info = step.reset_infos[index] if step.reset_infos is not None else {}
             self.start(index, row(step.obs, index), info)
@@ -145,7 +146,7 @@ class LiveEpisodes:
         return finished
 
     def cut(self) -> list[SingleAgentEpisode]:
-        """Returns the running episodes as chunks; each continues in a new chunk."""
+        """Cuts the running episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
         chunks = []
         for index, episode in enumerate(self.episodes):
             if episode.is_done or not len(episode):

@@ -47,21 +47,21 @@ class LiveMultiAgentEpisodes:
         self._finished: list[tuple[int, MultiAgentEpisode]] = []
 
     def create(self, index: int) -> MultiAgentEpisode:
-        """Creates a new episode in one environment, without observations."""
+        """Creates a new episode object for one environment, without observations."""
         episode = self.episodes[index] = MultiAgentEpisode(agent_to_module_mapping_fn=self._module_of)
         self._chunks[index] = []
         self._call("on_episode_created", index, episode)
         return episode
 
     def start(self, index: int, observations: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
-        """Adds the first observations to a created episode."""
+        """Adds the first observations, after the environment's reset, to a created episode."""
         episode = self.episodes[index]
         episode.add_env_reset(observations=owned(dict(observations)), infos=owned(dict(infos)))
         self._call("on_episode_start", index, episode)
 
     def saw(self, index: int, agent: Any, columns: Mapping[str, Any], at: int, weights_seq_no: int) -> None:
-        """Stores an agent's action and module outputs until the env step is appended, and its module input as the last
-        observation.
+        """Stores an agent's action and module outputs until its env step is appended, and replaces the agent's last
+        observation by the module's input.
 
         Args:
             index: Index of the environment.
@@ -77,7 +77,9 @@ class LiveMultiAgentEpisodes:
         self._outputs[index][agent] = {**outputs, WEIGHTS_SEQ_NO: weights_seq_no}
 
     def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
-        """Replaces an agent's last observation by the module's input: row `at` of `inputs`, ``[R, ...]``."""
+        """Replaces an agent's last observation in its running episode by the module's input: row `at` of `inputs`,
+        ``[R, ...]``.
+        """
         episode = self.episodes[index].agent_episodes.get(agent)
         if episode is not None:
             episode.set_observations(new_data=row(inputs, at), at_indices=-1)
@@ -103,7 +105,9 @@ class LiveMultiAgentEpisodes:
         )
 
     def report(self, index: int, *, has_ended: bool) -> None:
-        """Calls the callbacks ``on_episode_step`` and, at the end, ``on_episode_end`` for the appended step."""
+        """Calls the callbacks ``on_episode_step`` and, at the end, ``on_episode_end`` for the step that `append` has
+        added.
+        """
         episode = self.episodes[index]
         self._call("on_episode_step", index, episode)
         if has_ended:
@@ -111,7 +115,9 @@ class LiveMultiAgentEpisodes:
             self._finished.append((index, episode))
 
     def forget(self, index: int) -> None:
-        """Discards the stored actions and outputs of an environment that failed before its step could be appended."""
+        """Discards the actions and module outputs stored for an environment that failed before its step could be
+        appended.
+        """
         self._actions[index], self._outputs[index] = {}, {}
 
     def take_finished(self) -> list[tuple[int, MultiAgentEpisode]]:
@@ -120,7 +126,7 @@ class LiveMultiAgentEpisodes:
         return finished
 
     def cut(self) -> list[MultiAgentEpisode]:
-        """Returns the running episodes as chunks; each continues in a new chunk."""
+        """Cuts the running episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
         chunks = []
         for index, episode in enumerate(self.episodes):
             if len(episode):

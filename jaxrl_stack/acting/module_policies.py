@@ -27,7 +27,7 @@ class ModulePolicies(ByModule[HostPolicy]):
 
     @property
     def sharding(self) -> Any:
-        """Sharding of all arguments of the policies: one device."""
+        """Sharding of all arguments of the compiled policy programs: one device."""
         return self._first.sharding
 
     @property
@@ -71,7 +71,9 @@ class ModulePolicies(ByModule[HostPolicy]):
             self._of[mid].set_random_state(given[mid])
 
     def numbers_of(self, random: Mapping[str, Any]) -> list[int]:
-        """Converts a result of `get_random_state` to integers, from which seeds can be derived."""
+        """Converts random states (a result of `get_random_state`) to a list of integers, from which seeds can be
+        derived.
+        """
         given = self._module_map.by_module(random)
         return [number for mid in sorted(given) for number in HostPolicy.numbers_of(given[mid])]
 

@@ -50,8 +50,8 @@ class ModuleState:
     reset: Any
 
     def after(self, rewards: jax.Array, reset: jax.Array) -> Self:
-        """Returns the state after an environment step; previous actions and rewards become zeros where an episode
-        starts.
+        """Returns the policy's state after an environment step; previous actions and rewards become zeros where an
+        episode starts.
 
         Args:
             rewards: Rewards of the step, float32 ``[B]``.
@@ -67,7 +67,8 @@ class ModuleState:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ModuleStep:
-    """Acting step of one module as pure functions, with its static parts: module and connector pipelines.
+    """Acting step of one module (env-to-module pipeline, forward pass, module-to-env pipeline) as pure functions, with
+    its static parts.
 
     They process ``B`` rows: one row per environment, and per agent if several agents share the module.
 
@@ -98,7 +99,7 @@ class ModuleStep:
         return self if module_id == self.module_id else dataclasses.replace(self, module_id=module_id)
 
     def start(self, num_envs: Any, env_to_module: Any = None, module_to_env: Any = None) -> ModuleState:
-        """Returns the state of acting before the first observations of all rows.
+        """Returns the policy's initial state (connectors, recurrent state), before the first observations of all rows.
 
         Args:
             num_envs: Number of rows, ``B``.
@@ -119,8 +120,8 @@ class ModuleStep:
         )
 
     def where_rows(self, mask: jax.Array, yes: StateT, no: StateT) -> StateT:
-        """Selects rows from two states: from `yes` where `mask` is True, else from `no`; connector statistics come from
-        `yes`.
+        """Selects the policy state of each row (one agent in one environment): from `yes` where `mask` is True, else
+        from `no`. Connector statistics come from `yes`.
 
         Args:
             mask: bool ``[B]``.
@@ -139,8 +140,8 @@ class ModuleStep:
         )
 
     def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
-        """Returns `state` with the new statistics of connectors merged over a device axis, or of this device only if
-        `axis_name` is None.
+        """Returns the policy's `state` with the new connector statistics of all devices on an axis merged, or of this
+        device only if `axis_name` is None.
         """
         return dataclasses.replace(
             state,
@@ -246,7 +247,7 @@ class ModuleStep:
     def observe(
         self, env_to_module: Any, columns: dict[str, Any], context: Any, *, stream: str = "env_to_module"
     ) -> tuple[Any, dict[str, Any]]:
-        """Applies the env-to-module pipeline to observations.
+        """Applies the env-to-module pipeline to observations; returns the pipeline's new state and the module's inputs.
 
         Args:
             env_to_module: State of the pipeline.

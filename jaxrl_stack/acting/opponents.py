@@ -25,7 +25,8 @@ NO_SNAPSHOT = -1
 
 @struct.dataclass
 class OpponentsState:
-    """Snapshots on one device (the stack), and the results of the environment blocks that play against them.
+    """Stored snapshots of a policy on one device, and the results of the environment blocks that play against them. A
+    block is a group of environments with the same opponent.
 
     Attributes:
         params: Parameters of the snapshots, ``{ref: [K, ...]}``.
@@ -51,11 +52,14 @@ class OpponentsState:
     num_steps: jax.Array
 
     def at_start_of_call(self) -> OpponentsState:
-        """Returns the state with the counters of games and steps set to 0."""
+        """Returns a copy in which the counters of games and steps are 0, for the start of a call of the compiled
+        program.
+        """
         return dataclasses.replace(self, games=jnp.zeros_like(self.games), num_steps=jnp.zeros_like(self.num_steps))
 
     def with_games(self, ended: jax.Array, margins: jax.Array, num_steps: Any) -> OpponentsState:
-        """Counts the games that ended in T steps, except games during which the opponent changed.
+        """Returns a copy in which the games that ended in T steps are added to the counts of wins, draws and losses,
+        except games during which the opponent changed.
 
         Args:
             ended: bool ``[T, B]``, whether a game ended with the step.
@@ -98,7 +102,7 @@ class OpponentStep(ModuleStep):
 
     @classmethod
     def of(cls, step: ModuleStep, *, num_blocks: int, num_agents: int) -> Self:
-        """Creates the opponents' step from the acting step of the module whose snapshots play."""
+        """Creates the acting step of the opponents from the acting step of the module whose snapshots play."""
         own = {field.name: getattr(step, field.name) for field in dataclasses.fields(ModuleStep)}
         return cls(**own, num_blocks=num_blocks, num_agents=num_agents)
 
@@ -149,13 +153,14 @@ class OpponentStep(ModuleStep):
         )
 
     def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
-        """Returns `state`: the statistics of snapshots do not change."""
+        """Returns `state` unchanged, because snapshots do not update their connector statistics."""
         return state
 
     # ----------------------------------------------------------------------------------------------------- opponents
 
     def no_opponents(self, num_envs: int) -> OpponentsState:
-        """Creates a stack without snapshots; all blocks play index 0 of the stack.
+        """Creates storage for K snapshots that contains none yet; every block (group) of environments has index 0 as
+        its opponent.
 
         Args:
             num_envs: ``E``, environments of all blocks.
@@ -191,7 +196,8 @@ class OpponentStep(ModuleStep):
     def with_snapshot(
         self, state: OpponentsState, params: Any, rest: Any, env_to_module: Any, place: Any, number: Any
     ) -> OpponentsState:
-        """Stores a snapshot of the module at an index of the stack, and returns the new stack.
+        """Stores the module's weights and connector statistics as a snapshot at an index of the stored snapshots, and
+        returns the new state.
 
         Args:
             state: The stack.
@@ -214,8 +220,8 @@ class OpponentStep(ModuleStep):
     def with_index(
         self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
     ) -> tuple[OpponentsState, ModuleState]:
-        """Assigns a snapshot to each block (group) of environments, and returns the new states of the stack and of
-        acting.
+        """Assigns a snapshot as the opponent to each block (group) of environments, and returns the new states of
+        opponents and acting.
 
         If a block gets another snapshot, its running games continue and do not count; the recurrent states and last
         actions of its rows start again.
@@ -254,7 +260,9 @@ class OpponentStep(ModuleStep):
         return dataclasses.replace(state, index=index, playing=playing, is_stale=is_stale), acting
 
     def of_state(self, state: OpponentsState) -> Self:
-        """Returns a copy with the weights of the snapshot that plays in each block (group) of environments."""
+        """Returns a copy of the opponents' step with the weights of the snapshot that plays in each block (group) of
+        environments.
+        """
         weights = jax.tree.map(lambda x: x[state.index], (state.params, state.rest))
         return dataclasses.replace(self, weights=weights)
 
@@ -265,7 +273,9 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------------- rows
 
     def _split(self, rows: Any) -> Any:
-        """Groups rows by block of environments: ``[rows of all blocks, ...]`` becomes ``[K, rows of a block, ...]``."""
+        """Groups rows (one agent in one environment each) by block of environments with the same opponent: ``[rows of
+        all blocks, ...]`` becomes ``[K, rows of a block, ...]``.
+        """
 
         def split(x: jax.Array) -> jax.Array:
             x = x.reshape(self.num_agents, self.num_blocks, -1, *x.shape[1:])
@@ -274,7 +284,9 @@ class OpponentStep(ModuleStep):
         return jax.tree.map(split, rows)
 
     def _joined(self, blocks: Any) -> Any:
-        """Joins the rows of all blocks (groups of environments that play the same snapshot); inverse of `_split`."""
+        """Joins the rows of all blocks (groups of environments with the same opponent) to one axis; inverse of
+        `_split`.
+        """
 
         def joined(x: jax.Array) -> jax.Array:
             x = x.reshape(self.num_blocks, self.num_agents, -1, *x.shape[2:])
@@ -294,7 +306,8 @@ class OpponentStep(ModuleStep):
 
 
 def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
-    """Returns the hero's return minus the mean return of its rivals, exactly 0 if all returns are equal.
+    """Returns how much higher an agent's return in a game (`hero`) is than the mean return of its rivals, exactly 0 if
+    all returns are equal.
 
     Args:
         hero: float32 ``[...]``, NaN for a hero that never acted; the margin is NaN then.
@@ -309,8 +322,8 @@ def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
 def opponent_map(
     module_map: ModuleMap, module_id: str, agents: Sequence[Any], *, num_envs: int, num_self_play: int
 ) -> ModuleMap:
-    """Returns the mapping from agents to modules in which snapshots play the rivals, from environment `num_self_play`
-    on.
+    """Returns the mapping from agents to modules for self-play: from environment `num_self_play` on, snapshots play all
+    agents but the first one.
 
     Args:
         module_map: Map of all agents to the module.

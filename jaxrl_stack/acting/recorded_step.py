@@ -55,7 +55,8 @@ class RecordedStep:
         return cls(columns | _answers(), is_complete=False)
 
     def block(self, num_steps: int, num_columns: int, layout: Layout | None = None) -> dict[str, Any]:
-        """Returns the shapes of a block of recorded steps, ``[T, B, ...]``.
+        """Returns the shapes and dtypes of the columns of a block of ``T`` such steps in ``B`` environments, ``[T, B,
+        ...]``.
 
         Args:
             num_steps: ``T``.
@@ -78,7 +79,7 @@ class RecordedStep:
 
 
 def _answers() -> dict[str, Any]:
-    """Returns the shapes of rewards and flags, ``[1, 1]``."""
+    """Returns shapes and dtypes of rewards and end flags for one step of one environment, ``[1, 1]`` each."""
     dtypes = {Columns.REWARDS: np.float32, Columns.TERMINATEDS: np.bool_, Columns.TRUNCATEDS: np.bool_}
     return {name: jax.ShapeDtypeStruct((1, 1), dtype) for name, dtype in dtypes.items()}
 

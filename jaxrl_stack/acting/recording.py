@@ -40,7 +40,7 @@ class EndedEpisodes:
 
     @classmethod
     def of(cls, ended: Sequence[Sequence[float]], agents: Sequence[Any] = ()) -> EndedEpisodes:
-        """Creates the object from tuples ``(return, length, duration, *returns of agents)``, one per episode."""
+        """Creates episode statistics from one tuple per episode, ``(return, length, duration, *returns of agents)``."""
         returns, lengths, durations, *own = zip(*ended, strict=True) if ended else [()] * (3 + len(agents))
         return cls(
             np.array(returns, np.float64),
@@ -72,7 +72,7 @@ class EndedEpisodes:
         return means
 
     def rows(self) -> Iterator[tuple[float, ...]]:
-        """Yields tuples ``(return, length, duration, *returns of agents)``, one per episode, as `of` takes them."""
+        """Yields one tuple per episode, ``(return, length, duration, *returns of agents)``, as `of` takes them."""
         columns = (self.returns, self.lengths, self.durations, *self.agent_returns.values())
         return zip(*(column.tolist() for column in columns), strict=True)
 
@@ -89,7 +89,7 @@ def _sum_of_known(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class StepTimes(NamedTuple):
-    """Total duration and number of vector steps.
+    """Total duration and number of vector steps (steps of all environments of a runner).
 
     Attributes:
         seconds: Duration of all steps, in seconds.
@@ -100,7 +100,7 @@ class StepTimes(NamedTuple):
     num_steps: int = 0
 
     def plus(self, other: StepTimes) -> StepTimes:
-        """Returns the sums of two objects' durations and numbers."""
+        """Returns the sum of two `StepTimes`: durations and numbers of steps are added."""
         return StepTimes(self.seconds + other.seconds, self.num_steps + other.num_steps)
 
 
@@ -145,7 +145,7 @@ class SampleBlock:
 
     @property
     def experience(self) -> Experience:
-        """Sampled steps as an `Experience`, without the report."""
+        """Sampled steps of this block as an `Experience`, without the report on episodes and metrics."""
         return Experience((self.part,))
 
     @property
@@ -154,7 +154,9 @@ class SampleBlock:
         return self.part.num_env_steps
 
     def kept_at(self, reference: Any) -> SampleBlock:
-        """Returns a copy without columns, which stay in Ray's object store under `reference`; see `Part.kept_at`."""
+        """Returns a copy of the block without columns, which stay in Ray's object store under `reference`; see
+        `Part.kept_at`.
+        """
         return dataclasses.replace(self, part=self.part.kept_at(reference))
 
 
@@ -212,7 +214,7 @@ class Recording:
         self.num_steps = self.num_failures = 0
 
     def add(self, matrix: np.ndarray, loose: Any, step: Any) -> None:
-        """Records one vector step (a step of all environments).
+        """Records one vector step (a step of all environments): the policy's results, rewards and flags.
 
         Args:
             matrix: The policy's packed results, uint32 ``[B, width]``.
@@ -235,7 +237,9 @@ class Recording:
             self.drop_running(index)
 
     def begin(self, where: np.ndarray) -> None:
-        """Marks the next row as the first of an episode, in the environments of the mask `where`, bool ``[B]``."""
+        """Marks the next recorded step as the first of an episode, in the environments of the mask `where`, bool
+        ``[B]``.
+        """
         self.resets[self.num_steps] = where
 
     def drop_running(self, index: int) -> None:
@@ -248,7 +252,9 @@ class Recording:
         self.num_failures += 1
 
     def add_obs(self, obs: Any) -> None:
-        """Stores the environments' observations before the next step, if the recording was made with `obs`."""
+        """Stores the environments' observations before the next step, if the recording was created with the argument
+        `obs`.
+        """
         if not self._obs_rows:
             return
         leaves = (obs,) if isinstance(obs, np.ndarray) else jax.tree.leaves(obs)
@@ -301,13 +307,13 @@ class Recording:
         return np.flatnonzero(self._valid[: self.num_steps].any(axis=0))
 
     def starts(self) -> dict[str, np.ndarray]:
-        """Returns, for each environment, whether row 0 is the first of an episode, ``{module_id: bool [B]}``; see
-        `Part.starts`.
+        """Returns, for each environment, whether its first recorded step is the first of an episode, ``{module_id: bool
+        [B]}``; see `Part.starts`.
         """
         return {self.module_id: self.resets[0]}
 
     def times(self) -> None:
-        """Returns None, because an agent that acts in every step needs no times of its steps."""
+        """Returns None: times of agent steps are only recorded for agents that do not act in every env step."""
 
     def num_module_steps(self) -> dict[str, int]:
         """Returns the number of completed steps of each module."""
@@ -362,7 +368,7 @@ class NotUsable(NamedTuple):
 
     @property
     def is_of_first_step(self) -> bool:
-        """Whether the value comes from the reset before the recording or from its first step."""
+        """Whether the invalid value comes from the reset before the recording or from the recording's first step."""
         return self.step < (1 if self.what.startswith(_REWARD) else 2)
 
 
@@ -403,7 +409,9 @@ def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
 
 
 def _is_finite(final: tuple[int, Any, Any]) -> bool:
-    """Whether the observations in a triple ``(step, mask, observations)`` of `Recording.add_final` are finite."""
+    """Whether the observations in one argument triple of `Recording.add_final`, ``(step, mask, observations)``, are
+    finite where the mask is True.
+    """
     _, where, observations = final
     leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]
     return all(bool(np.isfinite(leaf[where]).all()) for leaf in leaves)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RolloutRecording(Protocol):
-    """Interface of the recording of up to ``T`` steps of ``B`` environments, made by one `Rollout.record` call.
+    """Interface of the arrays in which one `Rollout.record` call records up to ``T`` steps of ``B`` environments.
 
     Attributes:
         num_steps: Vector steps so far.
@@ -45,8 +45,8 @@ class RolloutRecording(Protocol):
 
     @property
     def resets(self) -> np.ndarray | None:
-        """Rows that are the first of an episode, bool ``[T + 1, B]``; None if rows belong to agents instead of
-        environments.
+        """Marks the recorded steps that are the first of an episode, bool ``[T + 1, B]``; None if agents do not all act
+        in every step, so that they have separate episode starts.
         """
         ...
 
@@ -63,7 +63,7 @@ class RolloutRecording(Protocol):
         ...
 
     def times(self) -> AgentTimes | None:
-        """Returns the vector steps in which agent steps began and ended; None if they were not recorded, or agents
+        """Returns the vector steps in which each agent step began and ended; None if they were not recorded, or agents
         never skip steps.
         """
         ...
@@ -88,8 +88,8 @@ class RolloutRecording(Protocol):
 
 
 class Rollout(Protocol):
-    """Interface of the loop that steps host environments and records the steps; it stores the state of environments and
-    running episodes between recordings.
+    """Interface of the loop that steps host environments and records the steps; between recordings it stores the
+    environments' state and running episodes.
 
     Attributes:
         live: Running episodes as objects, from the first `reset` on; None where they are not needed.
@@ -101,7 +101,7 @@ class Rollout(Protocol):
 
     @property
     def has_episodes(self) -> bool:
-        """Whether episode objects can be built from the next recording without a `reset`."""
+        """Whether the next recording can build episode objects without a `reset` of the environments before."""
         ...
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:
@@ -143,9 +143,9 @@ class Rollout(Protocol):
         ...
 
     def cut(self) -> list[Any]:
-        """Returns the running episodes as chunks; each continues in a new chunk."""
+        """Cuts the running episodes: returns their steps so far as chunks. Each episode continues in a new chunk."""
         ...
 
     def forget_episodes(self) -> None:
-        """Discards running episode objects that only `sample` needs."""
+        """Discards the objects of running episodes, which only `EnvRunner.sample` needs."""
         ...

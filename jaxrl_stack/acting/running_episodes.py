@@ -26,7 +26,7 @@ class RunningEpisodes:
 
     @classmethod
     def empty(cls, num_envs: int) -> RunningEpisodes:
-        """Creates the statistics of B episodes without steps.
+        """Creates the return and length statistics of B running episodes that have no steps yet.
 
         Args:
             num_envs: ``B``.
@@ -37,7 +37,8 @@ class RunningEpisodes:
     def extend(
         self, rewards: jax.Array, ended: jax.Array, steps: jax.Array | None = None
     ) -> tuple[RunningEpisodes, RunningEpisodes]:
-        """Adds the rewards and steps of a rollout, after its loop, because each array in the loop's carry costs time.
+        """Adds the rewards and steps of a whole rollout to the running episodes' returns and lengths. It is called
+        after the rollout's loop, because each array in the loop's carry costs time.
 
         Args:
             rewards: float32 ``[T, B]``.

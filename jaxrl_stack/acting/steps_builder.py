@@ -45,13 +45,13 @@ class _Rows:
         return sum(leaf.nbytes for leaf in jax.tree.leaves(dict(self.columns)))
 
     def only(self, kept: np.ndarray) -> _Rows:
-        """Returns the steps that a mask, bool ``[n]``, selects."""
+        """Returns the stored steps where the mask `kept`, bool ``[n]``, is True."""
         return _Rows(jax.tree.map(lambda x: x[kept], dict(self.columns)), self.number[kept], self.t[kept])
 
 
 class StepsBuilder:
-    """Cuts recorded blocks into episodes, for data files. Steps are stored until their episode ends, so that each
-    episode is contiguous.
+    """Cuts recorded blocks of steps into episodes, for data files. Steps are stored until their episode ends, so that
+    each episode is contiguous in a file.
 
     A running episode is cut, and continues as another piece with the same id, if it has at least `max_rows` rows after
     a block. All running episodes are cut if the held steps take more than `MOST_HELD_BYTES`.
@@ -78,7 +78,8 @@ class StepsBuilder:
         return int(self._num_held.sum())
 
     def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
-        """Cuts a block into episodes, and returns those that ended.
+        """Appends a block of recorded steps to the running episodes, and returns the steps of episodes that ended, as a
+        table.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``. ``FINAL_OBS``, and with ``INFOS`` also `FINAL_INFOS`, are read
@@ -138,8 +139,8 @@ class StepsBuilder:
         return self._taken(self._number[envs], after)
 
     def restart(self, lengths: np.ndarray | None = None) -> Steps | None:
-        """Returns the stored steps, or None if there are none. Steps of later blocks get new episode ids, also if their
-        episodes began earlier.
+        """Removes and returns the stored steps, or None if there are none. Steps of later blocks get new episode ids,
+        also if their episodes began earlier.
 
         Args:
             lengths: int ``[B]``, steps that the other episodes have had before; None: they are new.
@@ -155,13 +156,13 @@ class StepsBuilder:
         return out
 
     def _forget_running(self, num_envs: int) -> None:
-        """Forgets all running episodes, and sets the number of environments."""
+        """Forgets which episodes are running in the environments, and sets the number of environments."""
         self._number = np.full(num_envs, _NO_EPISODE)
         self._t, self._num_held = np.zeros((2, num_envs), np.int64)
 
     def _segments(self, columns: Mapping[str, Any], counts: np.ndarray | None) -> Segments:
-        """Finds the segments of episodes in a block; the first segment of an environment may continue a running
-        episode.
+        """Divides a block of recorded steps into segments, each from one episode; the first segment of an environment
+        may continue a running episode.
         """
         terminateds, truncateds = columns[Columns.TERMINATEDS], columns[Columns.TRUNCATEDS]
         if len(self._number) != terminateds.shape[1]:
@@ -220,7 +221,7 @@ class StepsBuilder:
         return Steps(columns, is_final, episode, t, [f"{self._name}-{number}" for number in numbers.tolist()])
 
     def _forget_others(self) -> None:
-        """Frees stored steps of episodes that have ended or were dropped.
+        """Frees the memory of stored steps whose episodes have ended or were dropped.
 
         For that, the steps of running episodes are copied. Held rows of a block are kept unchanged if at least half of
         them belong to running episodes.

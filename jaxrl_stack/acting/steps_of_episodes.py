@@ -34,7 +34,8 @@ class ChunkJoiner:
         return sum(part.num_steps for parts in self._held.values() for part in parts)
 
     def add(self, episodes: Sequence[SingleAgentEpisode]) -> Steps | None:
-        """Adds the chunks of one `sample` call; returns the steps of episodes that ended, were cut or do not continue.
+        """Adds the episode chunks of one `sample` call to the stored chunks; returns the steps of episodes that ended,
+        became too long or have no chunk in this call.
 
         Returns:
             The episodes that ended, were cut, or have no chunk in this call; None without any.
@@ -88,7 +89,9 @@ def steps_of(episode: SingleAgentEpisode, *, has_infos: bool = False) -> Steps:
 
 
 def object_array(values: Sequence[Any]) -> np.ndarray:
-    """Converts values to a 1-D array of Python objects, even if the values are sequences or arrays."""
+    """Converts a sequence to a 1-D array of Python objects, one per value, even if the values are sequences or arrays
+    themselves.
+    """
     out = np.empty(len(values), object)
     for i, value in enumerate(values):
         out[i] = value
@@ -96,7 +99,7 @@ def object_array(values: Sequence[Any]) -> np.ndarray:
 
 
 def _together(episodes: Sequence[Sequence[Steps]]) -> Steps | None:
-    """Joins episodes, each given as a list of chunks, to one table of steps; None without episodes."""
+    """Joins several episodes, each given as a list of chunks, to one table of steps; None for an empty list."""
     return Steps.concatenated([_joined(parts) for parts in episodes]) if episodes else None
 
 
@@ -110,5 +113,7 @@ def _joined(parts: Sequence[Steps]) -> Steps:
 
 
 def _stacked(rows: Any) -> Any:
-    """Stacks a list of items of an episode into arrays; items of a finalized episode are arrays already."""
+    """Stacks a list of items of an episode, such as its observations, into arrays; items of a finalized episode are
+    arrays already.
+    """
     return batch(rows) if isinstance(rows, list) else rows

@@ -1,4 +1,6 @@
-"""Training steps, with one file per kind, and the drivers that run them on the device or with actors."""
+"""Training steps (sampling, then updates), one file per kind, and drivers: objects that run training steps on the
+device or with actors.
+"""
 
 from __future__ import annotations
 

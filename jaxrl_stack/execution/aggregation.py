@@ -39,7 +39,7 @@ class Packer:
         self.parts: list[Part] = []
 
     def add(self, experience: Experience) -> list[Batch]:
-        """Adds new samples; returns the batches that are full now."""
+        """Appends samples to the batch that is being filled; returns the batches that became full, maybe none."""
         self.parts += experience.parts
         batches = []
         while len(self.parts) >= self.num_samples:
@@ -49,7 +49,7 @@ class Packer:
 
 
 def batch_of(parts: Sequence[Part]) -> Batch:
-    """Creates the train batch that consists of these samples."""
+    """Creates a train batch from the samples `parts`, with their number of env steps."""
     experience = Experience(tuple(parts))
     return Batch(experience, experience.num_env_steps)
 
@@ -61,8 +61,8 @@ class AggregatorActor(FaultAwareApply):
         set_up_actor(num_cpus=1, num_gpus=0)
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
-        """Concatenates the samples of a train batch; returns ``((number, part without columns), columns)``. Ray returns
-        the columns as a second reference, so they stay in the object store.
+        """Concatenates the samples of a train batch; returns ``((number, samples without columns), columns)``, where
+        `number` identifies the batch. Ray returns the columns as a second reference, so they stay in the object store.
 
         Raises:
             LostExperienceError: If columns of a part are lost.
@@ -111,20 +111,21 @@ class Aggregation:
 
     @property
     def has_actors(self) -> bool:
-        """Whether actors concatenate samples."""
+        """Whether Ray actors concatenate the samples of a batch; otherwise this process does."""
         return bool(self._at_work)
 
     def actors(self) -> dict[int, Any]:
-        """``{id: handle}`` of the actors."""
+        """Aggregator actors, which concatenate samples: ``{id: handle}``."""
         return self._manager.actors()
 
     @property
     def has_room(self) -> bool:
-        """Whether no batch waits for an aggregator actor or for an update."""
+        """Whether more batches can be added: none waits for an aggregator actor or for an update."""
         return not self._backlog and not self.ready
 
     def add(self, batches: Sequence[Batch]) -> None:
-        """Adds batches to build, and collects the batches that actors have finished.
+        """Accepts batches whose samples aggregator actors then concatenate, and collects the batches that actors have
+        finished.
 
         Raises:
             Exception: The error of an actor, unless its samples were lost; or the error of an actor that Ray does not
@@ -145,7 +146,9 @@ class Aggregation:
         self._send()
 
     def _send(self) -> None:
-        """Sends waiting batches to actors, the least busy first."""
+        """Sends the samples of waiting batches to the aggregator actors, which concatenate them; the least busy actor
+        is first.
+        """
         while self._backlog:
             free = [i for i in self._manager.healthy_actor_ids() if len(self._at_work[i]) < self._limit]
             if not free:
@@ -210,14 +213,14 @@ class Aggregation:
             yield from batches.values()
 
     def clear(self) -> None:
-        """Drops all batches."""
+        """Drops all batches: waiting, being built by actors, or ready for an update."""
         self.ready.clear()
         self._backlog.clear()
         self._manager.forget_requests(_BATCHES)
         self._at_work = {i: {} for i in self._at_work}
 
     def stop(self) -> None:
-        """Stops the actors."""
+        """Stops the aggregator actors, which concatenate samples to batches."""
         if self.has_actors:
             self._manager.clear()
             self._at_work = {}

@@ -249,7 +249,7 @@ class _IterationResults:
     update_seconds: float = 0.0
 
     def add(self, learned: Learned) -> None:
-        """Adds the counters and timings of finished updates."""
+        """Adds the counters and timings of finished updates to the iteration's counters and timings."""
         self.num_updates.append(learned.num_updates)
         self.lags += learned.lags
         self.wait_seconds += learned.wait_seconds

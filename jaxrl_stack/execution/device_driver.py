@@ -194,7 +194,9 @@ class DeviceDriver(LocalDriver):
         return pipelines
 
     def _with_opponents(self, rollout: DeviceRollout, settings: OpponentSnapshots) -> DeviceRollout:
-        """Returns the rollout of training in which snapshots of the policy `settings.of` play some of the agents."""
+        """Returns a copy of the training rollout in which snapshots of the policy `settings.of` play some of the
+        agents.
+        """
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
                 f"multi_agent(opponents=Snapshots(of={settings.of!r})): {settings.of!r} reads the observations of all "
@@ -219,8 +221,8 @@ class DeviceDriver(LocalDriver):
         return learner
 
     def _make_facts(self, rollout: DeviceRollout | None, recorded: Mapping[str, Any]) -> DeviceFacts:
-        """Collects the facts (spaces, learner, rollout, shapes of recorded columns) from which `TrainingStep.plan`
-        computes sizes.
+        """Collects the driver's spaces, learner, rollout and shapes of recorded columns, from which `TrainingStep.plan`
+        computes the sizes of samples and updates.
 
         Args:
             rollout, recorded: See `DeviceFacts`.
@@ -241,8 +243,8 @@ class DeviceDriver(LocalDriver):
         return record_of_step(rollout, self.learner, self.shards.shapes(), num_envs=num_envs, explore=explore)
 
     def _make_program(self, rollout: DeviceRollout | None, record: StepRecord | None) -> DeviceProgram:
-        """Creates the program that runs the planned training steps. `record` has the shapes of the columns of a sampled
-        step.
+        """Creates the compiled program that runs a fixed number of training steps per call. `record` has the shapes of
+        the columns of a sampled step.
         """
         learner, num_devices = self.learner, self.learner.num_devices
         return DeviceProgram(
@@ -262,7 +264,9 @@ class DeviceDriver(LocalDriver):
         )
 
     def _planned_training_steps(self) -> int:
-        """Training steps per call of the program."""
+        """Computes the number of training steps that one call of the compiled program runs, from the config's minimum
+        number of steps per iteration.
+        """
         config, plan = self.config, self.plan
         wanted, each = config.min_sample_timesteps_per_iteration, plan.num_env_steps * self.counted_per_env_step
         if not self.step.needs_env:
@@ -272,8 +276,8 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Returns the sizes of an update, by which the learner counts trained steps. If the training step does not
-        sample, these are the sizes of `update_of_rows`.
+        """Returns the sizes of an update (rows, steps), from which the learner counts the env steps it has trained on.
+        If the training step does not sample, these are the sizes in `update_of_rows`.
         """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
@@ -287,7 +291,9 @@ class DeviceDriver(LocalDriver):
         }
 
     def _returns_to_host(self) -> bool:
-        """Whether an overridden method runs on the host at every training step; a notice then names the cost."""
+        """Whether control returns to the host after every training step, because a user's class overrides a method that
+        runs on the host. A notice then says that this costs time.
+        """
         if self.step.one_per_call:
             notice_once(
                 f"{self.config.algo_class.__name__} overrides training_step(), so every training step returns to the "
@@ -302,7 +308,9 @@ class DeviceDriver(LocalDriver):
         return self.learner.has_host_hooks
 
     def _make_group(self, pipelines: ModulePipelines) -> EnvRunnerGroup:
-        """Creates the group with the EnvRunner of training in this process; it is empty without an environment."""
+        """Creates the `EnvRunnerGroup` of training, with one on-device EnvRunner in this process; the group is empty
+        without an environment.
+        """
         rollout = self.rollout
         if rollout is None:
             return EnvRunnerGroup(False, config=self.config, num_env_runners=0)
@@ -322,7 +330,7 @@ class DeviceDriver(LocalDriver):
         return EnvRunnerGroup(self.env_runner, config=self.config, num_env_runners=0)
 
     def _start(self) -> None:
-        """Resets environments, counters and episodes."""
+        """Resets the training environments, their running episodes, and the driver's counters."""
         self.shards.start(self.config.root_seed)
         if self.league is not None:
             self.league.start()
@@ -351,7 +359,7 @@ class DeviceDriver(LocalDriver):
 
     @property
     def _steps_per_call(self) -> int:
-        """Env steps per call of the program."""
+        """Number of env steps that one call of the compiled program samples."""
         return self.num_training_steps_per_call * self.plan.num_env_steps
 
     def num_warm_up_steps(self, num_env_steps: int) -> Any:
@@ -370,7 +378,7 @@ class DeviceDriver(LocalDriver):
         return self.learner.state, self.shards.state, self.kept, self.timesteps
 
     def mapped(self, program: DeviceProgram, *, donates: bool) -> Any:
-        """Maps `program` over the learner's devices and compiles it at the first call.
+        """Maps a program over the learner's devices; the first call of the result compiles it.
 
         Args:
             program: Like `program`.
@@ -386,8 +394,8 @@ class DeviceDriver(LocalDriver):
         )
 
     def sampled_again(self, settings: Any, before: tuple[Any, Any] | None) -> Any:
-        """Repeats the program's last call and returns the columns that it sampled; used to locate NaNs for error
-        messages.
+        """Repeats the last call of the compiled training program, and returns the columns that it sampled; used to
+        locate NaNs for error messages.
 
         Args:
             settings: The learner's traced settings in that call.
@@ -418,7 +426,8 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context in which a second program records the updates and episodes of each call of the program.
+        """Context in which a second compiled program, run before each call of the training program, records that call's
+        updates and episodes.
 
         The second program runs first, from the same state. The training state comes from the program of training, so
         that its bits do not depend on the recording.
@@ -470,8 +479,8 @@ class DeviceDriver(LocalDriver):
         return min(self._num_envs // self.learner.num_devices, _MOST_STATE_BYTES // max(1, num_bytes * steps_per_call))
 
     def _order_of_columns(self) -> ColumnOrder | None:
-        """Returns the order of agents and environments in the sampled columns of a device; None if updates do not use
-        samples.
+        """Returns the order of agents and environments along the batch axis of the columns that a device samples; None
+        if updates do not use samples.
         """
         update = self.plan.update
         if update is None or self.rollout is None:
@@ -601,7 +610,7 @@ class DeviceDriver(LocalDriver):
         return also_lost
 
     def change_runner(self, change: Callable[[Any, Any], Any]) -> None:
-        """Changes the state of the environments between two calls of the program.
+        """Applies a function to the training environments' state, between two calls of the compiled program.
 
         Args:
             change: ``(learner's state, runner's state) -> runner's state``. It may donate the runner's state, and is

@@ -190,7 +190,7 @@ class FetchedWeights:
         self._module: MultiRLModule | None = None
 
     def fetch(self) -> None:
-        """Fetches the present weights."""
+        """Copies the present weights from the learner actors to this process."""
         weights = self._group.weights_for_runners()
         # Learners' modules have more parts, and send no random streams.
         params, rest = (

@@ -1,4 +1,4 @@
-"""Compiled part of the on-device driver: sampling, updates and stored data of training steps, in one program."""
+"""Compiled part of the on-device driver: one program that samples, updates, and stores replay buffers or data sets."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class UpdateRecorder:
         self.shapes, self._found = None, None
 
     def fit(self, record: Any) -> Any:
-        """Checks that the records of all updates have the same shapes, and returns the shapes; None in the first trace,
-        which determines them.
+        """Checks that the recordings of all updates have the same array shapes, and returns the shapes. In the first
+        trace, which determines them, returns None.
 
         Raises:
             ValueError: If the updates of a training step have different shapes.
@@ -134,8 +134,8 @@ class UpdateRecorder:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceProgram(Place):
-    """Program of K training steps. Implements `Place`, the operations (sample, update, draw) that a training step
-    calls.
+    """Compiled program that runs K training steps. Implements `Place`, the operations (sample, update, draw) that a
+    training step calls.
 
     The number of steps before learning starts is an argument, so that one program serves all calls and kept data stays
     in place. The program reduces over an axis of devices, or over none: with vmap, it trains the members of a
@@ -217,7 +217,9 @@ class DeviceProgram(Place):
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
 
     def _noting_updates(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the training step: next to the metrics, it returns a flag that is True if the step made an update."""
+        """Wraps a training step function: in front of the update's metrics, the wrapper returns a flag that is True if
+        the step made an update.
+        """
 
         def noting(state: TrainState) -> tuple[TrainState, Any]:
             after, learned = step(state)
@@ -228,7 +230,8 @@ class DeviceProgram(Place):
     # ------------------------------------------------------------------------------------- around the training steps
 
     def started(self, runner: Any, learner: Any) -> Sampler:
-        """State at the start of a call, with all its random numbers; drawing them in each step would be slower.
+        """Creates the state with which a call of the program starts, with the call's random numbers; drawing these in
+        each step would be slower.
 
         Args:
             runner: The runner's state; without environments a PRNG key.
@@ -280,8 +283,8 @@ class DeviceProgram(Place):
         return jax.tree.map(lambda x: jax.random.key_data(x[:number]) if is_key(x) else x[:number], runner.env_state)
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
-        """Selects the recorded columns that the call returns: `shown` (by agent) if agents are shown, else `columns`;
-        () if nothing needs them.
+        """Selects the sampled columns that the program returns to the host: `shown` (by agent) if the rollout records
+        by agent, else `columns`; () if nothing reads them.
         """
         if not self.records_block:
             return ()
@@ -293,8 +296,8 @@ class DeviceProgram(Place):
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
-        """Adds the episodes that ended in this call to the runner's window of last episodes; returns ``(runner,
-        recorded columns)``.
+        """Adds the episodes that ended in this call to the runner's statistics of the last W episodes; returns
+        ``(runner state, recorded columns)``.
         """
         if self.rollout is None:
             return sampler.runner, ()
@@ -314,8 +317,8 @@ class DeviceProgram(Place):
 
     @jax.named_scope(SAMPLING)
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """Steps the environments for all shares (rounds of T steps) of the plan; see `Place.sample`. Episodes are cut
-        at the end of every share, like at the end of a separate ``sample()`` call.
+        """Steps the environments for all sampling rounds of T steps that the plan contains; see `Place.sample`.
+        Episodes are cut at the end of every round, like at the end of a separate ``sample()`` call.
         """
         # Every vector step of a JAX environment is a step of every environment.
         assert self.rollout is not None
@@ -379,7 +382,7 @@ class DeviceProgram(Place):
         return Sampled(dataclasses.replace(state, runner=sampler, timesteps=timesteps), Experience((part,)))
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
-        """Steps the environments for one share (one round of T steps); see `Place.collect`."""
+        """Steps the environments for one sampling round of T steps; see `Place.collect`."""
         return self.sample(state, dataclasses.replace(plan, num_shares=1))
 
     def num_updates(self, state: TrainState) -> jax.Array:
@@ -393,15 +396,17 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, timesteps=counters.add(state.timesteps, number))
 
     def _acting_context(self, state: TrainState) -> ConnectorContext:
-        """Returns the context of rollout steps, in which exploration schedules have their values at the steps sampled
-        so far.
+        """Returns the connector context for rollout steps: weights, settings and step counters, from which exploration
+        schedules compute their present values.
         """
         assert self.rollout is not None
         of_state = (state.learner.params, state.learner.rest, self.values(state), state.timesteps)
         return self.rollout.context(*of_state, explore=self.explore, axis_name=self.axis_name)
 
     def values(self, state: TrainState) -> dict[str, Any]:
-        """``{module_id: {traced setting: present value}}``."""
+        """Present values of traced settings (hyperparameters that are arguments of the compiled program), ``{module_id:
+        {setting: value}}``.
+        """
         return self.learner.current_values(self.settings, state.timesteps)["modules"]
 
     @jax.named_scope(UPDATE)
@@ -439,7 +444,7 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, learner=learner), Flat.of(learned), logged
 
     def _with_record(self, state: TrainState, record: Any) -> TrainState:
-        """Adds the record of an update to the records in the state."""
+        """Writes the recording of one update into the state's array of recorded updates, and returns the new state."""
         assert self.recorder is not None
         sampler, shapes = state.runner, self.recorder.fit(record)
         if shapes is None:  # the trace only finds the shapes
@@ -461,8 +466,8 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether updates have begun. A constant while tracing, because training steps before that run in a separate
-        loop.
+        """Whether enough steps have been sampled for updates to begin. It is a constant while tracing, because training
+        steps before that run in a separate loop.
         """
         assert num_steps == self.step.learning_starts
         return self.is_warm
@@ -564,8 +569,8 @@ def _combined(before: Any, latest: Any) -> Any:
 
 
 def _combined_if_made(before: Any, latest: Any) -> Any:
-    """Combines ``(whether an update was made, metrics)`` of successive training steps by `_combined`. Without an
-    update, the earlier metrics remain.
+    """Combines the results of successive training steps, ``(whether an update was made, metrics)``, by `_combined`. If
+    a step made no update, the earlier metrics remain.
     """
     (_, so_far), (is_made, metrics) = before, latest
     kept = jax.tree.map(functools.partial(jnp.where, is_made), _combined(so_far, metrics), so_far)

@@ -94,7 +94,7 @@ class DeviceRing:
     def _over_devices(
         self, function: Callable[..., Any], in_axes: tuple[int, ...] = (0,), donate_argnums: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
-        """Maps a function with one result over the learner's devices."""
+        """Maps a function that returns a 1-tuple over the learner's devices."""
         learner = self._learner
         return map_over_devices(
             function,
@@ -106,14 +106,16 @@ class DeviceRing:
         )
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Does nothing: values of traced settings are arguments of the program."""
+        """Does nothing: the compiled program receives the values of traced settings as arguments."""
 
     reset = change_settings
 
     # ---------------------------------------------------------------------------------------------------------- filling
 
     def init(self) -> Any:
-        """Creates the replay buffers: empty, or filled with recorded steps, which sampled episodes do not continue."""
+        """Creates the replay buffers: empty, or filled with recorded steps. Episodes that are sampled later do not
+        continue the recorded ones.
+        """
         return self.filled() if self._start is None else self.cut(self.filled())
 
     def filled(self) -> Any:
@@ -144,7 +146,9 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- drawing
 
     def can_draw(self, kept: Any) -> bool:
-        """Whether items can be drawn: always, as every call of the program samples first."""
+        """Returns True: every call of the program samples first, so the ring buffers contain steps when a batch is
+        drawn.
+        """
         return True
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
@@ -168,7 +172,9 @@ class DeviceRing:
         return self._what.write_to_ring(self.ring, kept, drawn[mid].items, logged[mid]) if mid in logged else kept
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """Items of the first device; see `Replay.look_at`."""
+        """Draws items (transitions or sequences) from the ring buffer of the first device, without changing it; see
+        `Replay.look_at`.
+        """
         ring = dataclasses.replace(self.ring, batch_size=number)
 
         def draw(kept: Any) -> tuple[dict[str, Any]]:
@@ -230,7 +236,8 @@ class RingContents(Checkpointable):
         return named_leaves(all_shards(self._kept.value))
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned; does nothing for an empty state.
+        """Restores the contents of the ring buffers from a state that `get_state` returned; does nothing for an empty
+        state.
 
         The present rings are freed before the new ones are created, as both may not fit. If creation fails, the rings
         are empty.
@@ -243,7 +250,7 @@ class RingContents(Checkpointable):
             self.take(self.checked(state))
 
     def checked(self, state: Mapping[str, Any]) -> Any:
-        """Converts a state to host arrays and checks their number of devices, shapes and dtypes.
+        """Converts a state of the ring buffers to host arrays, and checks their number of devices, shapes and dtypes.
 
         Raises:
             ValueError: See `set_state`.
@@ -259,7 +266,7 @@ class RingContents(Checkpointable):
         return from_named_leaves(shapes, state, "the replay buffer")
 
     def take(self, restored: Any) -> None:
-        """Replaces the replay buffers by host arrays that `checked` returned."""
+        """Replaces the contents of the replay buffers on the devices by host arrays that `checked` returned."""
 
         def placed() -> Any:
             self._kept.value = None
@@ -293,9 +300,9 @@ class RingsOfModules(Checkpointable):
         return {module_id: own.get_state() for module_id, own in self._of_modules.items()}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned; does nothing for an empty state. Modules that are missing in the
-        state start with empty buffers, because their episodes do not continue; modules that only the state has are
-        ignored.
+        """Restores the modules' ring buffers from a state that `get_state` returned; does nothing for an empty state.
+        Modules that are missing in the state start with empty buffers, because their episodes do not continue; modules
+        that only the state has are ignored.
 
         Raises:
             ValueError: If it has none of the modules, or the state of a module does not fit (`RingContents.set_state`).

@@ -153,7 +153,7 @@ class Driver(abc.ABC):
         self._has_reserved = True
 
     def on_env_runners_recreated(self, group: EnvRunnerGroup, indices: list[int]) -> None:
-        """Calls the callback `on_env_runners_recreated` after actors were restarted.
+        """Calls the user's callback `on_env_runners_recreated` after EnvRunner actors were restarted.
 
         Args:
             group: Group of the actors.
@@ -187,7 +187,9 @@ class Driver(abc.ABC):
     # -------------------------------------------------------------------------------------------------- training
 
     def start_iteration(self) -> None:
-        """Called before the first training step of an iteration."""
+        """Prepares for an iteration, before its first training step: resets the driver's timers, and informs its
+        evaluation.
+        """
         self.device_seconds = self.compile_seconds = 0.0
         self.evaluation.start_iteration()
 
@@ -204,7 +206,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def training_step(self, iteration: int) -> None:
-        """Calls the training step.
+        """Runs one training step (sampling and updates) of the algorithm.
 
         Args:
             iteration: Number of the running iteration, from 1, for messages.
@@ -221,7 +223,9 @@ class Driver(abc.ABC):
         return {}
 
     def count_env_steps(self, num_env_steps: int) -> None:
-        """Adds env steps that a user's training step has sampled without this driver."""
+        """Adds env steps that a user's training step has sampled without this driver to the driver's counter of sampled
+        env steps.
+        """
         self.num_env_steps += num_env_steps
 
     @property
@@ -231,7 +235,7 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def episode_statistics(self, seconds_per_step: float = 0.0) -> EndedEpisodes:
-        """The last finished episodes, oldest first.
+        """Statistics (returns, lengths, durations) of the last finished training episodes, oldest first.
 
         Args:
             seconds_per_step: Wall time of one step of one environment, for episodes whose duration was not measured.
@@ -242,7 +246,9 @@ class Driver(abc.ABC):
         """``{module_id: {metric: number}}`` of the last update; counters cover the last `num_updates` updates."""
 
     def results(self) -> dict[str, Any]:
-        """Entries of an iteration's result about actors, replay and timers, but not about samples and updates."""
+        """Entries of an iteration's result about actors, replay buffers and timers; samples and updates have other
+        entries.
+        """
         group = self.env_runner_group
         return {
             **self.step.results(self),
@@ -269,7 +275,9 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def evaluate_on_data(self, iteration: int, call: int = 0) -> dict[str, Any]:
-        """Evaluates on held-out data; returns the entries for the result, {} if the config has no such evaluation."""
+        """Evaluates the modules on held-out recorded data; returns the entries for the iteration's result, {} if the
+        config has no such evaluation.
+        """
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
         """Passes the current weights and statistics to the evaluation's runners, before an evaluation that runs next to
@@ -282,7 +290,7 @@ class Driver(abc.ABC):
         self._on_data = self.evaluate_on_data(iteration, call)
 
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        """Runs one evaluation.
+        """Evaluates the present policy once in the evaluation environments, and returns the results.
 
         Args:
             iteration: Iterations done; it determines the seed.
@@ -354,7 +362,9 @@ class Driver(abc.ABC):
         return state[module_id] if self.module_map.is_multi_agent else state
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Replaces weights, ``{module_id: {name: array}}``, in all places that use them."""
+        """Replaces the modules' weights, ``{module_id: {name: array}}``, in the learners and in EnvRunners that have a
+        copy.
+        """
         self.learner_group.set_weights(weights)
 
     @property
@@ -371,7 +381,7 @@ class Driver(abc.ABC):
 
     @property
     def module_ids(self) -> tuple[str, ...]:
-        """Ids of the modules."""
+        """Ids of the driver's modules (policies)."""
         return tuple(self.module_map.agents_of) if self.learner is None else self.learner.module_ids
 
     # ----------------------------------------------------------------------------------------------------- state
@@ -381,19 +391,22 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:
-        """``(name, Checkpointable or description)`` of components with separate folders in checkpoints."""
+        """Parts of the algorithm with separate folders in checkpoints, such as the learners: pairs ``(name,
+        Checkpointable)``, or ``(name, description)`` for a part in an actor.
+        """
 
     @abc.abstractmethod
     def get_state(self) -> dict[str, Any]:
-        """All values that change in training except replay: the states of `components`, and ``"driver"`` for the rest.
+        """Returns all values that change in training except replay buffers: the state of each part in `components`, and
+        all other values under ``"driver"``.
 
         `Algorithm.get_state` adds the state of `stored_replay`.
         """
 
     @abc.abstractmethod
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned. Components that are missing in the state, and the replay buffer,
-        do not change.
+        """Restores a driver state that `get_state` returned. Components that are missing in the state, and the replay
+        buffer, do not change.
 
         Raises:
             ValueError: If it does not fit. A part of it may have been restored then.
@@ -406,7 +419,8 @@ class Driver(abc.ABC):
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from the complete state of a driver, after all other components.
+        """Restores the replay buffer from the complete state of a driver (a result of `get_state` with the replay
+        buffer), after all other components.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -414,13 +428,14 @@ class Driver(abc.ABC):
         self.step.set_kept_state(self, state)
 
     def write_output(self) -> None:
-        """Completes the files of the recorded steps, except running episodes."""
+        """Closes the files that record sampled steps, to make them readable; running episodes are not written yet."""
         self.env_runner_group.write_output()
         self.evaluation.write_output()
 
     @abc.abstractmethod
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
-        """Changes the values of traced settings without recompiling.
+        """Changes the values of traced settings (hyperparameters that are arguments of compiled programs) without
+        recompiling.
 
         Args:
             config: Config that differs from the present one in traced settings only.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def episode_results(episodes: EndedEpisodes) -> dict[str, float]:
-    """Mean, min and max over episodes; NaN without episodes."""
+    """Mean, min and max of the episodes' returns and lengths, and mean duration; NaN without episodes."""
     returns, lengths = episodes.returns, episodes.lengths
     if len(returns) == 0:
         return dict.fromkeys(EPISODE_STATISTICS, NAN)

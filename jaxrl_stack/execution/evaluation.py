@@ -46,7 +46,7 @@ LIFETIME_COUNTS = {
 
 
 def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Returns the config of the evaluation that belongs to a config of training."""
+    """Returns the config of the evaluation that the config of a training run describes."""
     evaluation = config.get_evaluation_config_object()
     assert evaluation is not None, "it is the config of training"
     return evaluation
@@ -60,7 +60,7 @@ def evaluation_results(
     *,
     module_map: ModuleMap,
 ) -> dict[str, Any]:
-    """Samples an evaluation, and returns the dict of ``result["evaluation"]["env_runners"]``.
+    """Samples the episodes or steps of an evaluation, and returns the dict for ``result["evaluation"]["env_runners"]``.
 
     Args:
         config: Config of evaluation.
@@ -115,7 +115,7 @@ def numbers_of_episodes(episodes: EndedEpisodes, num_env_steps: int, module_map:
 def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
-    """Yields the number of episodes or steps that each runner samples in the next round. With
+    """Yields the number of episodes or steps that each EnvRunner samples in the next round of an evaluation. With
     ``evaluation_duration="auto"``, a round takes about a second, by the speed of the samples so far (`shares`), and
     rounds continue until training ends.
     """
@@ -184,12 +184,12 @@ class Evaluation(abc.ABC):
     @property
     @abc.abstractmethod
     def runner(self) -> EnvRunner | None:
-        """The EnvRunner of this process; None if only actors evaluate."""
+        """The evaluation's EnvRunner in this process; None if only actors evaluate."""
 
     @property
     @abc.abstractmethod
     def group(self) -> EnvRunnerGroup:
-        """All EnvRunners."""
+        """Group of all EnvRunners that evaluate."""
 
     # ------------------------------------------------------------------------------------------------------ its checks
 
@@ -233,17 +233,17 @@ class Evaluation(abc.ABC):
     # ------------------------------------------------------------------------------------------------------ evaluating
 
     def start(self) -> None:  # noqa: B027 - most are ready when they are made
-        """Starts actors or environments of evaluation, if the config has evaluations."""
+        """Starts the actors or environments that evaluate, if the config has evaluations."""
 
     def start_iteration(self) -> None:  # noqa: B027 - most have no actors
-        """Called before the first training step of an iteration."""
+        """Prepares the evaluation for a training iteration, before the iteration's first training step."""
 
     def sync(self) -> None:  # noqa: B027 - nothing to hand over where one process holds all
-        """Passes the current weights and statistics to the runners."""
+        """Passes the present weights and connector statistics of training to the evaluation's EnvRunners."""
 
     @abc.abstractmethod
     def evaluate(self, iteration: int, call: int = 0, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        """Runs one evaluation; see `Driver.evaluate`."""
+        """Evaluates the driver's modules once, and returns the results; see `Driver.evaluate`."""
 
     @abc.abstractmethod
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
@@ -257,7 +257,9 @@ class Evaluation(abc.ABC):
 
     @abc.abstractmethod
     def acting_parts(self, module_id: str) -> tuple[Any, Any, Any]:
-        """Modules and pipelines, for drivers that train without an environment; see `Driver.acting_parts`."""
+        """Modules and connector pipelines that compute actions, for drivers that train without an environment; see
+        `Driver.acting_parts`.
+        """
 
     # ----------------------------------------------------------------------------------------------------------- state
 
@@ -270,8 +272,8 @@ class Evaluation(abc.ABC):
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Returns the evaluation's EnvRunner, or its description, as a component of checkpoints; None if checkpoints
-        contain none.
+        """Returns the evaluation's EnvRunner for checkpoints, or a description of it if it is in an actor; None if
+        checkpoints contain no runner of this evaluation.
         """
         return None
 
@@ -280,7 +282,7 @@ class Evaluation(abc.ABC):
         return None
 
     def set_state(self, state: dict[str, Any], *, is_whole: bool) -> None:  # noqa: B027 - most take all from training
-        """Restores a state that `get_state` returned.
+        """Restores the state of the evaluation's EnvRunners that `get_state` returned.
 
         Args:
             state: The state, or {}.
@@ -288,7 +290,7 @@ class Evaluation(abc.ABC):
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
-        """Continues with another config.
+        """Continues the evaluation with a config in which only traced settings have other values.
 
         Args:
             config: Config of evaluation that differs in traced settings only.
@@ -297,11 +299,11 @@ class Evaluation(abc.ABC):
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Starts again with a config that differs from the present one in traced settings only."""
+        """Restarts the evaluation with a config that differs from the present one in traced settings only."""
         self.config = config
 
     def write_output(self) -> None:  # noqa: B027 - without an environment there is none
-        """Completes the files of recorded steps; see `Driver.write_output`."""
+        """Closes the files that record the evaluation's steps; see `Driver.write_output`."""
 
     def stop(self) -> None:  # noqa: B027 - most hold nothing
         """Releases actors and environments; a second call does nothing."""

@@ -60,7 +60,7 @@ class Facts(abc.ABC):
 
     @classmethod
     def of(cls, driver: LocalDriver, **own: Any) -> Self:
-        """Creates the facts of a driver whose spaces, learners and modules exist.
+        """Collects the inputs of `TrainingStep.plan` from a driver whose spaces, learners and modules exist.
 
         Args:
             driver: The driver.
@@ -168,7 +168,7 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans a `Place.update` call: an update on the samples of the plan `samples`.
+        """Plans a `Place.update` call, which makes an update on the samples of the plan `samples`: computes its sizes.
 
         Args:
             samples: Plan of its samples, all shares together.
@@ -198,22 +198,25 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def choose(self, *, host: T, device: T) -> T:
-        """Returns the argument `host` or `device`, by the memory that stores the samples."""
+        """Returns the argument `device` if the devices store the samples, and `host` if the host stores them."""
 
     @abc.abstractmethod
     def sampled_at_once(self, samples: SamplePlan) -> tuple[int, Mapping[str, Layout]]:
-        """Returns ``(T, layouts)`` of one EnvRunner's rollout: the number of steps, and the layouts of modules whose
-        columns differ from the recorded ones.
+        """Returns ``(T, layouts)`` for one EnvRunner's rollout: the number of steps, and the array layouts (stacked
+        frames, recurrent chunks) of modules whose columns do not have the shapes of recorded steps.
         """
 
     @abc.abstractmethod
     def train_layouts(self, samples: SamplePlan) -> Mapping[str, Layout]:
-        """Returns the layout of each module's columns in the train batch that an update builds from these samples."""
+        """Returns, for each module, the array layout (stacked frames, recurrent chunks, masks) of the train batch that
+        an update builds from the samples of the given plan.
+        """
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class HostFacts(Facts):
-    """Facts of a driver that samples with EnvRunners, or reads recorded steps from host memory.
+    """Inputs of `TrainingStep.plan` for a driver that samples with EnvRunners, or reads recorded steps from host
+    memory.
 
     Attributes:
         samples_as_recorded: Whether runners return the unchanged outputs of their pipelines.
@@ -270,7 +273,7 @@ class HostFacts(Facts):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class DeviceFacts(Facts):
-    """Facts of a driver whose compiled program samples, or draws from data on the devices.
+    """Inputs of `TrainingStep.plan` for a driver whose compiled program samples, or draws from data on the devices.
 
     Attributes:
         num_envs: Environments over all devices.

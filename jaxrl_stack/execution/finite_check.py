@@ -52,7 +52,8 @@ class FiniteCheck:
     def after_call(
         self, iteration: int, settings: Any, learned: Mapping[Any, Any], block: Any, before: tuple[Any, Any] | None
     ) -> None:
-        """Checks the results of a call.
+        """Checks one call of the driver's program for NaN and infinity in losses, returns and observations; raises an
+        error, or logs a warning, that names where the first one occurred.
 
         Args:
             iteration: Number of the iteration, for the message.
@@ -121,8 +122,8 @@ class FiniteCheck:
         return None if block is None else self._first_in(block)
 
     def _first_in(self, block: Any) -> NotUsable | None:
-        """Finds the first NaN or infinity in sampled columns, leaves ``[D, T, B, ...]``, with its agent if there are
-        several agents; None if all values are finite.
+        """Finds the first NaN or infinity in the columns that a call sampled, leaves ``[D, T, B, ...]``, and its agent
+        if there are several; None if all values are finite.
         """
         rollout = self._driver.program.rollout
         module_map = self._driver.module_map if rollout is None else rollout.module_map
@@ -138,7 +139,9 @@ class FiniteCheck:
         return min(found, default=None)
 
     def _first_kept(self, kept: Mapping[str, Mapping[str, np.ndarray]]) -> NotUsable | None:
-        """Finds the first NaN or infinity in the replay buffer; step 0 is the first step of the last call."""
+        """Finds the first NaN or infinity among the steps in the replay buffer; step 0 is the first step of the
+        program's last call.
+        """
         found = []
         columns = [column for of_module in kept.values() for column in of_module.items()]
         for order, (name, is_bad) in enumerate(columns):

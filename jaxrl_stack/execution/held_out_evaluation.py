@@ -81,7 +81,7 @@ class HeldOutEvaluation:
         self._driver, self._rows = driver, rows
 
     def evaluate(self, iteration: int, call: int) -> dict[str, Any]:
-        """Returns the results of one evaluation.
+        """Computes the losses on the held-out steps once, and returns them as entries of the iteration's result.
 
         Args:
             iteration: Iterations done.

@@ -142,7 +142,7 @@ class HostDriver(LocalDriver):
             memory.require_device_memory(self.learner.devices, batch, memory.batch_remedy(config))
 
     def _start(self) -> None:
-        """Starts with no steps and episodes, and sends the learners' weights to all runners."""
+        """Resets the counters of steps and episodes, and sends the learners' weights to all EnvRunners."""
         self._log = SamplingLog(self.config)
         self.place = HostPlace(
             self.config,
@@ -242,7 +242,7 @@ class HostDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context in which a second program records each update of the learner; see `DeviceDriver.recording`.
+        """Context in which a second compiled program records each update of the learner; see `DeviceDriver.recording`.
 
         Args:
             recorder: Sizes of the records.
@@ -373,7 +373,9 @@ class HostDriver(LocalDriver):
         return {**self._log.get_state(), "remote_env_runners": self._remote_states()}
 
     def _remote_states(self) -> dict[str, dict[str, Any]]:
-        """Returns the parts of the actors' states that differ between runners, ``{actor id: state}``."""
+        """Returns the parts of the EnvRunner actors' states that are not equal in all actors, such as random states,
+        ``{actor id: state}``.
+        """
         # Between iterations all have the same statistics, unless these are not to be merged.
         parts = ["random", "metrics_logger", core.COMPONENT_MODULE_TO_ENV_CONNECTOR]
         if self._runners_keep_their_own:
@@ -417,7 +419,9 @@ class HostDriver(LocalDriver):
 
 
 def _for_runner(random: dict[str, Any], worker_index: int) -> dict[str, Any]:
-    """Derives the random state of a runner that has no stored one from the state of another runner."""
+    """Derives a random state for a runner that has none in the checkpoint, from the stored random state of another
+    runner.
+    """
     if "key" not in random:
         return {mid: _for_runner(own, worker_index) for mid, own in random.items()}
     seeds = np.random.SeedSequence([*np.asarray(random["key"]).tolist(), worker_index])

@@ -53,7 +53,7 @@ class HostEvaluation(Evaluation):
 
     @property
     def group(self) -> EnvRunnerGroup:
-        """All EnvRunners.
+        """Group of all EnvRunners that evaluate, created at the first access.
 
         Raises:
             ValueError: If spaces differ from training's, or the networks do not fit the weights.

@@ -61,7 +61,7 @@ class SamplingLog:
         )
 
     def add(self, blocks: Iterable[SampleBlock]) -> None:
-        """Adds the counts, episodes and metrics of sampled blocks."""
+        """Adds the step counts, episode statistics and metrics of sampled blocks to the totals of this log."""
         for block in blocks:
             self.num_env_steps += block.num_env_steps
             self.num_episodes += len(block.report.episodes.returns)
@@ -74,11 +74,11 @@ class SamplingLog:
             self.metrics.aggregate(metrics)
 
     def last_episodes(self) -> EndedEpisodes:
-        """The last finished episodes, oldest first."""
+        """Statistics (returns, lengths, durations) of the last finished episodes, oldest first."""
         return EndedEpisodes.of(list(self._window), self._agents)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all values except `num_env_steps`, by name."""
+        """Returns the log's counters, episode statistics and runner metrics by name, except `num_env_steps`."""
         return {
             "episodes": vars(self.last_episodes()),
             "num_env_steps_lost_lifetime": self.num_env_steps_lost,
@@ -88,7 +88,7 @@ class SamplingLog:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state that `get_state` returned."""
+        """Restores the log's counters, episode statistics and runner metrics from a result of `get_state`."""
         self._window.clear()
         episodes = EndedEpisodes(**state["episodes"])
         self._agents = tuple(episodes.agent_returns)
@@ -100,7 +100,7 @@ class SamplingLog:
 
 
 class Timers(dict[str, float]):
-    """Named timers: seconds summed since `clear`."""
+    """Timers by name: each has the sum of the measured seconds since the last `clear`."""
 
     def since(self, name: str, started: float) -> float:
         """Adds the seconds since `started` (a value of `time.perf_counter`) to the timer `name`; returns the present
@@ -182,8 +182,8 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner actor for its part of the samples. A runner in this process samples in
-        `collect`.
+        """Asks every idle EnvRunner actor to sample its part of what the plan requires. A runner in this process
+        samples in `collect` instead.
         """
         if not self._has_requested:
             self._has_requested = True
@@ -214,7 +214,9 @@ class HostPlace(AsynchronousPlace):
         return ("sample_block", self._share(plan)) if self._samples_blocks else (sample_once, {})
 
     def _share(self, plan: SamplePlan) -> dict[str, Any]:
-        """Returns the arguments of `HostEnvRunner.sample_block` for one rollout of the plan."""
+        """Returns the arguments of `HostEnvRunner.sample_block` for one rollout: number of steps and array layouts,
+        from the plan.
+        """
         share = {"num_steps": plan.num_steps, "layouts": plan.layouts, "keeps_all_final_obs": plan.has_all_final_obs}
         # Left out otherwise: EnvRunners of users need not know of it.
         return share | ({"keeps_times": True} if plan.has_agent_times else {})
@@ -224,8 +226,8 @@ class HostPlace(AsynchronousPlace):
         return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
-        """Joins sampled blocks to one `Experience`; logs the runners' metrics, connector states and the time since
-        `started`.
+        """Joins the blocks that EnvRunners returned to one `Experience`; stores the runners' metrics and connector
+        states, and adds the time since `started` to the sampling timer.
         """
         group = self._group
         if self._samples_blocks:
@@ -278,7 +280,7 @@ class HostPlace(AsynchronousPlace):
 
     @property
     def timesteps(self) -> dict[str, int]:
-        """Lifetime counters, as arguments of updates."""
+        """Number of env steps sampled so far, in the form that updates take as an argument."""
         return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:
@@ -328,7 +330,7 @@ class HostPlace(AsynchronousPlace):
         return state
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
-        """Sends `weights`, copied after an earlier update, to the runners; otherwise as `publish`.
+        """Sends `weights`, which were copied after an earlier update, and merged connector states to the EnvRunners.
 
         Args:
             weights: See `weights_for_runners`.
@@ -351,7 +353,9 @@ class HostPlace(AsynchronousPlace):
         return self._known
 
     def _sync(self, connector_states: list[dict[str, Any]], weights: Mapping[str, Any] | None = None) -> None:
-        """Sends weights (default: the learners' newest) and merged connector states to all runners in one message."""
+        """Sends weights (by default the learners' newest) and the connector states that runners reported, merged, to
+        all EnvRunners in one message.
+        """
         started = time.perf_counter()
         merged = None
         if connector_states and merges_env_runner_states(self._config):
@@ -408,7 +412,8 @@ def send_weights(
     connector_state: dict[str, Any] | None,
     weights: Mapping[str, Any] | None = None,
 ) -> None:
-    """Sends weights, the number of steps and, if given, a state of the env-to-module pipeline to a group.
+    """Sends weights, the number of env steps and, if given, a state of the env-to-module pipeline to all EnvRunners of
+    a group.
 
     `weights` has the form of `weights_for_runners`; by default the learners' present ones are sent.
     """

@@ -125,7 +125,7 @@ class HostReplay:
         return self._buffer
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Adds samples; Ctrl-C waits until the buffer is consistent."""
+        """Adds sampled steps to the replay buffer; Ctrl-C takes effect only when the buffer is consistent again."""
         with deferred_interrupt():
             # A runner that did another one's work has several parts.
             blocks = [part for part in experience.parts if part.episodes is None]
@@ -178,8 +178,8 @@ class HostReplay:
         return kept, state, {mid: Drawn(*drawn[mid]) for mid in self._forms if mid in drawn}
 
     def _alike(self, modules: Iterable[str]) -> dict[tuple[Any, int, float], list[str]]:
-        """Groups modules whose batches one call can draw: form, batch size and gamma are equal, ``{(form, batch size,
-        gamma): [module_id]}``.
+        """Groups the modules whose batches one call can draw, because form (transitions or sequences), batch size and
+        gamma are equal, ``{(form, batch size, gamma): [module_id]}``.
         """
         groups: dict[tuple[Any, int, float], list[str]] = {}
         for mid in modules:
@@ -202,7 +202,7 @@ class HostReplay:
         return {}
 
     def component(self, kept: Kept) -> Checkpointable:
-        """Returns the buffer, as a component for users and checkpoints."""
+        """Returns the replay buffer, for ``Algorithm`` users and for checkpoints."""
         return self._buffer
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:

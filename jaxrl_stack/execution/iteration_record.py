@@ -39,7 +39,8 @@ class EpisodeRecord(NamedTuple):
 
 
 class ColumnOrder(NamedTuple):
-    """Order of shares, agents and environments in the columns that a device samples, ``[T, R * slots * B]``.
+    """Order of sampling rounds, agents and environments along the last axis of the columns that a device samples, ``[T,
+    rounds * agents * B]``.
 
     Attributes:
         num_envs: ``B``, number of environments of one device.
@@ -56,7 +57,9 @@ class ColumnOrder(NamedTuple):
     is_by_agent: dict[str, bool]
 
     def place(self, module_id: str, column: int) -> tuple[int, int, int]:
-        """Finds the share (round of T steps), the agent slot and the environment to which a sampled column belongs."""
+        """Finds the sampling round, the agent (its index in the module) and the environment to which a sampled column
+        belongs.
+        """
         num_slots = self.num_slots.get(module_id, 1)
         others, env = divmod(column, self.num_envs)
         if self.is_by_agent.get(module_id, False):
@@ -81,7 +84,8 @@ class Drawings:
         self._num_bytes = 0
 
     def add(self, first_step: int, states: Any) -> None:
-        """Adds the environment states of a program call, leaves ``[D, T, W, ...]``, unless they take too much memory.
+        """Stores the environment states of one call of the program, leaves ``[D, T, W, ...]``, for later rendering,
+        unless all together take too much memory.
 
         Args:
             first_step: Step of the iteration of the first state.
@@ -92,7 +96,8 @@ class Drawings:
             self._calls.append((first_step, states))
 
     def frames(self, env: int, num_envs: int, steps: range) -> Iterator[np.ndarray]:
-        """Yields the frames of an environment before the given steps, except steps without a recorded state.
+        """Renders an environment from its recorded states: yields the frame before each of the given steps, except
+        steps without a recorded state.
 
         Args:
             env: Index of the environment.
@@ -139,14 +144,15 @@ class IterationRecord:
     is_exact: bool = True
 
     def add_update(self, record: dict[tuple[str, ...], np.ndarray]) -> None:
-        """Adds the record of an update, leaves ``[D, minibatches, ...]``."""
+        """Appends the recording of one update, leaves ``[D, minibatches, ...]``, to `updates`."""
         number = record.pop((NUM_MINIBATCHES,), None)
         if number is not None:
             record = {path: leaf[:, : int(number.flat[0])] for path, leaf in record.items()}
         self.updates.append(record)
 
     def add_call(self, call: Any, num_training_steps: int = 1) -> None:
-        """Adds the `CallRecord` of a call of the device program, leaves ``[D, ...]``.
+        """Appends the updates, episodes and environment states of one call of the device program (a `CallRecord`,
+        leaves ``[D, ...]``) to this record.
 
         Args:
             call: The record.
@@ -178,7 +184,7 @@ class IterationRecord:
         self.num_steps += lengths.shape[1]
 
     def add_ended(self, ended: EndedEpisodes, number: int) -> None:
-        """Adds the last `number` episodes of a host runner."""
+        """Appends the last `number` episodes that host EnvRunners finished to this record."""
         known = min(number, len(ended.returns))
         self.num_other_episodes += number - known
         for i in range(len(ended.returns) - known, len(ended.returns)):

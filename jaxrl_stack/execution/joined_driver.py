@@ -71,7 +71,9 @@ class DriverActor(LearnerActor):
         return cast(Learner, self._driver.learner)
 
     def drive(self, func: Callable[..., Any] | str, *args: Any, returns: bool = True) -> Any:
-        """Calls ``func(driver, *args)``, or the driver's method `func`. Returns None if `returns` is False."""
+        """Calls ``func(driver, *args)`` with this actor's driver, or the driver's method with the name `func`. Returns
+        None if `returns` is False.
+        """
         result = getattr(self._driver, func)(*args) if isinstance(func, str) else func(self._driver, *args)
         return result if returns else None
 
@@ -290,7 +292,7 @@ class JoinedDriver(Driver):
 
 
 class _EvaluationInActors(Evaluation):
-    """Evaluates in a JAX environment in the first actor, as every actor has weights and environments.
+    """Evaluates in a JAX environment in the first learner actor; every actor has the weights and environments.
 
     Args:
         actors: All actors.
@@ -336,7 +338,8 @@ class _ReplayOfActors(Checkpointable):
         return self._actors.drive_all(lambda driver: driver.replay_buffer.get_state(), first_returns=True)[0]
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state that `get_state` returned; does nothing for an empty state.
+        """Restores the replay buffers of all learner actors from a state that `get_state` returned; does nothing for an
+        empty state.
 
         Raises:
             ValueError: If it has another capacity, other environments, or another number of devices.
@@ -354,7 +357,9 @@ def act_in_actor(actors: JoinedDrivers, observation: Any, *, key: jax.Array, **k
 
 
 def parts_in_actor(actors: JoinedDrivers) -> tuple[Any, Any, Any]:
-    """Returns the parts of `Driver.acting_parts`, from the driver of the first actor."""
+    """Returns the modules, and the connector pipelines of the first module, from the driver in the first learner actor;
+    see `Driver.acting_parts`.
+    """
     pipelines = actors.drive_first(lambda driver: driver.acting_parts(next(iter(driver.module_map.agents_of)))[1:])
     return actors.first(_module_spec).build(seed=0), *pipelines
 
@@ -370,7 +375,7 @@ def _make_driver(step_class: type[TrainingStep], one_per_call: bool, has_env: bo
 
 
 class _Fixed(NamedTuple):
-    """Attributes of an actor's driver that are fixed after construction.
+    """Attributes of the driver in a learner actor that do not change after construction.
 
     Attributes:
         has_replay: Whether the step's kept data is a replay memory.
@@ -389,7 +394,7 @@ class _Fixed(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """Current counters of an actor's driver, named as the driver's attributes."""
+    """Current counters of the driver in a learner actor, named as the driver's attributes."""
 
     num_env_steps: int
     num_env_steps_trained: int

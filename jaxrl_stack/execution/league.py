@@ -73,14 +73,18 @@ class League:
     # ------------------------------------------------------------------------------------------------------- programs
 
     def _with_snapshot(self, runner: Any, params: Any, rest: Any, place: Any, number: Any) -> tuple[Any]:
-        """Returns the runner's state of a device, with the present weights added as a snapshot."""
+        """Returns a device's runner state (environments, opponents) in which the present weights are stored as a
+        further snapshot.
+        """
         step = self._opponents
         own = runner.modules[step.module_id].env_to_module
         opponents = step.with_snapshot(runner.opponents, params, rest, own, place, number)
         return (dataclasses.replace(runner, opponents=opponents),)
 
     def _with_index(self, runner: Any, index: Any) -> tuple[Any]:
-        """Returns the runner's state of a device, with the opponents that `index` selects."""
+        """Returns a device's runner state (environments, opponents) in which `index` selects the snapshot that each
+        block of environments plays against.
+        """
         lengths = runner.episodes.episode_length
         opponents, acting = self._opponents.with_index(runner.opponents, runner.modules[OPPONENTS], lengths, index)
         return (dataclasses.replace(runner, opponents=opponents, modules={**runner.modules, OPPONENTS: acting}),)
@@ -92,13 +96,13 @@ class League:
     # ----------------------------------------------------------------------------------------------------- iterations
 
     def start(self) -> None:
-        """Starts with one snapshot, of the present weights."""
+        """Starts the league with one snapshot, of the present weights, and no games."""
         self._forget()
         self._add_snapshot()
 
     def after_training_step(self, iteration: int) -> None:
-        """Counts the games of a training step. Then adds a snapshot if one is due, or draws opponents for blocks of
-        environments that have finished enough games.
+        """Counts the games of a training step. Then adds a snapshot if one is due, or draws opponents for blocks
+        (groups with one opponent) of environments that have finished enough games.
 
         Args:
             iteration: Number of the running iteration.
@@ -136,7 +140,7 @@ class League:
         return wins, draws, losses
 
     def add(self) -> str:
-        """Adds a snapshot of the present weights; returns its name, such as ``"snapshot_3"``.
+        """Stores the present weights as a snapshot in the league; returns its name, such as ``"snapshot_3"``.
 
         If the stack is full, it replaces the oldest or the weakest snapshot. Blocks that played that one draw again.
 
@@ -162,7 +166,9 @@ class League:
         return snapshot_name(number)
 
     def _place(self) -> int:
-        """Returns the index in the stack at which the next snapshot is stored: an empty one, or one to overwrite."""
+        """Returns the index at which the next snapshot is stored in the device arrays of snapshots: an empty index, or
+        one to overwrite.
+        """
         empty = np.flatnonzero(self._numbers == NO_SNAPSHOT)
         if empty.size:
             return int(empty[0])
@@ -172,7 +178,7 @@ class League:
         return int(np.argmax([own.smoothed_win_rate for own in records]))
 
     def _draw(self, is_drawn: np.ndarray) -> None:
-        """Draws opponents for the selected blocks of environments.
+        """Draws an opponent from the stored snapshots for each of the selected blocks (groups) of environments.
 
         Args:
             is_drawn: bool ``[D, K]``, blocks that draw.
@@ -233,11 +239,13 @@ class League:
         return importlib.import_module("jaxrl_stack.runs.ratings").GameResults(players, wins, draws)
 
     def plot(self, path: str | os.PathLike[str] | None = None, title: str | None = None) -> RunFigure:
-        """Draws the Elo ratings of `games` beside the matrix of win rates; see `GameResults.plot`."""
+        """Draws a figure: Elo ratings of the league's players, and next to them a matrix of win rates; see
+        `GameResults.plot`.
+        """
         return self.games().plot(path, title)
 
     def results(self) -> dict[str, Any]:
-        """Returns the entries of ``result["league"]``.
+        """Returns the league's entries in the result of an iteration, ``result["league"]``.
 
         ``num_wins``, ``num_draws``, ``num_losses`` and ``win_rate``, in which a draw is half a win, cover the last
         games since the last snapshot, about `Snapshots.min_games`. ``num_snapshots`` counts all snapshots so far,
@@ -255,11 +263,11 @@ class League:
 
     @property
     def names(self) -> list[str]:
-        """Names of the snapshots in the stack, oldest first."""
+        """Names of the snapshots that are stored at present, oldest first."""
         return [snapshot_name(number) for number in sorted(self._numbers.tolist()) if number != NO_SNAPSHOT]
 
     def __getitem__(self, name: str) -> Policy:
-        """Returns a snapshot of the stack as a policy, which can be saved, served and exported.
+        """Returns a stored snapshot as a policy, which can be saved, served and exported.
 
         Args:
             name: Name of the snapshot, such as ``"snapshot_3"``.
@@ -275,7 +283,7 @@ class League:
         return driver.algorithm._policy(module_id, weights, stored[module_id])
 
     def weights(self, name: str) -> dict[str, np.ndarray]:
-        """Returns the weights of a snapshot in the stack, as `RLModule.get_state` does.
+        """Returns the weights of a stored snapshot, in the form of `RLModule.get_state`.
 
         ``algo.set_weights({"main": algo.league.weights("snapshot_3")})`` continues training from it.
 
@@ -293,7 +301,7 @@ class League:
         return {**present, **{ref.removeprefix(prefix): value for ref, value in own.items()}}
 
     def _place_of(self, name: str) -> int:
-        """Returns the index of a snapshot in the stack."""
+        """Returns the index of a snapshot in the device arrays that store the snapshots."""
         known = {snapshot_name(number): place for place, number in enumerate(self._numbers.tolist()) if number >= 0}
         if name not in known:
             raise KeyError(f"The league stores no snapshot {name!r}. Use one of {list(known)}.")
@@ -304,7 +312,9 @@ class League:
         return {number: own for (period, number), own in self._games.items() if period == self._num_added}
 
     def _records_of_stack(self) -> list[SnapshotRecord]:
-        """Results against each snapshot in the stack since the last snapshot was added, in the order of the stack."""
+        """Returns the wins, draws and losses against each stored snapshot since the last snapshot was added, in the
+        order of storage.
+        """
         present, none = self._present_games(), np.zeros(3, np.int64)
         return [self._record(number, present.get(number, none)) for number in self._numbers.tolist() if number >= 0]
 
@@ -315,8 +325,8 @@ class League:
     # ---------------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """State for checkpoints, except the stack of snapshots and the opponents of blocks, which are in the
-        environments' state.
+        """Returns the league's state for checkpoints, except the stored snapshots and the opponents of each block,
+        which are in the environments' state.
         """
         keys = list(self._games)
         return {
@@ -332,7 +342,8 @@ class League:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state that `get_state` returned. Call it after the state of the environments was restored.
+        """Restores the league's counts from a state that `get_state` returned. Call it after the state of the
+        environments was restored.
 
         Args:
             state: The state; {} keeps the snapshots of the environments and starts all counts at 0. If the environments
@@ -355,8 +366,8 @@ class League:
         self._recent = list(np.asarray(state["recent"], np.int64))
 
     def take_over_stack(self) -> None:
-        """Reads the snapshots' numbers and the opponents of blocks from the environments' state, after a change of the
-        state.
+        """Reads which snapshots are stored and which blocks of environments play them, from the environments' state,
+        after that state was replaced.
         """
         opponents = self._driver.shards.state.opponents
         self._numbers = np.array(devices.host_view(opponents.numbers)[0])

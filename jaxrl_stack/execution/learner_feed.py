@@ -31,7 +31,8 @@ MAX_WAIT_S = 1.0
 
 @dataclasses.dataclass
 class Learned:
-    """Updates made since the last query: their number, timings and policy lags, and new weights for the runners.
+    """Results of the updates since the last `take_learned` call: number, timings, policy lags, and new weights for the
+    EnvRunners.
 
     Attributes:
         num_updates: Number of updates.
@@ -82,12 +83,14 @@ class LearnerFeed(abc.ABC):
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch can wait; see `LearnerQueue.has_room`."""
+        """Whether the queue of train batches has room for another one; see `LearnerQueue.has_room`."""
         return self.queue.has_room
 
     @abc.abstractmethod
     def put(self, batch: Batch) -> None:
-        """Adds a batch. If the queue drops an older batch to make room, the older one's steps count as dropped."""
+        """Adds a train batch to the queue. If the queue drops an older batch to make room, that batch's steps count as
+        dropped.
+        """
 
     @abc.abstractmethod
     def take_learned(self) -> Learned:
@@ -99,27 +102,27 @@ class LearnerFeed(abc.ABC):
 
     @abc.abstractmethod
     def wait_for_room(self, timeout_seconds: float) -> None:
-        """Waits until the queue has room for a batch, or until the timeout."""
+        """Waits until the queue of train batches has room for another one, or until the timeout."""
 
     def awaited(self) -> list[Any]:
-        """Ray references of running updates; results can be taken when one is ready."""
+        """Ray references of running updates; when one is ready, the results of its update can be read."""
         return []
 
     @abc.abstractmethod
     def resume(self) -> None:
-        """Starts to make updates."""
+        """Starts the background updates, or continues them after `pause`."""
 
     @abc.abstractmethod
     def pause(self) -> None:
-        """Waits for running updates, and makes no more. Batches stay in the queue."""
+        """Waits for the running updates, and starts no more until `resume`. Batches stay in the queue."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Drops all batches, and makes no more updates."""
+        """Drops all train batches, and ends the background updates."""
 
     @abc.abstractmethod
     def on_their_way(self) -> Iterator[Batch]:
-        """Yields the batches that wait for an update or are in a running one."""
+        """Yields the train batches that wait for an update or are in a running one."""
 
     def _put(self, batch: Batch) -> None:
         dropped = self.queue.put(batch)
@@ -127,7 +130,9 @@ class LearnerFeed(abc.ABC):
             self._ledger.settle(dropped, "dropped")
 
     def _note(self, batch: Batch, num_updates_before: int) -> None:
-        """Counts an update and the steps of its batch, and stores its policy lag."""
+        """Counts an update and the steps of its batch, and stores the batch's policy lag (updates since its steps were
+        sampled).
+        """
         self._ledger.settle(batch, "trained")
         self._learned.num_updates += 1
         versions = batch.experience.versions

@@ -74,7 +74,7 @@ class LearnerQueue(abc.ABC):
 
     @abc.abstractmethod
     def clear(self) -> None:
-        """Removes all batches."""
+        """Removes all batches from the queue."""
 
 
 class FirstInFirstOut(LearnerQueue):

@@ -1,4 +1,4 @@
-"""Driver that owns learners and runners, in this process or in its actors, and runs the plan of its training step."""
+"""Driver that owns learners and EnvRunners, in this process or in actors, and runs an algorithm's training steps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class LocalDriver(Driver):
         return {} if self.data_evaluation is None else self.data_evaluation.evaluate(iteration, call)
 
     def _estimate_memory(self) -> None:
-        """Estimates the memory of sampling and an update, after the plan and before large allocations."""
+        """Estimates the memory of a rollout and of an update, from the planned sizes, before large arrays are
+        allocated.
+        """
         self.rollout_memory = sampled_memory(self.facts, self.plan)
         self.train_batch_memory, self.kept_memory = batch_memory(self.facts, self.plan), self.plan.kept_memory
         self.available_memory = self._free_memory()
@@ -73,11 +75,11 @@ class LocalDriver(Driver):
         return self.step.replay_buffer
 
     def plan_samples(self, num_steps: int, **sizes: Any) -> SamplePlan:
-        """Plan for manual sampling; see `Facts.plan_samples`."""
+        """Computes sizes and layouts for a `Place.sample` call of a user's training step; see `Facts.plan_samples`."""
         return self.facts.plan_samples(num_steps, **sizes)
 
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plan for a manual update; see `Facts.plan_update`."""
+        """Computes the sizes of a `Place.update` call of a user's training step; see `Facts.plan_update`."""
         return self.facts.plan_update(samples, **sizes)
 
     def components(self) -> list[tuple[str, Any]]:
@@ -112,11 +114,11 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _sampling_state(self) -> dict[str, Any]:
-        """States of the EnvRunners of training, by component of checkpoints."""
+        """States of the training EnvRunners for checkpoints, ``{component name: state}``."""
 
     @abc.abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """Further state by name, such as counters and running episodes."""
+        """Driver state for checkpoints that belongs to no component, such as counters and running episodes, by name."""
 
     def set_state(self, state: dict[str, Any]) -> None:
         own = state.get("driver")
@@ -142,8 +144,8 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _set_sampling_state(self, state: dict[str, Any], own: dict[str, Any] | None) -> None:
-        """Restores those states of `_sampling_state` and `_own_state` that are present, then sends weights to the
-        runners.
+        """Restores EnvRunner states and driver state (results of `_sampling_state` and `_own_state`) where they are
+        present, then sends weights to the runners.
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:

@@ -1,4 +1,6 @@
-"""Factories of replay buffers for a training step: on the host or on the devices, with or without recorded steps."""
+"""Factories of the replay buffers of a training step: on the host or on the devices, with or without initial recorded
+steps.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def make_replays(
 
 
 def drawn_memory(facts: Facts, forms: Mapping[str, DrawForm], numbers: Mapping[str, int]) -> MemoryEstimate:
-    """Memory of the train batches drawn for an update; see `make_replays`."""
+    """Estimates the memory of the train batches that one update draws from replay buffers."""
     is_on_device = facts.choose(host=False, device=True)
     return MemoryEstimate.joined(
         [
@@ -64,7 +66,8 @@ def drawn_memory(facts: Facts, forms: Mapping[str, DrawForm], numbers: Mapping[s
 
 
 def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
-    """Splits a train batch: returns ``(sampled rows, recorded rows)``, each a multiple of `num_shares` devices.
+    """Returns the numbers of sampled rows and of recorded rows in a train batch, each a multiple of the number of
+    devices.
 
     Raises:
         ValueError: If one of them would be empty.

@@ -40,7 +40,7 @@ class Layout(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Members that one `all_to_all` exchange between the devices copies.
+    """Members that one exchange between the devices (`jax.lax.all_to_all`) copies.
 
     Attributes:
         taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V for none.
@@ -96,7 +96,7 @@ class MemberMoves:
         num_members = self._layout.at_once
 
         def take(leaves: list[Any], rows: Any, index: Any) -> tuple[Any]:
-            """Reads rows ``index < V`` of a block into the exchange buffer."""
+            """Reads members, rows ``index < V`` of a block's arrays, into the buffer that devices exchange."""
             new = packing.pack([_bits(x).at[index].get(mode="clip") for x in leaves])[:2]
             is_taken = index < num_members
             return (jax.tree.map(lambda x, y: jnp.where(is_taken.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, rows),)
@@ -107,7 +107,7 @@ class MemberMoves:
         slots, is_stream = self._slots, self._is_stream
 
         def put(leaves: list[Any], rows: Any, index: Any, index_of_streams: Any) -> tuple[Any]:
-            """Writes the exchange buffer into rows ``index < V`` of a block."""
+            """Writes members from the buffer that devices exchanged into rows ``index < V`` of a block's arrays."""
 
             def written(leaf: Any, slot: packing.Slot, into: Any) -> Any:
                 bits = _bits(leaf)
@@ -120,8 +120,8 @@ class MemberMoves:
         return put
 
     def _exchanging(self, axis_name: str | None) -> Callable[..., Any]:
-        """Creates the function that exchanges rows between the devices by `all_to_all`: it takes rows for each device,
-        and returns rows from each device.
+        """Creates the function that exchanges the members' packed arrays between the devices by `all_to_all`. It takes
+        rows for each device, and returns rows from each device.
         """
 
         def exchange(rows: Any) -> tuple[Any]:
@@ -153,8 +153,8 @@ class MemberMoves:
                 blocks[i] = jax.tree.unflatten(treedef, leaves)
 
     def _rows(self, blocks: Sequence[Any], one: Round) -> Any:
-        """Reads the rows that a round of copies moves, packed as by `packing.pack`, and exchanges them between the
-        devices.
+        """Reads the members that a round copies, packs their arrays as `packing.pack` does, and exchanges them between
+        the devices.
         """
         list_of = list(self._layout.devices)
         rows = jax.tree.map(lambda x: np.zeros((self._num_devices, *x.shape), x.dtype), self._empty)

@@ -45,7 +45,7 @@ LEAST_PER_STEP = {
 
 
 def sampled_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
-    """Estimates the memory of one EnvRunner's largest rollout in the plan.
+    """Estimates the memory of the largest rollout that one EnvRunner samples under a training step's plan.
 
     On the device, all environments sample all shares together, with single frames if the step supports these. A runner
     on the host records whole observations, and sends each share separately.
@@ -61,7 +61,7 @@ def sampled_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
 
 
 def batch_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
-    """Estimates the memory of one update's train batch.
+    """Estimates the memory of the train batch of one update.
 
     It is the plan's estimate, or everything sampled for `Plan.update`, or else rows of single steps, of which only
     observations and actions are known without environments.
@@ -104,8 +104,8 @@ def opponents_memory(runner: RunnerState, num_devices: int) -> MemoryEstimate:
 
 
 def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: Mapping[str, Layout]) -> MemoryEstimate:
-    """Estimates the memory of the columns of `num_envs` environments and `num_steps` steps. Modules without an entry in
-    `layouts` have the recorded columns.
+    """Estimates the memory of sampled columns, for `num_envs` environments and `num_steps` steps. Modules without an
+    entry in `layouts` store columns with the shapes of recorded steps.
     """
     counts, recorded, rows = {"envs": num_envs, "steps": num_steps}, facts.recorded, facts.num_rows(num_envs)
     of_modules = {mid: own.block(num_steps, rows[mid], layouts.get(mid)) for mid, own in recorded.items()}
@@ -114,7 +114,9 @@ def _of_block(what: str, facts: Facts, num_envs: int, num_steps: int, layouts: M
 
 
 def _by_column(of_modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Joins the modules' columns to ``{column: shapes}``; with several modules, the keys are ``module_id/column``."""
+    """Merges the columns' shapes of all modules to ``{column: shapes}``; with several modules, the keys are
+    ``module_id/column``.
+    """
     if len(of_modules) == 1:
         return dict(*of_modules.values())
     return {f"{mid}/{name}": own for mid, columns in of_modules.items() for name, own in columns.items()}
@@ -124,7 +126,9 @@ def _by_column(of_modules: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def batch_remedy(config: AlgorithmConfig) -> str:
-    """Remedy if a rollout or a train batch does not fit; names the settings."""
+    """Returns advice for an error message if a rollout or a train batch does not fit into memory; names the settings to
+    lower.
+    """
     names = ("num_envs_per_env_runner", "rollout_fragment_length", "train_batch_size_per_learner")
     given = [f"{name}={getattr(config, name)!r}" for name in names]
     return (

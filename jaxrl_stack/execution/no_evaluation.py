@@ -60,7 +60,7 @@ class NoEvaluation(Evaluation):
     # ---------------------------------------------------------------------------------------------------------- acting
 
     def _acting_runner(self) -> SingleAgentEnvRunner:
-        """A runner without environments, created at the first use.
+        """EnvRunner without environments that computes actions with the config's connectors, created at the first use.
 
         Raises:
             ValueError: If the config's connectors cannot be built without an environment, or return other spaces than

@@ -84,11 +84,11 @@ class OffPolicyStep(TrainingStep):
         return Plan.of(self, [self._samples])
 
     def _learning_starts(self, config: OffPolicyConfig) -> int:
-        """Steps before the first update; env steps on the device."""
+        """Number of steps to sample before the first update; on the device, env steps."""
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, facts: Facts) -> None:
-        """Plans the replay buffers. Requires that `num_updates` and the samples are planned."""
+        """Computes sizes and memory of the replay buffers. `num_updates` and the sizes of samples must be known."""
         config, modules = self.config, facts.acting_modules
         self._restores_environments = facts.restores_environments
         self._trained = [mid for mid in modules if is_trained(config.policies_to_train, mid)]
@@ -107,8 +107,8 @@ class OffPolicyStep(TrainingStep):
         self.batch_memory = drawn_memory(facts, self.forms, numbers)
 
     def _columns_of(self, facts: Facts, module_id: str) -> tuple[str, ...]:
-        """Returns the columns that the replay buffer stores in addition to a transition, because the learner declares
-        them.
+        """Returns the columns that the replay buffer stores in addition to a transition's columns, because the learner
+        declares that it reads them.
         """
         declared = facts.learner_group.declared_columns.get(module_id, ())
         return tuple(name for name in declared if name not in NAMES_OF_SAMPLES)
@@ -235,7 +235,7 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """Returns a view of one replay buffer's state in the data that the training step stores between calls."""
+        """Returns a view of one replay buffer's state, by name, in the dict of all replay buffer states."""
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ class OfflineEvaluation:
 
     @property
     def group(self) -> OfflineEvaluationRunnerGroup:
-        """Group of the runners that evaluate on recorded data."""
+        """Group of the EnvRunners that evaluate on recorded data."""
         if self._group is None:
             self._group = self._make_group()
         return self._group
@@ -78,11 +78,11 @@ class OfflineEvaluation:
             _ = self.group
 
     def sync(self) -> None:
-        """Sends the learners' present state to the runners."""
+        """Sends the learners' present state (weights, connectors, counters) to the evaluation's runners."""
         self.group.sync_weights(self._driver.learner_group, num_env_steps=self._driver.num_env_steps)
 
     def evaluate(self, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        """Runs one evaluation.
+        """Evaluates the present policy once on the recorded data, and returns the results.
 
         Args:
             is_training: Returns whether concurrent training still runs, for an evaluation next to training, after
@@ -115,7 +115,9 @@ class OfflineEvaluation:
         return [group.local_runner.run() for _ in range(int(self.config.offline_evaluation_duration))]
 
     def _runs_in_actors(self, group: OfflineEvaluationRunnerGroup, is_training: Callable[[], bool] | None) -> list[Any]:
-        """Runs ``offline_evaluation_duration`` evaluations per actor, or as many as fit until training ends."""
+        """Calls the evaluation runners in actors: each makes ``offline_evaluation_duration`` evaluations, or as many as
+        fit until training ends.
+        """
         timeout, duration = self.config.offline_evaluation_timeout_s, self.config.offline_evaluation_duration
         wanted = None if duration == "auto" else int(duration) * group.num_runners
         found: list[Any] = []
@@ -155,7 +157,9 @@ class OfflineEvaluation:
         return found
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Sets a config that differs in traced settings only; the next evaluation creates new runners."""
+        """Replaces the evaluation's config by one with other values of traced settings; the next evaluation creates new
+        runners.
+        """
         self.config = config
         if self._group is not None:
             self._group.stop()

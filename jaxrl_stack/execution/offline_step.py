@@ -1,4 +1,6 @@
-"""Training on recorded steps: epochs of minibatches of a data set on the devices, or in a window on the host."""
+"""Training on recorded steps: epochs of minibatches of a data set, stored on the devices or streamed through host
+memory in chunks.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ class OfflineStep(TrainingStep):
         return type(self.data).sample is not OfflineData.sample
 
     def _keeps_resident(self) -> bool:
-        """Whether all data is stored on the devices: ``keep_resident``, or by default whether it fits."""
+        """Whether the whole data set is stored on the devices: as the setting ``keep_resident`` says, by default if it
+        fits.
+        """
         if self.samples_itself:
             return False
         asked, budget = self.config.keep_resident, self._budget
@@ -208,7 +212,7 @@ class OfflineStep(TrainingStep):
         self._recorded_columns = tuple(dict.fromkeys((*self.items.read, *self.prepared_from)))
 
     def _items_per_update(self, num_shares: int) -> int:
-        """Number of items (rows or sequences) in an update, a multiple of the number of devices."""
+        """Number of items (single steps or sequences) in an update's batch, a multiple of the number of devices."""
         wanted, each = int(self.config.total_train_batch_size), num_shares * self.items.rows_per_item
         if self.items.length is None and wanted % num_shares:
             raise ValueError(
@@ -218,8 +222,8 @@ class OfflineStep(TrainingStep):
         return num_shares * -(-wanted // each)
 
     def _plan_updates(self, number: int, num_items: int) -> None:
-        """Sets the numbers of updates, rows and env steps, for updates of `number` items (steps or sequences) out of
-        `num_items`.
+        """Sets the numbers of updates per training step, of rows per update, and of env steps, for updates of `number`
+        items (single steps or sequences) out of `num_items`.
         """
         self.num_updates = int(self.config.dataset_num_iters_per_learner or -(-num_items // number))
         self.rows_per_update = number * self.items.steps_per_item
@@ -261,7 +265,9 @@ class OfflineStep(TrainingStep):
         return state, learned
 
     def prepare_anew(self) -> None:
-        """Drops prepared columns, so that the next `draw_rows` computes them with the current module."""
+        """Drops the columns that `prepare` computed, such as value targets, so that the next `draw_rows` computes them
+        with the current module.
+        """
         if self.prepared_from and self._on_host is not None:
             self._on_host.prepare_anew()
 
@@ -272,8 +278,8 @@ class OfflineStep(TrainingStep):
         return self._on_host
 
     def draw_rows(self) -> Experience:
-        """Draws a minibatch of recorded steps, with columns prepared by the present module, for computations without an
-        update.
+        """Draws a minibatch of recorded steps for computations without an update. The present module computes its
+        additional columns, such as value targets.
 
         Raises:
             ValueError: If the data is on the devices.
@@ -287,7 +293,9 @@ class OfflineStep(TrainingStep):
         return self.prepare(module, columns, kept.is_final, place.values(state)[self._module_id])
 
     def _prepared_for(self, steps: Steps, state: TrainState, place: Place | None) -> dict[str, np.ndarray]:
-        """Computes the columns of `prepare` for the steps of a window of streamed data."""
+        """Computes the additional columns of `prepare`, such as value targets, for one window (chunk in memory) of
+        streamed data.
+        """
         learner = self._learner
         if self._prepare_window is None or learner is None:
             return {}
@@ -349,7 +357,7 @@ class OfflineStep(TrainingStep):
         return STREAMED if self.reads_on_host else RESIDENT
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the position in the data that `get_state` returned.
+        """Restores the read position in the data set from a state that `get_state` returned.
 
         Raises:
             ValueError: If the data was kept in another way (resident or streamed) and `keep_resident` does not ask for

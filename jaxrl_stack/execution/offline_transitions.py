@@ -42,7 +42,7 @@ class OfflineTransitions(OfflineStep):
 
 
 class WithClippedRewards(OfflineTransitions):
-    """Training step that clips rewards according to `environment(clip_rewards=...)`."""
+    """Training step on recorded transitions that clips rewards as ``environment(clip_rewards=...)`` sets."""
 
     columns = tuple(name for name in OfflineTransitions.columns if name != Columns.REWARDS)
     prepared_from = (Columns.REWARDS,)

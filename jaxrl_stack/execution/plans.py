@@ -80,7 +80,7 @@ class Plan:
     def of(
         cls, step: TrainingStep, samples: Sequence[SamplePlan] = (), update: SampledUpdate[Any] | None = None
     ) -> Self:
-        """Creates the plan of a training step that sets its sizes as attributes."""
+        """Creates the plan for a training step that stores its sizes as attributes instead of returning a plan."""
         return cls(
             samples=tuple(samples),
             update=update,
@@ -118,7 +118,8 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
 
 
 class _NotingFacts:
-    """Wraps `Facts`, and records the plans that `TrainingStep.plan` requests from them, in case it returns no `Plan`.
+    """Wraps `Facts`, and stores the sample and update plans that it returns. A `TrainingStep.plan` that returns no
+    `Plan` needs these to build one.
 
     Attributes:
         samples: Plans of samples so far.

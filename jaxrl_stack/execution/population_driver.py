@@ -41,7 +41,7 @@ accelerator, padding costs little."""
 
 
 class MemberStart(NamedTuple):
-    """Config and environment parameters with which a member of a population starts.
+    """Initial values of one member of a population: config and environment parameters.
 
     Attributes:
         config: Config of the member, which differs from the template's in seed and traced settings only.
@@ -53,7 +53,7 @@ class MemberStart(NamedTuple):
 
 
 class PopulationDriver:
-    """Trains M members (seeds and settings of one config) by calls of one compiled program.
+    """Trains M members of a population (seeds and settings of one config) by calls of one compiled program.
 
     One call trains a *block*: V members on each of D devices. All blocks have the same size, so one program serves
     them; the last block is padded with copies of the last member, which are not reported. Slots are arranged by
@@ -142,7 +142,7 @@ class PopulationDriver:
         return MemberStates(_learner_axes(learner), runner, member_axes(self.template.kept), settings, env_params, 0)
 
     def memory_estimate(self) -> dict[str, int]:
-        """Estimated bytes of training over all devices, before members are created.
+        """Estimates the bytes that training the population takes on all devices, before members are created.
 
         Returns:
             "member": states of one member; "members": states of all; "at_once": rollouts and batches of members that
@@ -181,7 +181,9 @@ class PopulationDriver:
         )
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
-        """Replaces all members by new ones with the initial values `starts`, at most `room`, without recompiling."""
+        """Replaces all members by new ones with the initial configs and parameters `starts`, at most `room`, without
+        recompiling.
+        """
         assert len(starts) <= self.room
         self.num_members = len(starts)
         self._start(starts)
@@ -204,7 +206,7 @@ class PopulationDriver:
         return self.running[np.minimum(np.arange(num_slots), self.num_running - 1)]
 
     def _start(self, starts: Sequence[MemberStart]) -> None:
-        """Creates new members, and resets counters."""
+        """Creates new members from their configs and parameters, and resets the population's counters."""
         self.layout, self.running = self._largest, np.arange(self.num_members)
         self.blocks: list[MemberStates] = []
         self._timesteps: list[Any] = []
@@ -254,8 +256,8 @@ class PopulationDriver:
         return MemberStates(learner, runner, None, settings, dict(start.env_params), np.True_)
 
     def _placed(self, block: MemberStates, axes: MemberStates) -> MemberStates:
-        """Moves a block of members from the host to the devices: leaves ``[D * V, ...]`` become ``[D, V, ...]``. Leaves
-        that are shared according to `axes` are copied to each device.
+        """Moves a block (members trained by one call of the program) from the host to the devices: leaves ``[D * V,
+        ...]`` become ``[D, V, ...]``. Leaves that are shared according to `axes` are copied to each device.
         """
         num_devices = len(self.devices)
 
@@ -268,8 +270,8 @@ class PopulationDriver:
         return devices.place_sharded(map_members(own, axes, block, shared=shared), self.devices)
 
     def _kept_of_all(self, kept: Any) -> Any:
-        """Copies one member's replay buffer to all members of a block, on the devices, because the copies may not fit
-        on the host.
+        """Copies one member's replay buffer to all members of a block (members trained by one call of the program). The
+        copies are made on the devices, because they may not fit on the host.
         """
         if not jax.tree.leaves(kept):
             return kept
@@ -291,7 +293,9 @@ class PopulationDriver:
         return make(np.zeros(len(self.devices), np.float32))[0]
 
     def _kept_of_seeds(self, kept: Any, seeds: Sequence[int]) -> Any:
-        """Sets the values in the members' replay buffers that depend on their seeds."""
+        """Sets those fields of the members' stored data (replay buffer or data set) that depend on a member's seed,
+        such as keys of the shuffle order.
+        """
         of_members = [self.template.step.kept_of_seed(seed) for seed in seeds]
         if not of_members[0]:
             return kept
@@ -314,12 +318,12 @@ class PopulationDriver:
 
     @property
     def plan(self) -> Plan:
-        """Plan of the training step, common to all members."""
+        """Sizes of samples, updates and stored data of a training step, common to all members."""
         return self.template.plan
 
     @property
     def module_map(self) -> ModuleMap:
-        """Mapping from agents to modules, equal in all members."""
+        """Mapping from agents to modules (policies), equal in all members."""
         return self.template.module_map
 
     @property
@@ -334,7 +338,9 @@ class PopulationDriver:
         return np.zeros(self.num_members, np.int64) if self.window is None else num_episodes_of_members(self.window)
 
     def training_step(self) -> None:
-        """Runs the program once for every block of members, and stores the results in attributes."""
+        """Runs the compiled program once for every block (members that train together), and stores metrics and episode
+        statistics in attributes.
+        """
         started, template = time.perf_counter(), self.template
         num_warm_up = template.num_warm_up_steps(self.num_env_steps)
         num_calls = template.num_training_steps_per_call
@@ -359,8 +365,8 @@ class PopulationDriver:
         self.device_seconds += time.perf_counter() - started
 
     def _note_window(self, window: Any) -> None:
-        """Stores the last episodes of the running members, fields ``[R, ...]``; stopped members retain their last
-        values.
+        """Stores the statistics of the running members' last episodes, fields ``[R, ...]``; stopped members retain
+        their last values.
         """
         if self.num_running == self.num_members:
             self.window = window
@@ -375,8 +381,8 @@ class PopulationDriver:
         return changed
 
     def of_all(self, of_running: np.ndarray, otherwise: Any) -> np.ndarray:
-        """Expands values of running members ``[R, ...]`` to all members ``[M, ...]``; stopped members get
-        `otherwise`.
+        """Expands an array of values of running members ``[R, ...]`` to all members ``[M, ...]``; stopped members get
+        the value `otherwise`.
         """
         if self.num_running == self.num_members:
             return np.asarray(of_running)
@@ -384,7 +390,7 @@ class PopulationDriver:
         return self._with_running(np.full(shape, otherwise, dtype), of_running)
 
     def results(self) -> dict[str, Any]:
-        """Entries of an iteration's result that are equal for all members, such as replay sizes."""
+        """Entries of an iteration's result that are equal for all members, such as replay buffer sizes."""
         template = self.template
         template.num_env_steps = self.num_env_steps
         # The counters of the template's learner are those of every member.
@@ -416,7 +422,9 @@ class PopulationDriver:
         return {"low": of_all[:, 0], "high": of_all[:, 1]}
 
     def _of_running(self, parts: Sequence[Any]) -> np.ndarray:
-        """Joins results of blocks, each ``[D, V, ...]``, to one array ``[R, ...]`` of the running members."""
+        """Joins the program's results for each block of members, ``[D, V, ...]``, to one array ``[R, ...]`` of the
+        running members.
+        """
         all_of_them = np.concatenate([devices.own_shards(part) for part in parts])
         return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_running]
 
@@ -442,7 +450,9 @@ class PopulationDriver:
         return int(slot)
 
     def _joined(self, *parts: Any) -> Any:
-        """Joins an array of all blocks on the host, ``[R, ...]``."""
+        """Copies one state array of all blocks of members to the host, and joins it to ``[R, ...]``, one row per
+        running member.
+        """
         return _concatenated([x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)])[: self.num_running]
 
     def set_states(self, states: MemberStates) -> None:
@@ -458,8 +468,8 @@ class PopulationDriver:
         self.is_live = self.of_all(np.array(states.is_live), False)
 
     def dealt_out(self, values: Any) -> list[Any]:
-        """Distributes host values of all members, leaves ``[M, ...]``, to the devices: ``[D, V, ...]`` for each
-        block.
+        """Distributes host values of all members, leaves ``[M, ...]``, to the devices: one pytree ``[D, V, ...]`` for
+        each block of members.
         """
         shape = (len(self.devices), self.layout.at_once)
         return [
@@ -529,7 +539,9 @@ class PopulationDriver:
         self.metrics = jax.tree.map(lambda x: self.of_all(x[self.running], np.nan), self.metrics)
 
     def _layout_for(self, number: int) -> Layout:
-        """Returns the smallest layout of blocks that has room for `number` members; the largest layout if none has."""
+        """Returns the smallest arrangement of members in blocks that has room for `number` members; the largest one if
+        none has.
+        """
         ratio = CPU_SHRINKAGE if self.devices[0].platform == "cpu" else SHRINKAGE
         layout = self._largest
         while layout.at_once > 1:
@@ -548,7 +560,7 @@ class PopulationDriver:
         self._moves[self.layout](self.blocks, moves, with_streams=with_streams)
 
     def _with_streams(self, block: MemberStates, value: Any) -> MemberStates:
-        """Returns a copy of a block's states in which each random stream (PRNG key) is replaced by `value`."""
+        """Returns a copy of the states of a block of members in which each PRNG key is replaced by `value`."""
         runner, kept = block.runner, block.kept
         if self.template.program.rollout is not None:
             runner = dataclasses.replace(runner, key=value)
@@ -639,7 +651,7 @@ class PopulationDriver:
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state that `get_state` returned.
+        """Restores the states of all members from a result of `get_state`.
 
         Raises:
             ValueError: If it has another number of members, or other modules, connectors or environments.
@@ -680,7 +692,7 @@ def _learner_axes(learner: Learner) -> LearnerState:
 
 
 def _repeated(own: Any, value: Any) -> Any:
-    """Repeats one member's value for all members, with the shape of `own`."""
+    """Broadcasts one member's value to all members, in the shape of `own`."""
     if is_key(own):
         bits: Any = np.broadcast_to(jax.random.key_data(value), jax.random.key_data(own).shape)
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(own))

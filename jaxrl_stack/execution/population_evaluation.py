@@ -66,7 +66,7 @@ class PopulationEvaluation:
         self._settings = self._driver.dealt_out(jax.tree.map(lambda *leaves: np.stack(leaves), *of_members))
 
     def _mapped(self, of_member: Any, in_axes: tuple[Any, ...]) -> Any:
-        """Compiles a function of one member for all members of a block, over the devices."""
+        """Compiles a function of one member into a function of a whole block of members, mapped over the devices."""
         driver, axes = self._driver, tuple(None if axis is None else 0 for axis in in_axes)
 
         def of_all(members: MemberStates, *args: Any) -> tuple[Any, ...]:
@@ -104,7 +104,7 @@ class PopulationEvaluation:
         return state, ended
 
     def evaluate(self, iteration: int, call: int = 0) -> dict[str, Any]:
-        """Evaluates every member once.
+        """Runs one evaluation of every member, and returns the metrics by member.
 
         Args:
             iteration: Iterations done; it determines the seed.
@@ -136,11 +136,11 @@ class PopulationEvaluation:
 
     @property
     def lifetime(self) -> dict[str, np.ndarray]:
-        """Lifetime counts of each member over all evaluations, ``{name: int64[M]}``, for `set_lifetime`."""
+        """Episodes and steps of each member, counted over all evaluations, ``{name: int64[M]}``, for `set_lifetime`."""
         return {name: np.array([own[name] for own in self._lifetime], np.int64) for name in self._lifetime[0]}
 
     def set_lifetime(self, counts: Mapping[str, Any]) -> None:
-        """Restores the members' lifetime counts, ``{name: [M]}``."""
+        """Restores the members' counts of evaluation episodes and steps from a result of `lifetime`."""
         for i, own in enumerate(self._lifetime):
             own.update({name: int(of_members[i]) for name, of_members in counts.items()})
 

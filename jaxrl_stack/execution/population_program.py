@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class MemberStates:
-    """States of several members, leaves ``[V, ...]`` inside of the program and ``[D, V, ...]`` outside of it, with V
-    members on each of D devices.
+    """States (learner, environments, replay buffer) of several members of a population: leaves ``[V, ...]`` inside of
+    the program and ``[D, V, ...]`` outside of it, with V members on each of D devices.
 
     Attributes:
         learner, runner, kept: See `TrainState`. Leaves that members share have no axis V.
@@ -41,7 +41,7 @@ class MemberStates:
 
 @struct.dataclass
 class HandedOut:
-    """Per-member metrics packed into one array, so that one transfer fetches them.
+    """Metrics of each member of a population, packed into one array, so that one transfer to the host fetches them.
 
     Attributes:
         bits: uint32 ``[..., n]``: metrics, the window of episodes, whether a member is live, its number of updates.
@@ -53,7 +53,9 @@ class HandedOut:
 
     @classmethod
     def of(cls, metrics: Flat | None, window: Any, is_live: Any, num_updates: Any) -> HandedOut:
-        """Packs the metrics of one member; `window` is from `EpisodeWindow.packed`, or () without environments."""
+        """Packs the metrics of one member; `window` has the statistics of its last episodes from
+        `EpisodeWindow.packed`, or is () without environments.
+        """
         metrics = Flat.of({}) if metrics is None else metrics
         numbers = jnp.stack([is_live.astype(jnp.uint32), num_updates.astype(jnp.uint32)])
         episodes = [] if isinstance(window, tuple) else [window]
@@ -92,7 +94,8 @@ class PopulationProgram:
     env_may_return_nan: bool = False
 
     def __call__(self, members: MemberStates, timesteps: Any, num_warm_up: Any) -> tuple[Any, ...]:
-        """Runs one call for the V members of one device. The function is traced once.
+        """Runs a call of the `DeviceProgram` (K training steps) for the V members of one device. The function is traced
+        once.
 
         Args:
             members: States of V members.
@@ -116,7 +119,7 @@ class PopulationProgram:
         return self._newest_if_live(new, members), timesteps, handed_out
 
     def _newest_if_live(self, new: MemberStates, old: MemberStates) -> MemberStates:
-        """Returns the new states. Members that are not live (diverged or stopped) get their old learner and environment
+        """Returns the members' new states. Members that have diverged or stopped get their old learner and environment
         states.
         """
 
@@ -145,7 +148,9 @@ class PopulationProgram:
         return after, timesteps, HandedOut.of(learned, window, is_live, learner.num_updates)
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
-        """Whether all results of a member's call are finite, bool scalar."""
+        """Whether parameters, losses, gradient norms and episode results of a member are finite after a call of the
+        program, bool scalar.
+        """
         checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(learner.params)]
         for path, value in () if learned is None else learned.tree().items():
             if path[0] == NOT_FINITE:

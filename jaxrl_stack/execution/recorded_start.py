@@ -58,7 +58,7 @@ class RecordedStart:
 
     @functools.cached_property
     def num_steps(self) -> int:
-        """Number of all steps in the data."""
+        """Number of recorded steps in the data that `offline_data(input_=...)` names."""
         inputs, _ = self._data.steps(BASE_COLUMNS, self._spaces)
         return sum(steps.num_steps for steps in inputs)
 
@@ -85,7 +85,7 @@ class RecordedStart:
 
 
 def _last(steps: Steps, capacity: int) -> Steps:
-    """Returns the last `capacity` steps."""
+    """Returns the last `capacity` of the recorded steps; all if there are fewer."""
     excess = steps.num_steps - capacity
     if excess <= 0:
         return steps

@@ -61,12 +61,12 @@ class Resident:
 
     @property
     def where(self) -> dict[str, Any]:
-        """Read positions and counters that change with each draw, by name."""
+        """Read positions in the data and counters that change with each draw, by name."""
         return {name: getattr(self, name) for name in ("position", "passes", "num_draws", "until_pass", "prepared")}
 
 
 class ResidentData:
-    """Source of train batches from recorded steps on the devices. Its state is a `Resident`.
+    """Source of train batches: recorded steps that are stored on the devices. Its state is a `Resident`.
 
     Every device has all data, or a separate part of the pieces (`is_divided`), from which it draws its part of every
     minibatch.
@@ -150,8 +150,8 @@ class ResidentData:
         self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
-        """Splits each input into parts for the devices `numbers`. If the data is not divided, every device gets all
-        inputs.
+        """Splits each data set into one part for each of the devices `numbers`. If the data is not divided, every
+        device gets all data sets.
         """
         if not self.is_divided:
             return [list(inputs)] * len(numbers)
@@ -200,14 +200,18 @@ class ResidentData:
     # -------------------------------------------------------------------------------------------- the compiled part
 
     def _with_prepared(self, kept: Resident, prepare: Callable[[], dict[str, Any]]) -> Resident:
-        """Computes the prepared columns at the start of a pass; otherwise returns the state unchanged."""
+        """Computes additional columns, such as value targets, by `prepare` at the start of a pass over the data;
+        otherwise returns the state unchanged.
+        """
         is_start = kept.until_pass <= 0
         prepared = jax.lax.cond(is_start, lambda _: prepare(), lambda before: before, kept.prepared)
         until = jnp.where(is_start, jnp.int32(self.num_items), kept.until_pass)
         return dataclasses.replace(kept, prepared=prepared, until_pass=until)
 
     def draw(self, kept: Resident, state: TrainState, place: Any) -> tuple[Resident, TrainState, Drawn]:
-        """Draws this device's next minibatch; see `Source.draw`. A pass over an input visits every item once."""
+        """Draws this device's part of the next minibatch; see `Source.draw`. A pass over a data set visits every item
+        (step or sequence) once.
+        """
         if self._prepare is not None:
             kept = self._with_prepared(kept, functools.partial(self._prepare, kept, state, place))
         kept, columns = self._minibatch(kept, place.axis_name)
@@ -227,7 +231,9 @@ class ResidentData:
         return kept, self.items.take(kept.columns, kept.prepared, items)
 
     def _next(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Draws the next items of a single input; returns the state and the items' indices, uint32 ``[n]``."""
+        """Selects the next items (steps or sequences) of a single data set; returns the new state and the items'
+        indices, uint32 ``[n]``.
+        """
         # Divisions by a number that the compiler knows take a fraction of the time.
         size = kept.sizes[0] if self._static_sizes is None else np.uint32(self._static_sizes[0])
         position = kept.position[0] + number
@@ -241,8 +247,8 @@ class ResidentData:
         return dataclasses.replace(kept, position=(after % size)[None], passes=passes), item
 
     def _next_by_weight(self, kept: Resident, number: jax.Array) -> tuple[Resident, jax.Array]:
-        """Draws as `_next` from several inputs: an input for each item, with probabilities in proportion to the
-        weights.
+        """Selects the next items (steps or sequences) as `_next` does, but from several data sets: for each item, draws
+        a data set with a probability proportional to its weight.
         """
         every = jnp.arange(self._batch, dtype=jnp.uint32)
         bits = permutation.derive_keys(kept.keys[:1], kept.num_draws, every[:, None])[:, 0]
@@ -270,7 +276,7 @@ class ResidentData:
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 
     def set_state(self, kept: Resident, state: Mapping[str, Any]) -> Resident:
-        """Sets the read position from a state of `get_state`.
+        """Restores the read position in the data from a result of `get_state`.
 
         Raises:
             ValueError: If it is a position in other data, or on another number of devices with divided data.
@@ -309,8 +315,8 @@ def filled(x: np.ndarray, length: int, value: Any = 0) -> np.ndarray:
 
 
 def _part(steps: Steps, number: int, of: int) -> Steps:
-    """Returns part `number` of `of` parts of the steps. Parts consist of whole pieces (episodes or their fragments),
-    have nearly equal numbers of rows, and at least one piece each.
+    """Divides a data set into `of` parts and returns part `number`. Parts consist of whole pieces (episodes or their
+    fragments), have nearly equal numbers of rows, and at least one piece each.
     """
     starts = steps.piece_starts()
     wanted = np.searchsorted(starts, np.arange(of + 1) * steps.num_rows / of)

@@ -32,7 +32,9 @@ def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> Sampl
 
 
 def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
-    """Wraps the episodes that a runner sampled, of one or several agents, in a `Part` (samples with their counts)."""
+    """Wraps the episodes that an EnvRunner sampled in a `Part`: samples with their counts and the version of the
+    weights.
+    """
     num_steps = sum(len(episode) for episode in episodes)
     version = runner.weights_seq_no
     return Part(

@@ -33,7 +33,8 @@ def num_learner_shares(facts: Facts) -> int:
 
 
 class Drawn(NamedTuple):
-    """Train batch of one module, with the indices of its items for updates of priorities.
+    """Train batch drawn for one module. `items` has the buffer indices of its transitions or sequences, for later
+    updates of their priorities.
 
     Attributes:
         columns: ``{column: pytree [N, ...]}``, for connectors and losses.
@@ -45,7 +46,8 @@ class Drawn(NamedTuple):
 
 
 class HasState(Protocol):
-    """Base of the sources of training data (data sets, replay buffers): creates, saves and restores their state.
+    """Base of the objects that deliver training data (data sets, replay buffers): creates, saves and restores their
+    state.
 
     Attributes:
         draws: Random streams of the training step for it, by name; {} if it has a generator.
@@ -59,23 +61,31 @@ class HasState(Protocol):
     def estimate(self) -> MemoryEstimate | None: ...
 
     def init(self) -> Any:
-        """Creates the state at the start of training."""
+        """Creates the initial state of this data source, such as an empty replay buffer."""
         ...
 
     def change_settings(self, config: Any) -> None:
-        """Changes the values of traced settings."""
+        """Changes the values of traced settings (hyperparameters that are arguments of compiled programs) that this
+        data source uses.
+        """
         ...
 
     def reset(self, config: Any) -> None:
-        """Sets a config that differs only in traced settings and seed. The caller then calls `init`."""
+        """Sets a config that differs only in traced settings and seed, for this data source. The caller then creates
+        its state again by `init`.
+        """
         ...
 
     def get_state(self, kept: Any) -> dict[str, Any]:
-        """Read position, random generators and metrics for checkpoints: all that changes, except the stored steps."""
+        """Returns a data source's read position, random generators and metrics for checkpoints: all values that change,
+        except the stored steps.
+        """
         ...
 
     def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
-        """Returns `kept` with the values of a state from `get_state`; ignores other entries of `state`."""
+        """Returns `kept` (state of this data source) with the values of a result of `get_state`; ignores other entries
+        of `state`.
+        """
         ...
 
 
@@ -83,7 +93,7 @@ class Source(HasState, Protocol):
     """Source of one module's train batches, such as a data set."""
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, Drawn]:
-        """Draws the next train batch.
+        """Draws the next train batch from this data source, and returns it with the source's new state.
 
         Args:
             kept: State of this source.
@@ -108,11 +118,13 @@ class Replay(HasState, Protocol):
     def writes(self) -> tuple[str, ...]: ...
 
     def add(self, kept: Any, experience: Experience) -> Any:
-        """Adds the steps of a `Place.sample` result that belong to this replay buffer's modules."""
+        """Adds sampled steps (a result of `Place.sample`) to this replay buffer; steps of modules that do not use it
+        are ignored.
+        """
         ...
 
     def can_draw(self, kept: Any) -> bool:
-        """Whether a batch can be drawn."""
+        """Whether this replay buffer has enough steps to draw a batch."""
         ...
 
     def draw(self, kept: Any, state: TrainState, place: Any) -> tuple[Any, TrainState, dict[str, Drawn]]:
@@ -125,7 +137,7 @@ class Replay(HasState, Protocol):
         ...
 
     def write_back(self, kept: Any, drawn: Mapping[str, Drawn], logged: Mapping[str, Mapping[str, Any]]) -> Any:
-        """Stores priorities or latents of drawn items.
+        """Writes values that an update computed for drawn items, such as priorities or latents, into the replay buffer.
 
         Args:
             kept: State at the draw or later.
@@ -136,25 +148,27 @@ class Replay(HasState, Protocol):
         ...
 
     def cut(self, kept: Any) -> Any:
-        """Ends running episodes: later steps do not continue the stored ones."""
+        """Marks the ends of running episodes in the replay buffer, so that steps added later do not continue them."""
         ...
 
     def look_at(self, kept: Any, what: DrawForm, number: int, seed: int) -> dict[str, Any]:
-        """Draws items by a seed without changing the state; returns columns ``[number, ...]`` with undiscounted sums of
-        rewards.
+        """Draws transitions or sequences from the replay buffer by a seed, without changing its state; returns columns
+        ``[number, ...]``. N-step rewards are undiscounted sums.
         """
         ...
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Marks stored steps with NaN or infinity, ``{module_id: {column: bool [environments, steps]}}``, newest step
-        last; {} if `sample` checks steps.
+        """Marks steps in the replay buffer that contain NaN or infinity, ``{module_id: {column: bool [environments,
+        steps]}}``, newest step last; {} if steps are already checked when they are sampled.
         """
         ...
 
     def component(self, kept: Kept) -> Checkpointable:
-        """Returns the replay buffer, whose state is in `kept`, as a component for users and checkpoints."""
+        """Returns the replay buffer with the state `kept`, for ``Algorithm`` users and for checkpoints."""
         ...
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:
-        """Metrics of the iteration; `num_env_steps` is the number of lifetime sampled env steps."""
+        """Returns the replay buffer's metrics for an iteration's result; `num_env_steps` is the number of lifetime
+        sampled env steps.
+        """
         ...

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 
 
 class AtWork:
-    """Register of the operations that run now, in the driver's thread and in a concurrent evaluation."""
+    """Register of running operations, such as an iteration or a concurrent evaluation of a driver, for calls that must
+    not disturb them.
+    """
 
     def __init__(self) -> None:
         self._running: list[str] = []
 
     @contextlib.contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """Context that marks `what` as running."""
+        """Context during which the operation `what` is registered as running."""
         self._running.append(what)
         try:
             yield
@@ -35,7 +37,8 @@ class AtWork:
             self._running.remove(what)
 
     def check_is_idle(self, called: str) -> None:
-        """Raises RuntimeError if an operation runs that the call would disturb.
+        """Raises RuntimeError if a registered operation runs, such as an iteration, that the call `called` would
+        disturb.
 
         Args:
             called: The call, for the message.
@@ -51,7 +54,9 @@ class AtWork:
 
 
 def check_mapping(driver: Driver, config: AlgorithmConfig) -> None:
-    """Raises a ValueError if agents of a driver's environment cannot have the policies of a config."""
+    """Raises a ValueError if a config's mapping from agents to policies does not fit the agents and spaces of a
+    driver's environment.
+    """
     if driver.jax_env is not None:
         spaces_of_modules(driver.jax_env, module_map_of(config, driver.jax_env))
     else:
@@ -62,7 +67,8 @@ def check_mapping(driver: Driver, config: AlgorithmConfig) -> None:
 def state_for_modules(
     state: dict[str, Any], before: ModuleMap, after: ModuleMap, *, is_on_device: bool
 ) -> dict[str, Any]:
-    """Converts a driver's state for a driver with other modules. The learners' part must already be converted.
+    """Converts the saved state of a driver so that a driver with other modules can restore it. The learners' part must
+    already be converted.
 
     State of common modules, and state without module, is kept bit for bit. If agents get other modules, running
     episodes of JAX environments are dropped, as are device replays of modules that now act for other agents.

@@ -1,5 +1,5 @@
-"""Recorded steps that are larger than memory: a thread reads files in pieces into a window, from which minibatches are
-drawn.
+"""Recorded steps that are larger than memory: a thread reads pieces of the files into a window (chunk in memory), from
+which minibatches are drawn.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class Window(NamedTuple):
 
 
 class StreamedInput:
-    """Data set that a thread reads in pieces, one window ahead of the minibatches. The order of the pieces changes in
-    every pass.
+    """Data set that a thread reads in pieces (parts of files), one window (chunk in memory) ahead of the minibatches.
+    The order of the pieces changes in every pass.
 
     Args:
         pieces: Arguments of `read`, each for a part of the input.
@@ -101,8 +101,8 @@ class StreamedInput:
         return np.random.default_rng(seed).permutation(len(self._pieces))
 
     def _made(self, cursor: Cursor, num_pieces: int | None = None) -> Window:
-        """Reads the window that starts at a cursor: the next `num_pieces` pieces of the data, or as many as fill
-        `window_bytes`.
+        """Reads the window (chunk in memory) that starts at a cursor: the next `num_pieces` pieces of the data set, or
+        as many as fill `window_bytes`.
         """
         order, at, num_bytes = self._order(cursor.passes), cursor.first, 0
         last = len(order) if num_pieces is None else at + num_pieces
@@ -124,8 +124,8 @@ class StreamedInput:
         return Window(cursor, after, steps, items)
 
     def _produce(self, cursor: Cursor, ready: queue.Queue[Any], is_over: threading.Event) -> None:
-        """Body of the thread: reads windows one after the other and puts each into the queue `ready`, which holds
-        one.
+        """Body of the reader thread: loads windows (chunks of the data set) one after the other, and puts each into the
+        queue `ready`, which has room for one.
         """
         try:
             num_empty = 0
@@ -141,13 +141,15 @@ class StreamedInput:
             _put(ready, error, is_over)
 
     def prepare_anew(self) -> None:
-        """Drops the prepared columns of the window, so that the next minibatch computes them again with the present
-        module.
+        """Drops the additional columns computed for the window (chunk in memory), so that the next minibatch computes
+        them again with the present module.
         """
         self._is_prepared = False
 
     def restart(self, cursor: Cursor) -> None:
-        """Restarts at a cursor; the next access reads the cursor's window."""
+        """Continues reading at `cursor`, a position in the data set; the next draw loads the window (chunk in memory)
+        that begins there.
+        """
         self.stop()
         self._next = cursor
         self._leave_window()
@@ -156,7 +158,7 @@ class StreamedInput:
         self.window, self.offset, self.prepared, self._is_prepared = None, 0, {}, False
 
     def advance(self) -> Window:
-        """Frees the current window, waits for the next one and returns it."""
+        """Frees the current window (chunk of the data set in memory), waits for the next one and returns it."""
         # There is no room for three.
         self._leave_window()
         window = self._taken()
@@ -167,7 +169,9 @@ class StreamedInput:
         return self._entered(window)
 
     def _taken(self) -> Window:
-        """Waits for the thread's next window; starts the thread if necessary, and raises its exception."""
+        """Waits for the next window (chunk of the data set) from the reader thread. Starts the thread if necessary, and
+        raises the thread's exception.
+        """
         if self._thread is None:
             self._start()
         window = self._ready.get()
@@ -190,7 +194,7 @@ class StreamedInput:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stops the thread."""
+        """Stops the thread that reads the data set."""
         if (thread := self._thread) is not None:
             with deferred_interrupt():
                 self._is_over.set()
@@ -202,7 +206,9 @@ class StreamedInput:
     # ----------------------------------------------------------------------------------------------------- minibatches
 
     def draw(self, number: int, prepare: Callable[[Steps], dict[str, np.ndarray]]) -> Iterator[dict[str, Any]]:
-        """Yields the columns of the next `number` items in parts, each from one window."""
+        """Yields the columns of the next `number` items (steps or sequences) in parts, each from one window (chunk in
+        memory).
+        """
         while number:
             window = self.window
             if window is None or self.offset == len(window.items):
@@ -224,7 +230,9 @@ class StreamedInput:
         return (self.window.after if self.offset == len(self.window.items) else self.window.start).passes
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the position in the data, and the prepared columns of the present window."""
+        """Returns the read position in the data set, and the additional columns computed for the present window (chunk
+        in memory).
+        """
         window = self.window
         if window is None:
             return {"passes": self._next.passes, "first": self._next.first, "offset": 0}
@@ -233,7 +241,7 @@ class StreamedInput:
         return {**cursor, "offset": self.offset, "prepared": dict(self.prepared)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continues at a stored position, and reads the window again.
+        """Restores a read position from a result of `get_state`, and loads the window (chunk in memory) there again.
 
         Raises:
             ValueError: If the data has no such position.
@@ -259,8 +267,8 @@ class StreamedInput:
 
 
 class StreamedData:
-    """`Source` of minibatches from several data sets, drawn by weight. Its state `kept` is None, because this object
-    has the windows.
+    """`Source` of minibatches from several streamed data sets, mixed by weight. The training state contains no data
+    (`kept` is None), because this object stores the chunks in memory.
 
     Args:
         inputs: The inputs.
@@ -293,7 +301,7 @@ class StreamedData:
         self.seed = config.root_seed
 
     def draw(self, kept: None, state: TrainState, place: Any) -> tuple[None, TrainState, Drawn]:
-        """Draws the next minibatch; see `Source.draw`."""
+        """Draws the next minibatch from the data sets; see `Source.draw`."""
         number = self._batch_size
         counts = [number]
         if len(self.inputs) > 1:
@@ -310,15 +318,17 @@ class StreamedData:
 
     @property
     def passes(self) -> int:
-        """Number of complete passes over the first input."""
+        """Number of complete passes over the first data set."""
         return self.inputs[0].passes
 
     def get_state(self, kept: None) -> dict[str, Any]:
-        """Read position in the data."""
+        """Returns the read positions in all data sets, with columns computed for their windows (chunks in memory), and
+        the number of drawn minibatches.
+        """
         return {"num_draws": self.num_draws, "inputs": [own.get_state() for own in self.inputs]}
 
     def set_state(self, kept: None, state: Mapping[str, Any]) -> None:
-        """Continues at a stored position.
+        """Restores the read positions in the data sets from a result of `get_state`.
 
         Raises:
             ValueError: If the data has no such position.
@@ -333,26 +343,28 @@ class StreamedData:
         self.num_draws = int(state["num_draws"])
 
     def prepare_anew(self) -> None:
-        """Drops prepared columns, so that the next minibatch computes them again with the present module."""
+        """Drops the additional columns, such as value targets, so that the next minibatch computes them again with the
+        present module.
+        """
         for own in self.inputs:
             own.prepare_anew()
 
     def init(self) -> None:
-        """Starts the first pass."""
+        """Starts the first pass over the data sets."""
         for own in self.inputs:
             own.seed = self.seed
             own.restart(Cursor())
         self.num_draws = 0
 
     def stop(self) -> None:
-        """Stops the threads."""
+        """Stops the threads that read the data sets."""
         for own in self.inputs:
             own.stop()
 
 
 class OwnSamples:
-    """`Source` of the batches that a user's `OfflineData.sample` returns. The user's object determines the position in
-    the data.
+    """`Source` of the batches that a user's `OfflineData.sample` returns. The read position in the data belongs to the
+    user's object.
 
     Args:
         data: Object with the method `sample`.
@@ -384,7 +396,7 @@ class OwnSamples:
         return kept, state, Drawn(dict(batch[self._module_id]))
 
     def init(self) -> None:
-        """Does nothing: the user's object has the position in the data."""
+        """Does nothing: the user's object, not this one, stores the read position in the data."""
 
     def change_settings(self, config: AlgorithmConfig) -> None:
         """Does nothing: the user's object determines the samples."""
@@ -400,7 +412,7 @@ class OwnSamples:
         """Does nothing: the state is empty."""
 
     def prepare_anew(self) -> None:
-        """Does nothing: the user's object prepares its samples."""
+        """Does nothing: additional columns, such as value targets, come from the user's object."""
 
     def stop(self) -> None:
         """Does nothing: no thread reads the data."""

@@ -1,4 +1,4 @@
-"""Base class of training steps, and the operations (`Place`) that a training step calls."""
+"""Base class of training steps (sampling, then updates), and `Place`: the operations that a training step calls."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class TrainState:
-    """All values that change during training. A training step reads only `kept`; the operations of `Place` read the
-    other parts.
+    """All values that change during training. A training step reads only `kept` (replay buffer or data set); sampling
+    and updates (`Place`) read the other parts.
 
     Attributes:
         learner: State of the learner, replicated over the devices. None on the host, whose learners keep it.
@@ -43,8 +43,8 @@ class TrainState:
 
 
 class Kept:
-    """Owner of the data that a training step stores between calls, such as a replay buffer. Replacing the value frees
-    the old one.
+    """Holder of the data that a training step stores between calls, such as a replay buffer. A new value frees the old
+    one's memory.
 
     Attributes:
         value: A pytree; None before the start, and without kept data.
@@ -54,12 +54,16 @@ class Kept:
         self.value: Any = None
 
     def start(self, make: Callable[[], Any]) -> None:
-        """Frees the old value, then stores `make()`: both may not fit into memory."""
+        """Frees the stored data, then stores the result of `make()`, because old and new data may not fit into memory
+        together.
+        """
         self.value = None
         self.value = make()
 
     def replace(self, make: Callable[[], Any], otherwise: Callable[[], Any]) -> None:
-        """Replaces the value by `make()`, which may reuse the old buffers. If it raises, stores `otherwise()`."""
+        """Replaces the stored data by the result of `make()`, which may reuse the old arrays. If `make` raises, stores
+        `otherwise()` and raises again.
+        """
         with deferred_interrupt():
             try:
                 self.value = make()
@@ -69,7 +73,8 @@ class Kept:
 
 
 class KeptPart(Kept):
-    """View of one part of the data that a training step stores between calls (`Kept`).
+    """View of one part, such as one of several replay buffers, of the data that a training step stores between calls
+    (`Kept`).
 
     Args:
         whole: Owner of all kept data.
@@ -122,7 +127,7 @@ class Place(Protocol):
     """
 
     def sample(self, state: TrainState, plan: SamplePlan) -> Sampled:
-        """Steps the environments with the current weights, for all shares (rounds of T steps) of the plan.
+        """Steps the environments with the current weights, for all sampling rounds of T steps that the plan contains.
 
         Args:
             state: State before sampling.
@@ -134,7 +139,7 @@ class Place(Protocol):
         ...
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner for its part of the samples, and returns immediately."""
+        """Asks every idle EnvRunner to sample its part of what the plan requires, and returns immediately."""
         return state
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
@@ -145,7 +150,7 @@ class Place(Protocol):
         ...
 
     def num_updates(self, state: TrainState) -> Any:
-        """Number of updates so far, the version of weights; an array on the device."""
+        """Number of updates so far, which is also the version of the weights; an array on the device."""
         ...
 
     def num_env_steps(self, state: TrainState) -> Any:
@@ -173,7 +178,8 @@ class Place(Protocol):
         return state
 
     def repeat(self, function: Callable[..., Any], state: TrainState, times: Any) -> tuple[TrainState, Any]:
-        """Calls ``state -> (state, metrics)`` repeatedly; returns the metrics of the last call.
+        """Calls a function ``state -> (state, metrics)`` repeatedly, each time on the new state; returns the last state
+        and metrics.
 
         Args:
             function: The function to call.
@@ -233,7 +239,8 @@ class AsynchronousPlace(Place, Protocol):
 
 
 class TrainingStep(abc.ABC):
-    """Training step of an algorithm: its sizes, stored data (`kept`), computation and results.
+    """Training step of an algorithm: computes sizes, samples and makes updates, and stores data such as a replay buffer
+    (`kept`).
 
     Each object belongs to one driver. Only `plan` and `reset` change it; its call is pure if it is traced.
 
@@ -291,8 +298,8 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, facts: Facts) -> Plan | None:
-        """Computes the sizes of sampling and updates. Called when spaces, learners and pipelines are known, before
-        large allocations.
+        """Computes the numbers of steps and rows that sampling and updates take. Called once spaces, learners and
+        pipelines are known, before large allocations.
 
         Args:
             facts: Facts of its driver. `Facts.plan_samples` and `Facts.plan_update` plan samples and updates from them,
@@ -314,7 +321,9 @@ class TrainingStep(abc.ABC):
         """
 
     def pause(self) -> None:  # noqa: B027 - most do nothing beside their call
-        """Stops background updates at the end of an iteration; the learners do not change until the next call."""
+        """Stops background updates at the end of an iteration, if the step has any; the learners do not change until
+        the next call.
+        """
 
     def stop(self) -> None:  # noqa: B027 - likewise
         """Releases the step's threads and actors."""
@@ -322,7 +331,7 @@ class TrainingStep(abc.ABC):
     # --------------------------------------------------------------------------------------------------- evaluation
 
     def held_out_rows(self) -> Experience | None:
-        """Returns recorded rows that are not used for training, for evaluations of the loss. Called after `plan`.
+        """Returns recorded rows that training does not use; evaluations compute the loss on them. Called after `plan`.
 
         Every evaluation calls it. Rows of the same shapes share one compiled program.
 
@@ -333,39 +342,43 @@ class TrainingStep(abc.ABC):
         return None
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """Returns the states of connectors that depend on the training data, ``{connector name: state}``, for policies;
-        called after `plan`. If the step samples environments, runners have these states.
+        """Returns states of env-to-module connectors that come from the training data, such as normalization
+        statistics, ``{connector name: state}``, for policies; called after `plan`. If the step samples environments,
+        EnvRunners have these states.
         """
         return {}
 
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        """Creates the data that the step stores between calls, after `plan` and the memory check."""
+        """Creates the data that the step stores between calls, such as a replay buffer, after `plan` and the memory
+        check.
+        """
         return None
 
     def kept_of_seed(self, seed: int) -> dict[str, Any]:
-        """Returns the fields of the stored data that depend on the seed, so that members of a population differ in
-        them.
+        """Returns the fields of the step's stored data (replay buffer or data set) that depend on the seed, such as
+        keys of the shuffle order, so that members of a population differ in them.
         """
         return {}
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Sets a config that differs from the present one in traced settings only."""
+        """Sets the training step's config to one that differs from the present one in traced settings only."""
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Starts again with a config that differs only in traced settings and seed."""
+        """Restarts the training step with a config that differs only in traced settings and seed."""
         self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
-        """Creates an empty buffer in place of stored data that a failed call has destroyed. Returns a sentence about
-        the loss, for the error message.
+        """Creates the step's stored data (replay buffer, position in a data set) again after a failed call of the
+        program has destroyed it. Returns a sentence about the loss, for the error message.
         """
         return ""
 
     def not_finite_in_kept(self) -> dict[str, dict[str, np.ndarray]]:
-        """Marks steps with NaN or infinity in data stored on the device, for error messages; {} if there are none.
+        """Marks steps with NaN or infinity in the replay buffer on the device, for error messages; {} without such a
+        buffer.
 
         Returns:
             ``{module_id: {column: bool [environments, steps]}}``, the newest step last.
@@ -374,11 +387,11 @@ class TrainingStep(abc.ABC):
 
     @property
     def replay_buffer(self) -> Checkpointable | None:
-        """Replay buffer for users and checkpoints; None without one."""
+        """Replay buffer of this training step, for ``Algorithm`` users and for checkpoints; None without one."""
         return None
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:  # noqa: B027 - most keep nothing
-        """Restores the replay buffer from the complete state of a driver, after all other components.
+        """Restores the replay buffer from the complete state of a driver (all components), after all other components.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -387,7 +400,9 @@ class TrainingStep(abc.ABC):
     # --------------------------------------------------------------------------------------------------------- results
 
     def num_env_steps_trained(self, driver: LocalDriver) -> int:
-        """Number of env steps learned from since the start; by default the sampled steps, each counted once."""
+        """Number of env steps that updates have used since the start; by default the number of sampled steps, each
+        counted once.
+        """
         return driver.num_env_steps
 
     def results(self, driver: Driver) -> dict[str, Any]:
@@ -397,8 +412,8 @@ class TrainingStep(abc.ABC):
         return {}
 
     def get_state(self) -> dict[str, Any]:
-        """State of the step for checkpoints, without the data in `kept`."""
+        """Returns the training step's state for checkpoints, without stored data (`kept`) such as replay buffers."""
         return {}
 
     def set_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have none
-        """Restores a state that `get_state` returned."""
+        """Restores the training step's state from a result of `get_state`."""
