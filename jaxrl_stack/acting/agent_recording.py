@@ -338,7 +338,9 @@ class AgentRecording:
         return [(time // 2, row, what) for time, row, what in sorted(set(found))]
 
     def _problem_with(self, act: int, row: int) -> str:
-        """Describes why the observation of an action is invalid, as text for an error message."""
+        """Describes the invalid observation for which a policy call ("act") computed an action, as text for an error
+        message.
+        """
         obs = self._obs if self._obs_leaves else self._layout.read(Columns.OBS, self._matrix, self._loose)
         has_mask = isinstance(obs, Mapping) and ACTION_MASK in obs
         is_mask = has_mask and all(np.isfinite(leaf[act, row]).all() for leaf in _leaves(obs))
@@ -377,12 +379,12 @@ class AgentRecordings:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of valid environment steps."""
+        """Number of recorded environment steps, without steps that were discarded because an environment failed."""
         return int(self.env_steps.sum())
 
     @property
     def valid_envs(self) -> np.ndarray:
-        """Indices of the environments with valid steps."""
+        """Indices of the environments with recorded steps that were not discarded after a failure."""
         return np.flatnonzero(self.env_steps)
 
     def end_episode(self, index: int) -> None:
@@ -440,7 +442,7 @@ class AgentRecordings:
         )
 
     def num_agent_steps(self) -> dict[Any, int]:
-        """Returns the number of completed steps of each agent."""
+        """Returns the number of agent steps that each agent has completed in this recording."""
         numbers: dict[Any, int] = {}
         for mid, recording in self.of_modules.items():
             of_slots = recording.counts.reshape(-1, self.num_envs).sum(axis=1).tolist()
@@ -449,12 +451,12 @@ class AgentRecordings:
         return numbers
 
     def num_module_steps(self) -> dict[str, int]:
-        """Returns the number of completed steps of each module."""
+        """Returns the number of agent steps that the agents of each module have completed in this recording."""
         return {mid: int(recording.counts.sum()) for mid, recording in self.of_modules.items()}
 
     def not_usable(self) -> list[NotUsable]:
-        """Finds NaN or infinite values and action masks that allow no action; see `Recording.not_usable`. Steps are
-        counted per agent.
+        """Finds NaN or infinite values and action masks that allow no action in the recorded steps; see
+        `Recording.not_usable`. Steps are counted per agent.
         """
         found = []
         for mid, recording in self.of_modules.items():

@@ -155,7 +155,7 @@ class EpisodeWindow:
 
 
 class Unpacked(NamedTuple):
-    """Result of `EpisodeWindow.unpacked`: the window, and the flags that were packed with it.
+    """Result of `EpisodeWindow.unpacked`: the `EpisodeWindow`, and the flags that were packed with it.
 
     Attributes:
         window: Window with NumPy arrays ``[D, ...]``.

@@ -258,7 +258,7 @@ class HostPolicy:
         update_statistics: bool,
         acts: np.ndarray | None = None,
     ) -> tuple[np.ndarray, Any, Memory]:
-        """Computes the actions of all rows for one vector step.
+        """Computes the actions of all rows (environments, or agents in environments) for one vector step.
 
         Args:
             mode: How actions are chosen.

@@ -85,7 +85,7 @@ class LiveMultiAgentEpisodes:
             episode.set_observations(new_data=row(inputs, at), at_indices=-1)
 
     def append(self, index: int, observations: Mapping[Any, Any], step: Any) -> None:
-        """Appends a step of one environment to its episode, before any reset.
+        """Appends a step of one environment to its episode object, before any reset.
 
         Args:
             index: Index of the environment.

@@ -50,7 +50,7 @@ class ModulePolicies(ByModule[HostPolicy]):
         return self._first.module_of(module_id)
 
     def reseed(self, seed: int) -> None:
-        """Restarts the random numbers of all modules, see `ModuleMap.seed_of`.
+        """Restarts the random numbers of all modules' policies from a seed, see `ModuleMap.seed_of`.
 
         Args:
             seed: Seed of the runner's policies.

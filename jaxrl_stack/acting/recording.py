@@ -266,8 +266,8 @@ class Recording:
         self._finals.append((self.num_steps - 1, where, observations))
 
     def not_usable(self) -> list[NotUsable]:
-        """Finds invalid values (NaN or infinite observations and rewards, masks that allow no action), in order of
-        time.
+        """Finds invalid values in the recorded steps (NaN or infinite observations and rewards, masks that allow no
+        action), in order of time.
         """
         end = self.num_steps
         obs_is_usable = self._layout.usable.read(self._matrix[:end], ())
@@ -301,7 +301,7 @@ class Recording:
 
     @property
     def valid_envs(self) -> np.ndarray:
-        """Indices of the environments with valid steps."""
+        """Indices of the environments with valid recorded steps; steps of resets and of failed episodes are invalid."""
         if self._valid is None:
             return np.arange(self.rewards.shape[1])
         return np.flatnonzero(self._valid[: self.num_steps].any(axis=0))
@@ -324,7 +324,9 @@ class Recording:
         return {}
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Returns all columns recorded so far, ``{module_id: {column: pytree [T, B, ...]}}``; views where possible."""
+        """Returns all columns recorded so far, ``{module_id: {column: pytree [T, B, ...]}}``; views of the recording's
+        arrays where possible.
+        """
         return {self.module_id: self._columns()}
 
     def _columns(self) -> dict[str, Any]:

@@ -35,12 +35,12 @@ class RolloutRecording(Protocol):
 
     @property
     def num_env_steps(self) -> int:
-        """Number of valid environment steps."""
+        """Number of valid recorded environment steps, without resets and steps that were discarded after a failure."""
         ...
 
     @property
     def valid_envs(self) -> np.ndarray:
-        """Indices of the environments with valid steps."""
+        """Indices of the environments with valid recorded steps; steps of resets and of failed episodes are invalid."""
         ...
 
     @property
@@ -77,8 +77,8 @@ class RolloutRecording(Protocol):
         ...
 
     def not_usable(self) -> list[NotUsable]:
-        """Finds invalid values (NaN or infinite observations and rewards, masks that allow no action), in order of
-        time.
+        """Finds invalid values in the recorded steps (NaN or infinite observations and rewards, masks that allow no
+        action), in order of time.
         """
         ...
 

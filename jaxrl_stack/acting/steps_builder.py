@@ -174,8 +174,8 @@ class StepsBuilder:
         return segments(terminateds, truncateds, mask=mask, starts=self._number == _NO_EPISODE)
 
     def _taken(self, numbers: np.ndarray, after: Mapping[str, Any]) -> Steps | None:
-        """Removes the stored steps of the episodes with these numbers, and returns them as a table; None if `numbers`
-        is empty.
+        """Removes the stored steps of the episodes with the given numbers, and returns them as a table; None if
+        `numbers` is empty.
 
         Args:
             numbers: int64 ``[E]``, numbers of the episodes; all different.

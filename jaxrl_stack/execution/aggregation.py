@@ -72,7 +72,8 @@ class AggregatorActor(FaultAwareApply):
 
 
 class Aggregation:
-    """Builds train batches in aggregator actors. Without actors, batches are ready as soon as they are packed.
+    """Builds train batches in aggregator actors, which concatenate samples in separate processes. Without such actors,
+    a batch is ready as soon as its samples are collected.
 
     Args:
         config: The algorithm's config.
@@ -111,7 +112,7 @@ class Aggregation:
 
     @property
     def has_actors(self) -> bool:
-        """Whether Ray actors concatenate the samples of a batch; otherwise this process does."""
+        """Whether aggregator actors concatenate the samples of each batch in separate processes."""
         return bool(self._at_work)
 
     def actors(self) -> dict[int, Any]:

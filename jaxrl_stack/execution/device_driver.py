@@ -181,8 +181,8 @@ class DeviceDriver(LocalDriver):
             )
 
     def _make_pipelines(self, env: JaxEnv | None) -> ModulePipelines:
-        """Creates the connector pipelines and the spaces. Without an environment, returns the spaces of the config and
-        no pipelines.
+        """Creates the connector pipelines of the modules, and sets `spaces`. Without an environment, takes the spaces
+        from the config and returns no pipelines.
         """
         if env is not None:
             pipelines = pure_pipelines(self.config, env, self.module_map)
@@ -596,7 +596,7 @@ class DeviceDriver(LocalDriver):
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
         """Restores the learner and the environments from the snapshot of `num_calls` calls ago. Returns a sentence
-        about lost stored data, for the error message.
+        about replay buffers or data positions that were lost, for the error message.
         """
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)
@@ -621,7 +621,8 @@ class DeviceDriver(LocalDriver):
         self._snapshots.changed(before, self.shards.state, change)
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
-        """Loads host arrays of a learner, runner and replay buffer that another driver has trained on one device.
+        """Loads host arrays of a learner, runner and replay buffer, which another driver has trained on one device,
+        into this driver.
 
         Args:
             learner, runner, kept: See `TrainState`; of one device, without the device axis. Without `kept`, the

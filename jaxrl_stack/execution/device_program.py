@@ -94,7 +94,7 @@ class CallRecord:
 
 
 class UpdateRecorder:
-    """Sizes and array shapes with which a program records its updates.
+    """Sizes and array shapes of the recordings that a program makes of its updates, for inspection by users.
 
     The shapes are known after a first trace of the program; see `DeviceDriver.recording`.
 
@@ -128,7 +128,7 @@ class UpdateRecorder:
         return self.shapes
 
     def end_first_trace(self) -> None:
-        """Fixes the shapes of update records to those that the first trace has found."""
+        """Sets the shapes of update recordings, for all later traces, to the shapes that the first trace has found."""
         self.shapes = self._found
 
 
@@ -276,7 +276,9 @@ class DeviceProgram(Place):
         )
 
     def _watched(self, runner: Any) -> Any:
-        """Returns the states of the environments whose states are recorded, ``[W, ...]``; () if there are none."""
+        """Returns the states of the environments whose states are recorded for rendering, ``[W, ...]``; () if there are
+        none.
+        """
         number = 0 if self.recorder is None else self.recorder.num_watched
         if not number:
             return ()
@@ -292,7 +294,7 @@ class DeviceProgram(Place):
 
     @property
     def steps_per_call(self) -> int:
-        """Number of vector steps in all training steps."""
+        """Number of vector steps (steps of all environments) in one call of the program."""
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:

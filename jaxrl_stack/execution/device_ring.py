@@ -1,4 +1,4 @@
-"""Replay on the device: a ring of steps on every device, as arrays in the compiled program."""
+"""Replay on the device: ring buffers of steps, one on every device, as arrays in the compiled program."""
 
 from __future__ import annotations
 

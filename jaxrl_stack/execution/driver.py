@@ -243,7 +243,9 @@ class Driver(abc.ABC):
 
     @abc.abstractmethod
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """``{module_id: {metric: number}}`` of the last update; counters cover the last `num_updates` updates."""
+        """Returns the metrics of the last update, ``{module_id: {metric: number}}``; counters cover the last
+        `num_updates` updates.
+        """
 
     def results(self) -> dict[str, Any]:
         """Entries of an iteration's result about actors, replay buffers and timers; samples and updates have other

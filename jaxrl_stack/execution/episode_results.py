@@ -1,4 +1,4 @@
-"""Statistics of finished episodes in results."""
+"""Statistics of finished episodes (returns, lengths, durations) for the result of an iteration."""
 
 from __future__ import annotations
 

@@ -189,7 +189,9 @@ class Facts(abc.ABC):
     @property
     @abc.abstractmethod
     def samples_travel(self) -> bool:
-        """Whether samples come from other processes, so that single frames save transfers."""
+        """Whether samples come from other processes. If so, sending one frame per step instead of stacked frames saves
+        transfers.
+        """
 
     @property
     @abc.abstractmethod

@@ -1,4 +1,6 @@
-"""Search for non-finite numbers of environments in a compiled program."""
+"""Search for the cause of NaN and infinity in training by a compiled program: rewards and observations that
+environments return.
+"""
 
 from __future__ import annotations
 

@@ -133,7 +133,9 @@ class HostDriver(LocalDriver):
         return memory.available_host_bytes()
 
     def _require_memory(self) -> None:
-        """Refuses sizes that do not fit in the memory of runners, learners or a learner's devices."""
+        """Raises ValueError if a rollout or train batch does not fit in the memory of this machine or of the learner's
+        devices.
+        """
         config, rollout, batch = self.config, self.rollout_memory, self.train_batch_memory
         memory.require_host_memory(config, batch, config.num_learners)
         if rollout.num_bytes > batch.num_bytes:
@@ -315,8 +317,8 @@ class HostDriver(LocalDriver):
         return dict(self.module_map.by_module(self.env_runner.module).items())
 
     def _what_acts(self, what: str) -> Any:
-        """Returns the object that acts for users: the EnvRunner of this process, or the evaluation if training has no
-        environment.
+        """Returns the object that computes actions for `Driver.act`: the EnvRunner of this process, or the evaluation
+        if training has no environment.
         """
         return self._local_runner(what) if self.step.needs_env else self.evaluation
 
@@ -409,7 +411,7 @@ class HostDriver(LocalDriver):
             )
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Replaces weights in learners and runners."""
+        """Replaces the modules' weights in learners and EnvRunners."""
         self.learner_group.set_weights(weights)
         self.place.sync_weights()
 

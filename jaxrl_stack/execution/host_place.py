@@ -316,7 +316,7 @@ class HostPlace(AsynchronousPlace):
         self.learner_seconds += self.timers.since(LEARNER_UPDATE_TIMER, started) - started
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """``{module_id: {metric: number}}`` of the last update; see `Driver.learner_results`."""
+        """Metrics of the last update, ``{module_id: {metric: number}}``; see `Driver.learner_results`."""
         if not self._learned_from_rows:
             return mean_results(self._learned) if self._learned else {}
         return mean_results(self._learner_group.row_results(num_updates)) if self._learner_group.num_updates else {}

@@ -103,7 +103,7 @@ class JoinedDrivers(JoinedLearners):
         self._snapshot = {}
 
     def drive_all(self, func: Callable[..., Any] | str, *args: Any, first_returns: bool = False) -> list[Any]:
-        """Calls ``func(driver, *args)`` in all actors at the same time, for joint computations.
+        """Calls ``func(driver, *args)`` in all learner actors at the same time, for joint computations.
 
         Args:
             func: Function, which is pickled, or the name of a method.
@@ -120,7 +120,7 @@ class JoinedDrivers(JoinedLearners):
         return self._with_restart(send)
 
     def drive_first(self, func: Callable[..., Any] | str, *args: Any) -> Any:
-        """Calls ``func(driver, *args)`` in the first actor only, for computations that need one actor."""
+        """Calls ``func(driver, *args)`` in the first learner actor only, for computations that need one actor."""
         return self._with_restart(lambda: self._gather([self._actors[0].drive.remote(func, *args)]))[0]
 
 
@@ -334,7 +334,7 @@ class _ReplayOfActors(Checkpointable):
         self._actors = actors
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Contents of the replay buffers, by name, leaves ``[D, ...]``."""
+        """Returns the contents of the replay buffers of all learner actors, by name, leaves ``[D, ...]``."""
         return self._actors.drive_all(lambda driver: driver.replay_buffer.get_state(), first_returns=True)[0]
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -352,7 +352,7 @@ class _ReplayOfActors(Checkpointable):
 
 
 def act_in_actor(actors: JoinedDrivers, observation: Any, *, key: jax.Array, **kwargs: Any) -> dict[str, Any]:
-    """Calls `Driver.act` in the first actor."""
+    """Calls `Driver.act` of the driver in the first learner actor."""
     return actors.drive_first(_act, observation, np.asarray(jax.random.key_data(key)), kwargs)
 
 
@@ -449,13 +449,15 @@ def _train(driver: Driver, iteration: int) -> _Trained:
 
 
 def _evaluate(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any], float]:
-    """Evaluates in an actor; returns ``(results, seconds spent compiling)``."""
+    """Runs one evaluation with a learner actor's driver; returns ``(results, seconds spent compiling)``."""
     clock = CompileClock()
     return driver.evaluation.evaluate(iteration, call), clock.seconds
 
 
 def _evaluate_on_data(driver: Driver, iteration: int, call: int) -> tuple[dict[str, Any], float]:
-    """Evaluates on data in an actor, at the same time as all other actors; see `_evaluate`."""
+    """Runs one evaluation on data with a learner actor's driver, at the same time as in all other learner actors; see
+    `_evaluate`.
+    """
     clock = CompileClock()
     return driver.evaluate_on_data(iteration, call), clock.seconds
 

@@ -142,7 +142,9 @@ class LearnerFeed(abc.ABC):
 
 
 class LearnerThread(LearnerFeed):
-    """Lets the learner of this process update in a thread, as a compiled update releases Python's lock."""
+    """Lets the learner of this process make updates in a thread; Python's global interpreter lock is free during a
+    compiled update.
+    """
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -220,7 +222,7 @@ class LearnerThread(LearnerFeed):
                 self._changed.notify_all()
 
     def _next(self) -> Batch | None:
-        """Waits for a batch and returns it; returns None after `stop`."""
+        """Waits for a train batch in the queue and returns it; returns None after `stop`."""
         started = time.perf_counter()
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopped or (self._runs and len(self.queue)))
@@ -261,7 +263,9 @@ class LearnerCalls(LearnerFeed):
         self._send()
 
     def _send(self) -> None:
-        """Sends updates with waiting batches to the learner actors, up to their limit of pending updates."""
+        """Sends waiting train batches to the learner actors, which update on them, until the limit of pending updates
+        is reached.
+        """
         limit = min(self.max_pending, int(self._group.config.max_requests_in_flight_per_learner))
         while self._runs and len(self._updates.pending_refs()) < limit:
             batch = self.queue.take()

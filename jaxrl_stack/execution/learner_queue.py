@@ -58,7 +58,7 @@ class LearnerQueue(abc.ABC):
 
     @abc.abstractmethod
     def put(self, batch: Batch) -> Batch | None:
-        """Adds a batch. Returns the unread batch that was dropped to make room, or None."""
+        """Adds a batch to the queue. Returns the unread batch that was dropped to make room, or None."""
 
     @abc.abstractmethod
     def take(self) -> Batch | None:

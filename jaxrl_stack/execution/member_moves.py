@@ -34,7 +34,9 @@ class Layout(NamedTuple):
         return self.at_once * len(self.devices)
 
     def place(self, slot: int) -> tuple[int, int, int]:
-        """Returns the block, device and row of a slot."""
+        """Returns the place where a slot (one member's position) is stored: the block of members, the device and the
+        row.
+        """
         block, rest = divmod(slot, self.block_size)
         return (block, *divmod(rest, self.at_once))
 
@@ -130,7 +132,7 @@ class MemberMoves:
         return exchange
 
     def __call__(self, blocks: list[Any], moves: Sequence[tuple[int, int]], *, with_streams: bool) -> None:
-        """Copies members from slots to other slots, all at the same time.
+        """Copies members to other positions (slots) in the population's arrays, all at the same time.
 
         Args:
             blocks: All blocks; changed in place.

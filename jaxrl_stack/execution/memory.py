@@ -195,8 +195,8 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether training is known to create a separate Python object for each environment, before any is created; False
-    for registered creators.
+    """Whether training is known to create a separate Python object for each environment, before any is created. False
+    for environments that a user's registered function creates.
     """
     if not config.is_online:
         return False

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @struct.dataclass
 class MixedKept:
-    """State of a `Mixture`: the states of its two sources.
+    """State of a `Mixture`: the states of its replay buffer and of its recorded steps.
 
     Attributes:
         sampled: State of the replay.
@@ -74,7 +74,7 @@ class Mixture:
         return dataclasses.replace(kept, sampled=self.replay.add(kept.sampled, experience))
 
     def can_draw(self, kept: MixedKept) -> bool:
-        """Whether a sampled step can be drawn."""
+        """Whether the replay buffer contains a sampled step that can be drawn."""
         return self.replay.can_draw(kept.sampled)
 
     def draw(self, kept: MixedKept, state: TrainState, place: Any) -> tuple[MixedKept, TrainState, dict[str, Drawn]]:

@@ -17,7 +17,8 @@ Sizes = TypeVar("Sizes")
 
 @dataclasses.dataclass(frozen=True)
 class SamplePlan:
-    """Plan of one sampling operation: number of steps, and layouts of the columns; created by `Facts.plan_samples`.
+    """Plan of one sampling operation: number of steps, and array layouts (stacked frames, recurrent chunks) of the
+    columns; created by `Facts.plan_samples`.
 
     Attributes:
         num_steps: ``T``, steps of each environment in a share.
@@ -94,7 +95,8 @@ class Plan:
 
 
 def plan_of(step: TrainingStep, facts: Facts) -> Plan:
-    """Returns the plan of a training step.
+    """Returns the plan of a training step: numbers of steps and rows of its samples and updates, random streams and
+    memory.
 
     If `TrainingStep.plan` returns None, the plan consists of attributes of the step, and of plans that it requested
     from the facts.

@@ -406,16 +406,16 @@ class PopulationDriver:
         return template.results()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """``{module_id: {metric: number or float64[M]}}`` of the last update; counters cover the last `num_updates`
-        updates. Call `results` first.
+        """Metrics of the last update, ``{module_id: {metric: number or float64[M]}}``; counters cover the last
+        `num_updates` updates. Call `results` first.
         """
         results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
         merge_nested(results, self.template.training_counts(num_updates))
         return results
 
     def fingerprints(self) -> dict[str, np.ndarray]:
-        """Fingerprints of the members' parameters, ``{"low": float64[M], "high": float64[M]}``; NaN for stopped
-        members.
+        """Fingerprints (hashes) of the members' parameters, ``{"low": float64[M], "high": float64[M]}``; NaN for
+        stopped members.
         """
         found = self._of_running([fingerprints_of_members(block.learner.params) for block in self.blocks])
         of_all = self.of_all(found.astype(np.float64), np.nan)
@@ -503,8 +503,8 @@ class PopulationDriver:
             self.window = jax.tree.map(copied, self.window)
 
     def keep(self, members: Sequence[int]) -> None:
-        """Stops all running members except `members`, moves the remaining ones to the first blocks, and frees the other
-        blocks.
+        """Stops all running members except `members`, and moves the remaining ones into as few blocks (members trained
+        by one call) as possible.
 
         The program stays the same until the members fit into one block of a smaller size. Block sizes are the size at
         the beginning, divided by powers of `SHRINKAGE`; each has a program, which its first call compiles.
@@ -639,7 +639,7 @@ class PopulationDriver:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """All values that change in training, by name."""
+        """Returns all values of the population that change in training, by name."""
         state: dict[str, Any] = {
             "members": named_leaves(self.states()),
             "num_env_steps_sampled_lifetime": self.num_env_steps,

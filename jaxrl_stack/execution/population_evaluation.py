@@ -56,7 +56,8 @@ class PopulationEvaluation:
         self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in trained]
 
     def change_settings(self, trained: Sequence[AlgorithmConfig]) -> None:
-        """Sets the members' traced settings. Also call it after `PopulationDriver.keep`.
+        """Sets the values of traced settings with which the members are evaluated. Also call it after
+        `PopulationDriver.keep`.
 
         Args:
             trained: The config of each member.

@@ -63,7 +63,7 @@ class HandedOut:
         return cls(bits, dataclasses.replace(metrics, vector=None))
 
     def read(self, bits: np.ndarray) -> tuple[dict[Any, Any], np.ndarray, np.ndarray, int]:
-        """Unpacks the metrics of M members.
+        """Unpacks the metrics of M members from the packed arrays.
 
         Args:
             bits: uint32 ``[M, n]``, on the host.

@@ -89,8 +89,8 @@ def state_for_modules(
 
 
 def _replay_of_same(replay: dict[str, Any], before: ModuleMap, after: ModuleMap) -> dict[str, Any]:
-    """Replay buffers of modules that act for the same agents as before. A notice names the modules whose buffers start
-    empty.
+    """Selects the saved replay buffers of the modules that act for the same agents as before. A notice names the
+    modules whose buffers start empty.
     """
     same = {mid: own for mid, own in replay.items() if before.agents_of.get(mid) == after.agents_of.get(mid)}
     changed = sorted(mid for mid in replay.keys() - same.keys() if mid in after.agents_of)

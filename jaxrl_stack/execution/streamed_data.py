@@ -30,7 +30,7 @@ WINDOWS_IN_BUDGET = 4
 
 
 class Cursor(NamedTuple):
-    """Position in the data at which a window starts.
+    """Position in the data set at which a window (chunk loaded into memory) starts.
 
     Attributes:
         passes: Number of whole passes before it.
@@ -42,7 +42,7 @@ class Cursor(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Part of a data set that is loaded into memory.
+    """Chunk of a data set that is loaded into memory, with its position in the data set.
 
     Attributes:
         start: Position of its start.
@@ -380,7 +380,7 @@ class OwnSamples:
         self.passes = 0
 
     def draw(self, kept: None, state: TrainState, place: Any) -> tuple[None, TrainState, Drawn]:
-        """Returns the next minibatch; see `Source.draw`.
+        """Returns the next minibatch of the user's `OfflineData.sample`; see `Source.draw`.
 
         Raises:
             TypeError: If it is none of the module.
@@ -399,13 +399,13 @@ class OwnSamples:
         """Does nothing: the user's object, not this one, stores the read position in the data."""
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Does nothing: the user's object determines the samples."""
+        """Does nothing: the user's `OfflineData` object determines the samples."""
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Does nothing: the user's object determines the samples."""
+        """Does nothing: the user's `OfflineData` object determines the samples."""
 
     def get_state(self, kept: None) -> dict[str, Any]:
-        """Returns an empty state: the user's object has the position in the data."""
+        """Returns an empty state, because the read position in the data belongs to the user's `OfflineData` object."""
         return {}
 
     def set_state(self, kept: None, state: Mapping[str, Any]) -> None:
@@ -415,7 +415,7 @@ class OwnSamples:
         """Does nothing: additional columns, such as value targets, come from the user's object."""
 
     def stop(self) -> None:
-        """Does nothing: no thread reads the data."""
+        """Does nothing: this source starts no thread to read the data."""
 
 
 def release_unused_memory() -> None:

@@ -95,8 +95,8 @@ class KeptPart(Kept):
 
 
 class Draws(NamedTuple):
-    """Stream of random numbers for a training step. The numbers of a whole call are drawn together, which is faster
-    than one by one.
+    """Stream of random numbers for a training step. All numbers of one call of the program are drawn together, which is
+    faster than one by one.
 
     Attributes:
         number: Number of calls of `Place.draw` in one training step.
@@ -158,7 +158,9 @@ class Place(Protocol):
         ...
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
-        """Counts env steps for a training step that reads recorded data instead of stepping environments."""
+        """Adds to the count of env steps, for a training step that reads recorded data instead of stepping
+        environments.
+        """
         ...
 
     def update(self, state: TrainState, experience: Experience, plan: SampledUpdate[Any]) -> tuple[TrainState, Any]:
@@ -326,7 +328,7 @@ class TrainingStep(abc.ABC):
         """
 
     def stop(self) -> None:  # noqa: B027 - likewise
-        """Releases the step's threads and actors."""
+        """Releases the threads and actors of the training step."""
 
     # --------------------------------------------------------------------------------------------------- evaluation
 
