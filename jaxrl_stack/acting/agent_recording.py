@@ -280,8 +280,8 @@ class AgentRecording:
         return [leaf.reshape(-1, *leaf.shape[2:])[flat] for leaf in self._acts]
 
     def _gathered(self) -> np.ndarray:
-        """Returns, for each complete agent step, the index of the policy call ("act") that began it in the flattened
-        array of acts ``[(T + 1) * R]``, int64 ``[T, R]``.
+        """Returns, for each complete agent step, the index of the policy call ("act") that began it, int64 ``[T, R]``.
+        The index counts in the flattened array of acts, ``[(T + 1) * R]``.
 
         After a row's last complete step its act is repeated. A row without a complete step repeats the last act of the
         row with the most complete steps.

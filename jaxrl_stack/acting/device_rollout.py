@@ -367,8 +367,8 @@ class DeviceRollout:
         columns: Mapping[str, dict[str, Any]],
         answers: Answers,
     ) -> tuple[RunnerState, dict[str, Any]]:
-        """Records the agent steps that an env step completes, for agents that do not act in every step, and returns the
-        new runner state with the recorded columns.
+        """Records the agent steps that an env step completes, for agents that do not act in every step. Returns the new
+        runner state and the recorded columns.
 
         Args:
             state: State before the step.

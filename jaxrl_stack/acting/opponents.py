@@ -58,8 +58,8 @@ class OpponentsState:
         return dataclasses.replace(self, games=jnp.zeros_like(self.games), num_steps=jnp.zeros_like(self.num_steps))
 
     def with_games(self, ended: jax.Array, margins: jax.Array, num_steps: Any) -> OpponentsState:
-        """Returns a copy in which the games that ended in T steps are added to the counts of wins, draws and losses,
-        except games during which the opponent changed.
+        """Adds the games that ended in T steps to the counts of wins, draws and losses, and returns the new state.
+        Games during which the opponent changed do not count.
 
         Args:
             ended: bool ``[T, B]``, whether a game ended with the step.

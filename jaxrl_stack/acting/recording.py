@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class EndedEpisodes:
-    """Statistics of ended episodes, in the order of their ends.
+    """Statistics of ended episodes (returns, lengths, durations), in the order of their ends.
 
     Attributes:
         returns: float64 ``[n]``, sums of unclipped rewards.

@@ -572,8 +572,8 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def _recovering(self) -> Iterator[None]:
-        """Context around a call of the program: if the program fails, restores the last snapshot, so that training can
-        continue.
+        """Context around a call of the compiled program: if the call fails, restores the last snapshot of the training
+        state, so that training can continue.
 
         Raises:
             RuntimeError: Instead of the program's error, if the training state was lost.

@@ -223,8 +223,8 @@ class Driver(abc.ABC):
         return {}
 
     def count_env_steps(self, num_env_steps: int) -> None:
-        """Adds env steps that a user's training step has sampled without this driver to the driver's counter of sampled
-        env steps.
+        """Increases the driver's counter of sampled env steps by the steps that a user's training step has sampled
+        itself, without the driver.
         """
         self.num_env_steps += num_env_steps
 
@@ -282,8 +282,9 @@ class Driver(abc.ABC):
         """
 
     def sync_evaluation(self, iteration: int, call: int = 0) -> None:
-        """Passes the current weights and statistics to the evaluation's runners, before an evaluation that runs next to
-        training. Evaluation on data runs now, because it uses the learners, which train next.
+        """Prepares an evaluation that runs at the same time as training: passes the current weights and connector
+        statistics to the evaluation's EnvRunners. An evaluation on held-out data runs immediately instead, because it
+        uses the learners, which train next.
 
         Args:
             iteration, call: See `evaluate`.

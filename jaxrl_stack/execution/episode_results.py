@@ -33,7 +33,7 @@ def episode_results(episodes: EndedEpisodes) -> dict[str, float]:
 def mean_returns_by_id(
     mean: Any, means: Mapping[str, Mapping[str, float]], module_map: ModuleMap
 ) -> dict[str, dict[str, Any]]:
-    """Mean returns by agent and by module, under both of RLlib's names.
+    """Mean returns by agent and by module, each under a singular and a plural key, as in RLlib's results.
 
     RLlib's keys are singular for one agent and plural for several. Scripts read both.
 

@@ -86,7 +86,9 @@ def evaluation_results(
 
 
 def health_of_runners(group: EnvRunnerGroup) -> dict[str, int]:
-    """Counts of healthy, restarted and dropped actors, and of running requests; 0 without actors."""
+    """Counts of healthy, restarted and dropped EnvRunner actors, and of requests to them that still run; 0 without
+    actors.
+    """
     return {**health_of(group), "actor_manager_num_outstanding_async_reqs": group.num_in_flight_async_reqs()}
 
 
@@ -265,8 +267,8 @@ class Evaluation(abc.ABC):
 
     @property
     def is_stored(self) -> bool:
-        """Whether checkpoints contain this evaluation's connector states: if it runs in intervals, or if training has
-        no runner with connectors.
+        """Whether checkpoints contain this evaluation's connector states: if ``evaluation_interval`` is set, or if
+        training has no environment.
         """
         driver = self._driver
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
@@ -278,7 +280,7 @@ class Evaluation(abc.ABC):
         return None
 
     def get_state(self) -> dict[str, Any] | None:
-        """State of the evaluation's runners for checkpoints; None if checkpoints contain none."""
+        """State of the evaluation's EnvRunners for checkpoints; None if checkpoints contain no such state."""
         return None
 
     def set_state(self, state: dict[str, Any], *, is_whole: bool) -> None:  # noqa: B027 - most take all from training
@@ -290,7 +292,8 @@ class Evaluation(abc.ABC):
         """
 
     def change_settings(self, config: AlgorithmConfig, names: Collection[str]) -> None:
-        """Continues the evaluation with a config in which only traced settings have other values.
+        """Continues the evaluation with a config in which only traced settings (hyperparameters that are arguments of
+        compiled programs) have other values.
 
         Args:
             config: Config of evaluation that differs in traced settings only.
@@ -299,7 +302,9 @@ class Evaluation(abc.ABC):
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Restarts the evaluation with a config that differs from the present one in traced settings only."""
+        """Restarts the evaluation with a config that differs from the present one only in traced settings
+        (hyperparameters that are arguments of compiled programs).
+        """
         self.config = config
 
     def write_output(self) -> None:  # noqa: B027 - without an environment there is none

@@ -121,7 +121,7 @@ def _with_key(leaf: Any, implementation: Any) -> Any:
 
 @dataclasses.dataclass
 class IterationRecord:
-    """Records of the updates and episodes of an iteration, for inspections.
+    """Records of the updates and episodes of an iteration, which `inspect` shows to users.
 
     Attributes:
         columns: Order of the columns of sampled blocks; None if unknown.

@@ -328,7 +328,7 @@ class _EvaluationInActors(Evaluation):
 
 
 class _ReplayOfActors(Checkpointable):
-    """Replay buffers of all actors, as one component of checkpoints."""
+    """Replay buffers of all learner actors, as one component of checkpoints."""
 
     def __init__(self, actors: JoinedDrivers):
         self._actors = actors

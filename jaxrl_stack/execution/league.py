@@ -325,8 +325,8 @@ class League:
     # ---------------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the league's state for checkpoints, except the stored snapshots and the opponents of each block,
-        which are in the environments' state.
+        """Returns the league's state for checkpoints, except the stored snapshots and the opponents of each group of
+        environments, which are in the environments' state.
         """
         keys = list(self._games)
         return {

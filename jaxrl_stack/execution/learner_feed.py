@@ -94,7 +94,8 @@ class LearnerFeed(abc.ABC):
 
     @abc.abstractmethod
     def take_learned(self) -> Learned:
-        """Returns the updates made since the last call, with timings and policy lags.
+        """Returns the results of the updates made since the last call: number, timings, policy lags and new weights for
+        the EnvRunners.
 
         Raises:
             Exception: The error of an update; lost batches are only counted.

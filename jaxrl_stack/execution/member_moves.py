@@ -155,8 +155,8 @@ class MemberMoves:
                 blocks[i] = jax.tree.unflatten(treedef, leaves)
 
     def _rows(self, blocks: Sequence[Any], one: Round) -> Any:
-        """Reads the members that a round copies, packs their arrays as `packing.pack` does, and exchanges them between
-        the devices.
+        """Reads the members that one exchange between the devices copies, packs their arrays as `packing.pack` does,
+        and exchanges them.
         """
         list_of = list(self._layout.devices)
         rows = jax.tree.map(lambda x: np.zeros((self._num_devices, *x.shape), x.dtype), self._empty)

@@ -82,7 +82,7 @@ def batch_memory(facts: Facts, plan: Plan) -> MemoryEstimate:
 
 
 def opponents_memory(runner: RunnerState, num_devices: int) -> MemoryEstimate:
-    """Estimates the memory of the snapshots that are opponents.
+    """Estimates the memory of the policy snapshots that play as opponents.
 
     A block needs the weights and connector states of its snapshot besides the stack, because several blocks can play
     one snapshot.

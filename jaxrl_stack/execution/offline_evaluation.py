@@ -157,8 +157,8 @@ class OfflineEvaluation:
         return found
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Replaces the evaluation's config by one with other values of traced settings; the next evaluation creates new
-        runners.
+        """Replaces the evaluation's config by one with other values of traced settings (hyperparameters); the next
+        evaluation creates new runners.
         """
         self.config = config
         if self._group is not None:

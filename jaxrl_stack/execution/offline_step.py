@@ -222,7 +222,7 @@ class OfflineStep(TrainingStep):
         return num_shares * -(-wanted // each)
 
     def _plan_updates(self, number: int, num_items: int) -> None:
-        """Sets the numbers of updates per training step, of rows per update, and of env steps, for updates of `number`
+        """Sets the numbers of updates per training step, rows per update, and env steps. Each update takes `number`
         items (single steps or sequences) out of `num_items`.
         """
         self.num_updates = int(self.config.dataset_num_iters_per_learner or -(-num_items // number))

@@ -571,7 +571,8 @@ class PopulationDriver:
         )
 
     def change_settings(self, starts: Mapping[int, MemberStart]) -> None:
-        """Changes the members' traced settings and environment parameters without recompiling.
+        """Changes the members' environment parameters and traced settings (hyperparameters that are arguments of the
+        compiled program) without recompiling.
 
         Args:
             starts: Config and numbers of each member that changes.
@@ -680,7 +681,7 @@ class PopulationDriver:
                 self._note_window(window)
 
     def stop(self) -> None:
-        """Releases the memory of the devices."""
+        """Releases the memory that the population takes on the devices."""
         self.blocks, self._timesteps, self._fixed, self._first_kept = [], [], None, None
 
 

@@ -56,7 +56,7 @@ class PopulationEvaluation:
         self._lifetime = [dict.fromkeys(LIFETIME_COUNTS, 0) for _ in trained]
 
     def change_settings(self, trained: Sequence[AlgorithmConfig]) -> None:
-        """Sets the values of traced settings with which the members are evaluated. Also call it after
+        """Sets the hyperparameters (traced settings) with which the members are evaluated. Also call it after
         `PopulationDriver.keep`.
 
         Args:

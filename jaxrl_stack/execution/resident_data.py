@@ -144,7 +144,9 @@ class ResidentData:
         return whole.part("data set", self._num_devices, 1)
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Does nothing: the seed determines the order of the data, and no traced setting changes it."""
+        """Does nothing: the order of the data depends on the seed only, not on hyperparameters that can change during
+        training.
+        """
 
     def reset(self, config: AlgorithmConfig) -> None:
         self.seed = config.root_seed
@@ -272,7 +274,7 @@ class ResidentData:
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, kept: Resident) -> dict[str, Any]:
-        """Read position in the data, leaves ``[D, ...]``."""
+        """Returns the read positions in the data, leaves ``[D, ...]`` with one entry per device."""
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 
     def set_state(self, kept: Resident, state: Mapping[str, Any]) -> Resident:

@@ -71,8 +71,8 @@ class HasState(Protocol):
         ...
 
     def reset(self, config: Any) -> None:
-        """Sets a config that differs only in traced settings and seed, for this data source. The caller then creates
-        its state again by `init`.
+        """Sets a config that differs only in seed and traced settings (hyperparameters), for this data source. The
+        caller then creates its state again by `init`.
         """
         ...
 

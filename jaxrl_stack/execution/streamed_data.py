@@ -295,7 +295,9 @@ class StreamedData:
         self.num_draws = 0
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Does nothing: the seed determines the order of the data, and no traced setting changes it."""
+        """Does nothing: the order of the data depends on the seed only, not on hyperparameters that can change during
+        training.
+        """
 
     def reset(self, config: AlgorithmConfig) -> None:
         self.seed = config.root_seed
@@ -396,7 +398,7 @@ class OwnSamples:
         return kept, state, Drawn(dict(batch[self._module_id]))
 
     def init(self) -> None:
-        """Does nothing: the user's object, not this one, stores the read position in the data."""
+        """Does nothing: the read position in the data belongs to the user's `OfflineData` object."""
 
     def change_settings(self, config: AlgorithmConfig) -> None:
         """Does nothing: the user's `OfflineData` object determines the samples."""
@@ -412,7 +414,7 @@ class OwnSamples:
         """Does nothing: the state is empty."""
 
     def prepare_anew(self) -> None:
-        """Does nothing: additional columns, such as value targets, come from the user's object."""
+        """Does nothing: additional columns, such as value targets, come from the user's `OfflineData` object."""
 
     def stop(self) -> None:
         """Does nothing: this source starts no thread to read the data."""

@@ -353,23 +353,27 @@ class TrainingStep(abc.ABC):
     # ------------------------------------------------------------------------------------------------ what it keeps
 
     def init_kept(self) -> Any:
-        """Creates the data that the step stores between calls, such as a replay buffer, after `plan` and the memory
-        check.
+        """Creates the data that the training step stores between calls, such as a replay buffer, after `plan` and the
+        memory check.
         """
         return None
 
     def kept_of_seed(self, seed: int) -> dict[str, Any]:
-        """Returns the fields of the step's stored data (replay buffer or data set) that depend on the seed, such as
-        keys of the shuffle order, so that members of a population differ in them.
+        """Returns the fields of the stored data (replay buffer or data set) that depend on the seed, such as keys of
+        the shuffle order. Members of a population differ in these fields.
         """
         return {}
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Sets the training step's config to one that differs from the present one in traced settings only."""
+        """Sets the training step's config to one that differs from the present one only in traced settings
+        (hyperparameters that are arguments of compiled programs).
+        """
         self.config = config
 
     def reset(self, config: AlgorithmConfig) -> None:
-        """Restarts the training step with a config that differs only in traced settings and seed."""
+        """Restarts the training step with a config that differs only in seed and traced settings (hyperparameters that
+        are arguments of compiled programs).
+        """
         self.change_settings(config)
 
     def drop_kept(self, driver: Driver) -> str:
