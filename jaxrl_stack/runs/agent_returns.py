@@ -44,7 +44,8 @@ def columns_of_agents(columns: Iterable[str], key: str = RETURN) -> dict[str, st
 
 
 def returns_of_agents(result: Mapping[str, Any]) -> dict[str, float]:
-    """Mean return of each agent or policy in a result, with the names of `columns_of_agents`.
+    """Reads the mean return of each agent, or of each policy if there are many agents, from a result of ``train()``:
+    ``{name of the agent or policy: mean return}``.
 
     Args:
         result: Result of ``train()``.

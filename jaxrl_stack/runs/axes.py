@@ -31,7 +31,7 @@ class AxisOptions(TypedDict, total=False):
 
 
 def check_axis_options(options: AxisOptions) -> None:
-    """Refuses invalid options of a figure.
+    """Raises TypeError or ValueError for invalid options of a figure's axes.
 
     Raises:
         TypeError: If an option has an unknown name.
@@ -58,7 +58,7 @@ def _check_limits(limits: Any) -> None:
 
 
 class Limits(NamedTuple):
-    """Range of an axis that shows the curves without outliers, and the outliers.
+    """Range of a figure's axis that contains all values except outliers, and the outliers themselves.
 
     Attributes:
         low, high: Ends of the range.
@@ -71,7 +71,8 @@ class Limits(NamedTuple):
 
 
 def robust_limits(curves: Iterable[np.ndarray]) -> Limits | None:
-    """Computes the range of curves without outliers, which would make the curves look flat.
+    """Computes a range of an axis that leaves out single outliers, because they would make all curves look flat. None
+    if the curves have no outlier.
 
     Args:
         curves: ``float[points]`` each, in the order of x.

@@ -54,7 +54,9 @@ class Estimate(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        """``"486 [470, 500]"``, or ``"486"`` for a single run, which has no interval."""
+        """Formats an estimated score with its interval: ``"486 [470, 500]"``, or ``"486"`` for a single run, which has
+        no interval.
+        """
         if math.isnan(self.low):
             return number_text(self.value)
         return f"{number_text(self.value)} [{number_text(self.low)}, {number_text(self.high)}]"
@@ -62,7 +64,7 @@ class Estimate(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """Runs of an algorithm on a task: a cell of the benchmark's table.
+    """Cell of a benchmark's table: the runs of an algorithm on a task, and their scores.
 
     Attributes:
         algorithm: Label of the algorithm.
@@ -139,7 +141,7 @@ class Benchmark:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all runs are finished, with a score or without one."""
+        """Whether all runs of the benchmark are finished (with or without a score) or skipped."""
         return all(cell.skipped is not None or len(cell.runs) == len(self.seeds) for cell in self.cells)
 
     def cell(self, algorithm: str, task: str) -> Cell | None:
@@ -148,7 +150,7 @@ class Benchmark:
         return next(found, None)
 
     def _is_complete(self, cell: Cell | None) -> bool:
-        """Whether all runs are finished and have a score."""
+        """Whether all runs of an algorithm on a task are finished and have a finite score."""
         return cell is not None and len(_known_scores(cell)) == len(self.seeds)
 
     def common_tasks(self) -> list[str]:
@@ -171,8 +173,8 @@ class Benchmark:
     # ----------------------------------------------------------------------------------------------------- statistics
 
     def task_estimates(self, task: str) -> dict[str, Estimate]:
-        """Estimates of the score on a task, ``{label of the algorithm: interquartile mean of finished runs}``; the mean
-        for fewer than 4 runs.
+        """Estimates each algorithm's score on a task by the interquartile mean of its finished runs, or by the mean for
+        fewer than 4 runs: ``{label of the algorithm: estimate}``.
 
         Intervals are percentile bootstraps over runs. A single run has no interval.
         """
@@ -186,7 +188,8 @@ class Benchmark:
     def aggregates(
         self, references: Mapping[str, tuple[float, float, str]] | None = None, baseline: str | None = None
     ) -> dict[str, dict[str, Estimate]]:
-        """Statistics over the `common_tasks`.
+        """Computes statistics of each algorithm's scores over `common_tasks`: the tasks on which all runs of all
+        algorithms have scores.
 
         Args:
             references: Task -> ``(low, high, source)``, in addition to `score_references`.
@@ -273,7 +276,7 @@ class Benchmark:
         return text if self._is_complete(cell) else f"{text} ({num_scores} of {len(self.seeds)} runs)"
 
     def _content(self, aggregates: Mapping[str, Mapping[str, Estimate]], notes: Sequence[str]) -> dict[str, Any]:
-        """Table as values for JSON."""
+        """Converts the benchmark's table to a dict for JSON."""
         return {
             "score": SCORES[self.score],
             "seeds": self.seeds,
@@ -303,7 +306,9 @@ class Benchmark:
         return {} if estimate is None else estimate._asdict()
 
     def _note_of_tasks(self) -> str:
-        """Sentence below the table with the statistic in the rows of tasks: mean or interquartile mean over runs."""
+        """Sentence below the benchmark's table that names the statistic of each task's scores: mean or interquartile
+        mean over runs.
+        """
         numbers = [number for cell in self.cells if (number := len(_known_scores(cell)))] or [len(self.seeds)]
         has_iqm = max(numbers) >= MIN_SEEDS_OF_IQM
         statistic = "interquartile mean" if has_iqm else "mean"
@@ -313,7 +318,7 @@ class Benchmark:
         return f"Rows of tasks: {statistic} of {_seeds_text(self.seeds)}{exception}{interval}."
 
     def _notes(self, references: Mapping[str, tuple[float, float, str]] | None, baseline: str | None) -> list[str]:
-        """Sentences below the table."""
+        """Notes below the benchmark's table, such as the definition of the score and the number of diverged runs."""
         notes = [
             f"{self._note_of_tasks()} Each run ends when {StopCriteria(self.until)}.",
             f"Score of a run: {SCORES[self.score]}.",
@@ -471,19 +476,21 @@ def _seeds_text(seeds: Sequence[int]) -> str:
 
 
 def _known_scores(cell: Cell) -> np.ndarray:
-    """Finite scores of the finished runs."""
+    """Finite scores of the finished runs of an algorithm on a task."""
     return cell.scores[np.isfinite(cell.scores)]
 
 
 def _over_runs(num_runs: int) -> Statistic:
-    """Selects the statistic over one task's runs: the IQM from `MIN_SEEDS_OF_IQM` runs on, else the mean. It is a
-    function of scores ``[..., runs, 1]``.
+    """Returns the statistic that summarises the scores of one task: the IQM (interquartile mean) for at least
+    `MIN_SEEDS_OF_IQM` runs, else the mean. The statistic is a function of scores ``[..., runs, 1]``.
     """
     return (lambda scores: iqm(scores[..., 0], axis=-1)) if num_runs >= MIN_SEEDS_OF_IQM else mean_score
 
 
 def _aggregates(num_runs: int) -> dict[str, Statistic]:
-    """Statistics of normalised scores by table row. The IQM is left out for fewer than `MIN_SEEDS_OF_IQM` runs."""
+    """Statistics over all tasks, computed from normalised scores: ``{label of the table row: function of the scores}``.
+    The IQM (interquartile mean) is omitted for fewer than `MIN_SEEDS_OF_IQM` runs.
+    """
     own_iqm: dict[str, Statistic] = {"IQM": iqm_score} if num_runs >= MIN_SEEDS_OF_IQM else {}
     found = {"mean": mean_score, "median": median_score, **own_iqm, "optimality gap": optimality_gap}
     return {f"{name}, normalised": statistic for name, statistic in found.items()}
@@ -507,7 +514,7 @@ def _empty_band(label: str) -> Band:
 
 
 def read_content(path: Path) -> dict[str, Any] | None:
-    """Content of ``benchmark.json``; None if the folder has none.
+    """Reads ``benchmark.json`` in the folder of a benchmark; returns None if the folder has no such file.
 
     Raises:
         ValueError: The file is damaged, or not a file of `run_benchmark`; names it.
@@ -572,6 +579,6 @@ def _cell(path: Path, entry: Mapping[str, Any], score: str) -> Cell:
 
 
 def _end_of_curve(run: Run) -> float:
-    """The mean of the last tenth of a run's curve; NaN if no episode has ended."""
+    """Mean of the last tenth of a run's curve of the training return; NaN if no episode has ended."""
     curve = run.history.curve() if RETURN in run.history else None
     return math.nan if curve is None or not len(curve.x) else mean_of_end(curve)

@@ -33,7 +33,7 @@ class Budget:
 
     @classmethod
     def read(cls, budget: Any, where: str) -> Budget:
-        """Parses an argument such as ``"2h"``.
+        """Parses the argument `budget` of a search: seconds, a text such as ``"2h"``, or a number of env steps.
 
         Args:
             budget: Seconds, text such as ``"10 min"``, or ``{"num_env_steps_sampled_lifetime": n}``.
@@ -57,7 +57,7 @@ class Budget:
         return cls(float(amount), is_seconds)
 
     def text(self, amount: float | None = None) -> str:
-        """Formats an amount of the budget (default: all): ``"10 min"``, ``"1,000,000 env steps"``."""
+        """Formats an amount (None: the whole budget) in the budget's unit: ``"10 min"``, ``"1,000,000 env steps"``."""
         amount = self.amount if amount is None else amount
         return duration(amount) if self.is_seconds else f"{amount:,.0f} env steps"
 

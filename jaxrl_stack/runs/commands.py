@@ -55,7 +55,9 @@ class CommandLog:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context in which calls are not recorded, because repeating the iteration runs this code again."""
+        """Context in which method calls are not recorded as commands, because repeating the recorded iteration runs
+        this code again.
+        """
         self._depth += 1
         try:
             yield
@@ -66,8 +68,8 @@ class CommandLog:
     def around(
         self, algorithm: Any, call: str, arguments: Mapping[str, Any], *, reason: str | None = None
     ) -> Iterator[None]:
-        """Context around a method call that changes training: records the call if it succeeds, unless another recorded
-        call or `train` made it.
+        """Context around a method call that changes the training state. Records the call in the command log if it
+        succeeds, unless another recorded call or `train` made it.
 
         Args:
             algorithm: The algorithm; its ``iteration`` is recorded before and after the call.
@@ -91,8 +93,8 @@ class CommandLog:
 
     @contextlib.contextmanager
     def around_iteration(self, algorithm: Any) -> Iterator[None]:
-        """Context around an iteration, in which calls are not recorded, because repeating the iteration makes them
-        again.
+        """Context around a training iteration: method calls inside are not recorded, because repeating the iteration
+        makes them again.
 
         An iteration that raises an error before its row is in the table is recorded, because it may have changed the
         training state. It cannot be repeated.
@@ -133,7 +135,8 @@ class CommandLog:
             self.write_to(self._directory)
 
     def write_to(self, directory: Path | None) -> None:
-        """Writes all recorded commands, and all later ones when they are recorded.
+        """Writes all recorded commands to ``commands.jsonl`` in the folder of the run, and every later command as soon
+        as it is recorded.
 
         Args:
             directory: Folder of the run; None if it does not exist yet.
@@ -165,7 +168,7 @@ def _arrays_path(directory: Path, number: int) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """Recorded method call.
+    """Recorded call of a method that changed the training state, with its iteration and arguments.
 
     Attributes:
         number: Line in ``commands.jsonl``, from 1.

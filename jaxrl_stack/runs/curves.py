@@ -39,7 +39,7 @@ _NUM_RESAMPLES = 2000
 
 
 def x_axis(name: str) -> str:
-    """Column name of an x axis.
+    """Converts the name of an x axis, such as ``"steps"``, to the column of a run's table.
 
     Args:
         name: ``"steps"``, ``"seconds"`` (or ``"time"``), ``"iterations"``, or the name of any column.
@@ -48,7 +48,7 @@ def x_axis(name: str) -> str:
 
 
 def axis_label(x: str) -> str:
-    """Name of an x axis in a figure."""
+    """Label of an x axis in a figure, given the axis's name or column."""
     return X_AXES.get(x_axis(x), key_label(x))
 
 
@@ -75,7 +75,7 @@ class Curve:
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray) -> Curve:
-        """Creates the curve of the points where both numbers are known, in the order of x."""
+        """Creates a curve from the points whose x and y are both finite, sorted by x."""
         is_known = np.isfinite(x) & np.isfinite(y)
         x, y = x[is_known], y[is_known]
         order = np.argsort(x, kind="stable")
@@ -123,7 +123,7 @@ STATISTICS: dict[str, Callable[..., np.ndarray]] = {"iqm": iqm, "mean": np.mean,
 
 
 def statistic_of(name: str) -> Callable[..., np.ndarray]:
-    """Returns the function in `STATISTICS` with a name.
+    """Returns the statistic over runs (such as ``"iqm"``, the interquartile mean) that `STATISTICS` lists under `name`.
 
     Raises:
         ValueError: If it is none of them.

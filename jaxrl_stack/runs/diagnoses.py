@@ -43,7 +43,8 @@ class Finding:
 
 
 class Numbers:
-    """Metrics of a run by column, with the queries that diagnoses use.
+    """Metrics of a run by column, with the lookups that diagnoses use, such as the median of the last fifth of a
+    column.
 
     Args:
         history: History of the run.
@@ -65,24 +66,26 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """Full name of a column: the name itself, the return of the module, or another metric of the module."""
+        """Finds the column of a metric in the run's table: for the mean return the module's own column if there are
+        several modules, else the column `name` if it exists, else the learner metric `name` of the module.
+        """
         if name == RETURN and self.module in self._returns_of_modules:
             return self._returns_of_modules[self.module]
         return name if name in self.history else f"learners/{self.module}/{name}"
 
     def known(self, name: str) -> np.ndarray:
-        """Finite values of a column, oldest first; empty without the column."""
+        """Finite values of a column of the run's table, oldest first; empty without the column."""
         column = self.column(name)
         values = self.history[column] if column in self.history else np.zeros(0)
         return values[np.isfinite(values)]
 
     def late(self, name: str) -> float:
-        """Median of the last fifth of a column; NaN if it is unknown."""
+        """Median of the last fifth of a column of the run's table; NaN if it is unknown."""
         values = self.known(name)
         return float(np.median(values[-_share(len(values)) :])) if len(values) else math.nan
 
     def early(self, name: str) -> float:
-        """Median of the first fifth of a column; NaN if it is unknown."""
+        """Median of the first fifth of a column of the run's table; NaN if it is unknown."""
         values = self.known(name)
         return float(np.median(values[: _share(len(values))])) if len(values) else math.nan
 

@@ -84,7 +84,7 @@ def _svg_of(figure: Any, *, transparent: bool = False) -> str:
 
 
 def checked_figure_path(path: str | os.PathLike[str]) -> Path:
-    """Checks the ending of a figure's path.
+    """Checks that the file extension of a figure's path is supported; returns the path.
 
     Raises:
         ValueError: If its ending is not a figure's.
@@ -108,7 +108,7 @@ def draw(
     height: float = 3.8,
     **options: Unpack[AxisOptions],
 ) -> Any:
-    """Draws bands in a figure, each in a different colour.
+    """Draws bands (curves with intervals) in a figure, each in a different colour.
 
     Args:
         bands: Bands to draw: the middle as a line, the interval as a shaded area, and the runs as faint lines if there
@@ -157,7 +157,8 @@ def draw_panels(
     path: str | os.PathLike[str] | None = None,
     **options: Unpack[AxisOptions],
 ) -> RunFigure:
-    """Draws a figure with several panels, whose bands have the same names, colours and a common legend.
+    """Draws a figure with several panels. All panels have bands (curves with intervals) of the same names and colours,
+    with a common legend.
 
     Args:
         panels: Title of each panel -> its bands, with the same labels in the same order. Bands without points are not
@@ -250,7 +251,9 @@ def _dress(axes: Axes, x_label: str, y_label: str, title: str | None, options: A
 
 
 def _limit_to_curves(axes: Axes, bands: Sequence[Band]) -> None:
-    """Limits the axes to the curves without single outliers, which a note mentions; keeps the user's limits."""
+    """Limits a figure's axes so that single outliers do not flatten the curves; a note in the figure mentions the
+    outliers. Limits that the user set are kept.
+    """
     curves = _curves_in.setdefault(axes, [])
     curves += [curve.y for band in bands for curve in band.curves]
     for note in [text for text in axes.texts if text.get_gid() == _OUTSIDE]:

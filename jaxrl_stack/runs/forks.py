@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def recomputed_iteration(path: Any, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()) -> Any:
-    """Converts ``"RUN@35"`` to the path of that checkpoint, which is recomputed and stored if it is missing. Other
-    paths, and paths without a run, are returned unchanged.
+    """Converts ``"RUN@35"``, iteration 35 of the run in folder ``RUN``, to the path of its checkpoint. A missing
+    checkpoint is recomputed and stored. Other paths, and paths whose folder does not exist, are returned unchanged.
 
     Args:
         path: Argument of `Algorithm.from_checkpoint`.
@@ -45,7 +45,8 @@ def recomputed_iteration(path: Any, *, config: AlgorithmConfig | None = None, al
 
 
 def parent_of(path: str) -> dict[str, Any] | None:
-    """``{"folder": path, "iteration": number}`` of a checkpoint in the folder of a run; None for other checkpoints.
+    """Finds the run to which a checkpoint belongs: ``{"folder": path of the run, "iteration": number}``; None if the
+    checkpoint is not in the folder of a run.
 
     Args:
         path: The checkpoint.

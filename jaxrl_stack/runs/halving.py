@@ -53,8 +53,8 @@ class Halving:
 
     @property
     def rungs(self) -> list[float]:
-        """Times of the rungs, at which runs are compared: ``grace_period * reduction_factor**k`` up to `max_t`; not
-        `max_t` itself if runs end there.
+        """Times at which successive halving compares runs and ends the worst: ``grace_period * reduction_factor**k`` up
+        to `max_t`; not `max_t` itself if runs end there.
         """
         found, rung = [], self.grace_period
         while rung < self.max_t or (rung == self.max_t and not self.stop_last_trials):
@@ -63,7 +63,7 @@ class Halving:
         return found
 
     def with_end(self, until: Until) -> StopCriteria:
-        """Stop criteria of the runs: `until`, and `max_t` if runs end there (`stop_last_trials`)."""
+        """Returns the stop criteria of the runs: `until`, and also `max_t` if runs end there (`stop_last_trials`)."""
         criteria = StopCriteria(until)
         if self.stop_last_trials:
             criteria.add(self.time_attr, self.max_t)
@@ -71,8 +71,9 @@ class Halving:
 
 
 def survivors(scores: np.ndarray, groups: Sequence[int], reduction_factor: float) -> list[int]:
-    """Indices of the runs that continue after a rung: the best ``1 + floor((n - 1) / reduction_factor)`` of n groups,
-    and groups with the same score as the last of these.
+    """Selects the groups of runs that continue after a rung (a comparison of successive halving): the best ``1 +
+    floor((n - 1) / reduction_factor)`` of n groups, and groups with the same score as the last of these. Returns the
+    indices of their runs.
 
     Tune keeps the same ones: those at or above the percentile ``100 * (1 - 1 / reduction_factor)``.
 

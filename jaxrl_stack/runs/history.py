@@ -52,7 +52,7 @@ class History:
         self._packed: list[tuple[np.ndarray, int]] = []
 
     def append(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
-        """Adds an iteration.
+        """Adds the result of an iteration to the table, as a new row.
 
         Args:
             result: Result of ``train()``: nested dicts. Python numbers and arrays of shape ``()`` become cells; bools,
@@ -70,7 +70,7 @@ class History:
             self._num_rows += 1
 
     def add_setting(self, name: str, value_at: Callable[[int], float]) -> None:
-        """Adds a column with a setting's values in the iterations so far.
+        """Adds a column to the table: the values of a setting in the iterations so far.
 
         Args:
             name: The setting.
@@ -89,7 +89,7 @@ class History:
         self._packed = []
 
     def __len__(self) -> int:
-        """Number of iterations."""
+        """Number of iterations in the table."""
         return self._num_rows
 
     @property
@@ -109,7 +109,7 @@ class History:
         return iter(self.columns)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Returns a column.
+        """Returns a copy of a column of the table, one number per iteration.
 
         Args:
             name: Name of the column, such as ``"env_runners/episode_return_mean"``.
@@ -129,7 +129,7 @@ class History:
         return np.array(self._cells[name])
 
     def cell(self, name: str, row: int) -> float:
-        """Returns a metric in one iteration; NaN if the iteration did not report it.
+        """Returns the value of a metric in one iteration; NaN if the iteration did not report it.
 
         Args:
             name: Name of the column.
@@ -265,7 +265,7 @@ class History:
     # -------------------------------------------------------------------------------------------------------- storage
 
     def get_state(self) -> dict[str, Any]:
-        """All cells for checkpoints, compressed without loss to a seventh of their size in memory.
+        """Returns all cells of the table for checkpoints, compressed without loss to a seventh of their size in memory.
 
         Returns:
             "columns": names; "num_rows": number of iterations; "blocks": list of uint8 ``[bytes]``, see `packed_rows`;
@@ -285,8 +285,8 @@ class History:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state that `get_state` returned, or a table: ``{"columns": names, "cells": [iterations,
-        columns]}``.
+        """Restores the table from a state that `get_state` returned, or from a dict ``{"columns": names, "cells":
+        [iterations, columns]}``.
 
         Raises:
             ValueError: If the numbers of names and columns differ, or the state is damaged.
@@ -308,7 +308,7 @@ class History:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Reads the history of a run from its files.
+        """Reads the history of a run (table of metrics by iteration) from its files.
 
         Args:
             path: A ``progress.csv`` or ``result.json`` of this package, RLlib or Tune, or a folder that contains one.
@@ -395,7 +395,7 @@ def _expanded(changes: Sequence[tuple[int, float]], num_rows: int) -> list[float
 
 
 def named_settings(settings: Mapping[str, float]) -> dict[str, float]:
-    """Renames settings to the columns of the table, ``{column: value}``."""
+    """Renames settings to their columns in the table of a run, such as ``lr`` to ``config/lr``: ``{column: value}``."""
     return {f"{SETTINGS}{name}": value for name, value in settings.items()}
 
 

@@ -6,7 +6,7 @@ import html
 
 
 def html_page(heading: str, body: str) -> str:
-    """A page with the style of reports.
+    """Formats an HTML page in the style of reports, with a heading.
 
     Args:
         heading: Heading and title, as text.
@@ -21,7 +21,7 @@ def html_page(heading: str, body: str) -> str:
 
 
 def html_section(name: str, content: str) -> str:
-    """A section of a page; "" without content."""
+    """Formats a section of an HTML page, with a heading; "" if `content` is empty."""
     return f"<section>\n<h2>{name}</h2>\n{content}\n</section>" if content else ""
 
 

@@ -61,19 +61,22 @@ class Lineage:
     copies: tuple[Copy, ...] = ()
 
     def until(self, iteration: int) -> Lineage:
-        """Returns the lineage up to an iteration."""
+        """Returns the lineage with only the copies up to an iteration."""
         return dataclasses.replace(self, copies=tuple(one for one in self.copies if one.iteration <= iteration))
 
     @property
     def present(self) -> list[dict[str, Any]]:
-        """Returns the settings of each member after the last copy."""
+        """Returns the present settings of each member of the population: from the last copy that replaced the member,
+        else its first settings.
+        """
         settings = [dict(own) for own in self.first]
         for one in self.copies:
             settings[one.target] = dict(one.new)
         return settings
 
     def ancestors(self, member: int) -> list[tuple[int, int]]:
-        """Returns the members whose training led to the present state of a member.
+        """Traces the training of a member of the population back over all copies: returns the members whose training
+        led to its present state, each with its first iteration.
 
         Args:
             member: Index of the member.
@@ -116,7 +119,7 @@ class Lineage:
 
     @property
     def names(self) -> list[str]:
-        """Names of the settings."""
+        """Names of the settings that members of the population may have in different values."""
         return list(self.first[0])
 
     def __str__(self) -> str:
@@ -173,7 +176,7 @@ class Lineage:
             raise ValueError(f"{path}: is not a lineage ({error}). Restore the file of the run.") from error
 
     def values(self, name: str, num_iterations: int) -> np.ndarray:
-        """Values of a setting, ``float64[num_iterations, M]``."""
+        """Values of a setting in each iteration for the M members of the population, ``float64[num_iterations, M]``."""
         table = np.empty((num_iterations, len(self.first)), np.float64)
         table[:] = [float(own[name]) for own in self.first]
         for one in self.copies:

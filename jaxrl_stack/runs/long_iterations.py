@@ -48,7 +48,7 @@ class LongIterations:
 
     @contextlib.contextmanager
     def around(self, iteration: int) -> Iterator[None]:
-        """Marks an iteration as running in this thread during the block.
+        """Context around a training iteration, in which a background thread may print that the iteration is slow.
 
         Args:
             iteration: Number of the iteration, from 1.

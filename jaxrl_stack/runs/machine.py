@@ -94,7 +94,9 @@ def machine_differences(origin: Mapping[str, Any], devices: Sequence[Device] | N
 
 
 def _text(value: Any, other: Any) -> str:
-    """Formats a fact; for lists and dicts, only the items that `other` lacks."""
+    """Formats a fact about a machine; of lists and dicts, only the items that `other`, the same fact about another
+    machine, lacks.
+    """
     if isinstance(value, list):
         return " ".join(item for item in value if item not in other) or "fewer"
     if isinstance(value, dict):

@@ -43,7 +43,7 @@ class MemberHistory:
         return len(self.settings)
 
     def append(self, result: Mapping[str, Any], counts: np.ndarray) -> None:
-        """Adds an iteration.
+        """Adds the result of an iteration to the table of the population's members.
 
         Args:
             result: Nested dicts of numbers and of float64 ``[M]``.
@@ -60,7 +60,7 @@ class MemberHistory:
         self.num_iterations[counts] = self._num_rows
 
     def add_setting(self, name: str, values_at: Callable[[int], np.ndarray]) -> None:
-        """Adds the column of a setting, with its values in the iterations so far.
+        """Adds a column to the table: the values of a setting for each member, in the iterations so far.
 
         Args:
             name: The setting.
@@ -81,7 +81,7 @@ class MemberHistory:
                         column[row][member] = math.nan
 
     def __len__(self) -> int:
-        """Number of iterations."""
+        """Number of iterations in the table."""
         return self._num_rows
 
     @property
@@ -96,7 +96,8 @@ class MemberHistory:
         return iter(self.columns)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """Returns a metric of all members.
+        """Returns the values of a metric for all iterations and all M members of the population, ``float64[iterations,
+        M]``.
 
         Returns:
             ``float64[iterations, M]``; NaN if it was not reported, and after a member's last iteration.
@@ -113,8 +114,8 @@ class MemberHistory:
         return self._column(name)
 
     def cell(self, name: str, row: int) -> np.ndarray:
-        """Returns a metric of all members in one iteration, ``float64[M]``; NaN for members that ended before the
-        iteration, and if it was not reported.
+        """Returns the values of a metric for all M members of the population in one iteration, ``float64[M]``; NaN for
+        members that ended before the iteration, and if it was not reported.
 
         Args:
             name: Name of the number.
@@ -124,8 +125,8 @@ class MemberHistory:
         return np.where(row < self.num_iterations, np.asarray(value, np.float64), math.nan)
 
     def in_last_iteration(self, name: str) -> np.ndarray:
-        """Returns a metric of all members in the last iteration, ``float64[M]``; NaN for members that ended before the
-        iteration.
+        """Returns the values of a metric for all M members of the population in the last iteration, ``float64[M]``; NaN
+        for members that ended before the iteration.
 
         Raises:
             KeyError: If no iteration reported it.
@@ -170,8 +171,8 @@ class MemberHistory:
     # ------------------------------------------------------------------------------------------------- in long form
 
     def _long(self) -> tuple[list[str], list[np.ndarray]]:
-        """Returns ``(names, columns)`` in long form: one row for each member and iteration, with member, settings and
-        all metrics.
+        """Returns ``(names, columns)`` of the table in long form: one row for each member of the population and
+        iteration, with member, settings and all metrics.
         """
         counts = np.arange(self._num_rows)[:, None] < self.num_iterations
         member = np.broadcast_to(np.arange(self.num_members), counts.shape)
@@ -207,7 +208,7 @@ class MemberHistory:
     # ----------------------------------------------------------------------------------------------------- storage
 
     def get_state(self) -> dict[str, Any]:
-        """All cells, for checkpoints."""
+        """Returns all cells of the table, for checkpoints."""
         shared = [name for name, column in self._cells.items() if all(np.ndim(value) == 0 for value in column)]
         return {
             "columns": list(self._cells),
@@ -222,7 +223,7 @@ class MemberHistory:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores a state that `get_state` returned.
+        """Restores the table from a state that `get_state` returned.
 
         Raises:
             ValueError: If it has another number of members.
@@ -238,7 +239,7 @@ class MemberHistory:
 
 
 def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
-    """Builds the history of one member from columns ``[length]``."""
+    """Builds the history (table of metrics) of one member of a population from its columns, each ``[length]``."""
     history = History()
     cells = np.array(list(columns.values()), np.float64).reshape(len(columns), length)
     history.set_state({"columns": list(columns), "cells": cells.T})
@@ -246,7 +247,9 @@ def _history_of(columns: Mapping[str, np.ndarray], length: int) -> History:
 
 
 def _numbers(result: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yields ``(name, value)`` for the numbers in nested dicts, and for arrays ``[M]``."""
+    """Yields ``(path, value)`` for all numbers, and for arrays ``[M]`` with one value per member of the population, in
+    a nested result.
+    """
     for name, value in result.items():
         kind = type(value)
         if kind is float or kind is int:

@@ -57,7 +57,7 @@ class MemberResults(Sequence[Result]):
         return f"<results of {len(self)} members; [0] is the first one's>"
 
     def only(self, paths: Iterable[str]) -> MemberResults:
-        """Returns results that contain only the metrics at these paths, if present."""
+        """Returns results of the members that contain only the metrics at `paths`; missing metrics are skipped."""
         numbers: dict[str, Any] = {}
         for path in paths:
             *parents, name = path.split("/")
@@ -72,7 +72,7 @@ class MemberResults(Sequence[Result]):
         return MemberResults(numbers, len(self))
 
     def column(self, path: str) -> np.ndarray:
-        """Values of one metric for all members.
+        """Values of one metric for all M members of the population, ``float64[M]``.
 
         Returns:
             ``float64[M]``.

@@ -47,12 +47,14 @@ def read_origin(directory: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def how_it_ended(reason: StopReason | None) -> dict[str, Any]:
-    """Entry ``stopped`` for ``run.json``: the reason, and whether the run reached its goal. {} while it runs."""
+    """Returns the entry ``stopped`` of a run's ``run.json``: why the run ended, and whether it reached its goal; {}
+    while it runs.
+    """
     return {} if reason is None else {"stopped": {"reason": str(reason), "is_goal": reason.is_goal}}
 
 
 def write_end(directory: str | os.PathLike[str], reason: StopReason) -> None:
-    """Adds `how_it_ended` to ``run.json`` in a run's directory."""
+    """Writes to ``run.json``, in a run's directory, why the run ended and whether it reached its goal."""
     add_to_origin(directory, how_it_ended(reason))
 
 

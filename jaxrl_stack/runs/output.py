@@ -129,7 +129,7 @@ class RunOutput:
 
 
 def free_directory(asked_for: Path) -> Path:
-    """Folder for a run: `asked_for`, or ``<directory>_2`` and so on if it contains another run."""
+    """Finds a folder that contains no other run: `asked_for`, or ``<asked_for>_2`` and so on. Does not create it."""
     directory, number = asked_for, 1
     while any((directory / table).exists() for table in TABLES):
         number += 1
@@ -138,7 +138,7 @@ def free_directory(asked_for: Path) -> Path:
 
 
 def new_directory(asked_for: Path) -> Path:
-    """Absolute path of a created folder: `asked_for`, or ``<directory>_2`` and so on if it exists."""
+    """Creates a new folder and returns its absolute path: `asked_for`, or ``<asked_for>_2`` and so on if it exists."""
     directory, number = Path(os.path.abspath(asked_for)), 1
     while True:
         try:

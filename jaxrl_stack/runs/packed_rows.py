@@ -30,7 +30,7 @@ def packed(rows: np.ndarray) -> np.ndarray:
 
 
 def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: int, num_rows: int) -> np.ndarray:
-    """Joins blocks of `BLOCK_ROWS` rows to a table; the last block may have fewer rows.
+    """Decompresses blocks of `BLOCK_ROWS` rows each (the last one may have fewer) and joins them to a table.
 
     Args:
         blocks: Results of `packed`.

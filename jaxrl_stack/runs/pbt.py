@@ -44,7 +44,8 @@ class PBT:
     custom_explore_fn: Callable[[dict[str, Any]], dict[str, Any]] | None = None
 
     def is_due(self, time: float, last: float) -> bool:
-        """Whether members are perturbed now.
+        """Whether population-based training perturbs the population at `time`: after the burn-in period, if the
+        interval since the last perturbation has passed.
 
         Args:
             time: Present time.
@@ -158,6 +159,8 @@ def _as_type(old: Any, new: Any) -> Any:
 
 
 def _nearest(space: Any, old: Any, new: Any) -> Any:
-    """Clips a refused value to the bounds of its search space; returns the old value if the space has no bounds."""
+    """Replaces a new value that the config refuses: clips it to the bounds of its search space, or returns the old
+    value if the space has no bounds.
+    """
     ends = finite_ends(space)
     return min(max(new, ends[0]), ends[1]) if len(ends) == 2 else old

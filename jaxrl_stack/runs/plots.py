@@ -69,8 +69,8 @@ def bands_of(
 def bands_by_agent(
     runs: Sequence[Run], key: str = RETURN, x: str = STEPS, *, aggregate: str = "iqm", band: float = 0.95
 ) -> list[Band]:
-    """Bands as in `bands_of`. A single group of multi-agent runs gets one band for each agent's return, and a thin one
-    for the sum.
+    """Aggregates runs to bands (curves with intervals), as `bands_of` does. If multi-agent runs differ only in their
+    seed, each agent's return gets one band, and their sum a thin one.
 
     Args:
         runs, key, x, aggregate, band: See `bands_of`, also for errors. Keys other than a mean return have one band for
@@ -181,7 +181,9 @@ class Ending:
     x: float
 
     def cells(self, num_runs: int) -> list[str]:
-        """Formats the table cells of a group of `num_runs` runs, with the columns of `ending_header`."""
+        """Formats the final performance of a group of `num_runs` runs as the cells of a table row; `ending_header`
+        returns the names of the columns.
+        """
         interval = f"{number_text(self.low)} … {number_text(self.high)}" if num_runs > 1 else "–"
         return [str(num_runs), number_text(self.last), interval, number_text(self.area), number_text(self.x)]
 

@@ -47,10 +47,10 @@ class Silence:
         return None
 
     def header(self, line: str) -> None:
-        """Shows a line before the run."""
+        """Displays a line of text before the run; does nothing in this base class."""
 
     def begin(self, history: History, task: str) -> None:
-        """Called before the first iteration.
+        """Called before the first iteration, so that a display can start; does nothing in this base class.
 
         Args:
             history: History to which the run adds its iterations.
@@ -58,10 +58,10 @@ class Silence:
         """
 
     def iteration(self, result: Mapping[str, Any], statistics: RunStatistics, is_last: bool) -> None:
-        """Called after every iteration."""
+        """Called after every iteration, so that a display can show the result; does nothing in this base class."""
 
     def stopping(self) -> None:
-        """Called when Ctrl-C was pressed; the running iteration continues to its end."""
+        """Called when Ctrl-C was pressed, so that a display can show that the run stops after the running iteration."""
 
 
 class PlainLines(Silence):

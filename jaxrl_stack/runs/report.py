@@ -196,7 +196,7 @@ def _small_figures(runs: Sequence[Run], x: str, aggregate: str) -> str:
 
 
 def _keys(history: History) -> Iterator[str]:
-    """Yields the columns for the small figures of a report."""
+    """Yields the columns of a run's table that a report draws as small figures."""
     yield from (key for key in _CURVES if key in history)
     names = [key.split("/") for key in history.columns if key.startswith("learners/")]
     for module in dict.fromkeys(parts[1] for parts in names):

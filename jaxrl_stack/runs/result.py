@@ -69,7 +69,7 @@ class Result(dict[str, Any]):
         return "\n".join([self._title(), *shown])
 
     def _repr_html_(self) -> str:
-        """HTML table for notebooks."""
+        """HTML table of the most important numbers of the result, for notebooks."""
         rows = "".join(
             f'<tr><td style="text-align:left"><code>{html.escape(line.path)}</code></td><td>{html.escape(line.value)}'
             f'</td><td style="text-align:left">{html.escape(line.note)}</td></tr>'
@@ -145,7 +145,7 @@ def _is_known(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Formats a number with thousands separators, or with four digits."""
+    """Formats a number of a result for display, with thousands separators or with four significant digits."""
     if isinstance(value, numbers.Integral):
         return f"{value:,}"
     return f"{value:,.1f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"

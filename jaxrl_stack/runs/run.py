@@ -247,8 +247,8 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """Algorithm and environment if equal for all runs: the title of a figure whose labels omit them. None for a single
-    group, whose label contains them.
+    """Title of a figure: the algorithm and environment that all runs share, which the labels then omit. None if they
+    differ, and for a single group, whose label contains them.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
@@ -301,7 +301,9 @@ def _entries(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names_of(paths: Sequence[str]) -> dict[str, str]:
-    """Shortens paths of entries to their last part, where it is unique."""
+    """Shortens dotted paths of settings, such as ``model_config.fcnet_hiddens``, to their last part where it is unique:
+    ``{path: short name}``.
+    """
     last = [path.rpartition(".")[2] for path in paths]
     return {path: name if last.count(name) == 1 else path for path, name in zip(paths, last, strict=True)}
 
@@ -331,7 +333,7 @@ def folder_of(name: str, directory: str | os.PathLike[str]) -> Path:
 
 
 def distinct_names(names: Sequence[str]) -> list[str]:
-    """Makes names with equal folders distinct: adds the index to them.
+    """Makes run names distinct whose folders would be equal: adds the index to them.
 
     Names truncate long values, so different settings may have the same name.
     """

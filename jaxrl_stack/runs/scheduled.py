@@ -84,7 +84,9 @@ class Scores:
         return self._population.iteration % self._interval == 0
 
     def times(self) -> list[tuple[float, bool]]:
-        """Times (values of `time_attr`) of the iterations so far, each with a flag that is True if it has scores."""
+        """Times of the iterations so far, as values of the scheduler's ``time_attr``. Each has a flag that is True if
+        the iteration has scores.
+        """
         history = self._population.history
         if not len(history):
             return []
@@ -93,7 +95,7 @@ class Scores:
 
     @property
     def time(self) -> float:
-        """Time (value of `time_attr`) after the last iteration."""
+        """Time after the last iteration, as value of the scheduler's ``time_attr``."""
         return float(np.nanmax(self._last(self._schedule.time_attr)))
 
     def decidable_times(self) -> list[float]:
@@ -109,7 +111,9 @@ class Scores:
         return [time for (time, is_complete), row in zip(times, lack, strict=True) if is_complete and not row.any()]
 
     def read(self) -> np.ndarray:
-        """Scores of the last iteration, float ``[M]``, higher is better; NaN for diverged members."""
+        """Reads each member's score in the last iteration, float ``[M]``; NaN for diverged members. Higher is better:
+        scores are negated if ``mode="min"``.
+        """
         values = self._last(self.metric)
         # The row of the iteration in which a member diverged may have a number.
         values[list(self._population.diverged)] = math.nan
@@ -308,7 +312,9 @@ def train_scheduled(
 
 
 def deciding(decider: Exploiter | Halver | None, wave: Wave) -> Callable[[str], None]:
-    """Returns a function for ``learn(after_iteration=)``: applies the scheduler and saves checkpoints when due."""
+    """Returns a function for ``learn(after_iteration=)``. It applies the scheduler to the runs that train together, and
+    saves their checkpoints when due.
+    """
 
     def after_iteration(reason: str) -> None:
         # Decisions at the end would change settings, or end runs, that nothing trains afterwards.
@@ -327,7 +333,7 @@ def _written(run: Run, asked_for: Path) -> Run:
 
 
 def _free_file(path: Path) -> Path:
-    """The path, or ``lineage_2.jsonl`` and so on if the file exists."""
+    """Returns `path` if no such file exists, else the first free path such as ``lineage_2.jsonl``."""
     free, number = path, 1
     while free.exists():
         number += 1
@@ -365,7 +371,9 @@ class Halver:
         self._postponed: float | None = None
 
     def decide_if_due(self) -> None:
-        """Ends runs if a rung is reached and every live run has a score. Call it after each iteration."""
+        """Ends the worst runs if a rung (time of a decision) is reached and every live run has a score. Call it after
+        each iteration.
+        """
         population, scores, halving = self._population, self._scores, self._halving
         rungs = halving.rungs
         if not scores.is_complete or self._num_passed == len(rungs) or scores.time < rungs[self._num_passed]:
@@ -432,7 +440,9 @@ class Exploiter:
         self._write()
 
     def _note(self, time: float, *, is_complete: bool) -> bool:
-        """Returns whether population-based training perturbs at `time`; if so, stores the time."""
+        """Returns whether population-based training is due to perturb members at `time`. If so, stores `time` as the
+        time of the last perturbation.
+        """
         is_due = is_complete and self._pbt.is_due(time, self._last)
         if is_due:
             self._last = time
@@ -451,7 +461,9 @@ class Exploiter:
         return True
 
     def decide_if_due(self) -> None:
-        """Replaces members if the interval has passed. Call it after each iteration."""
+        """Replaces the worst members of the population by copies of the best, if the perturbation interval has passed.
+        Call it after each iteration.
+        """
         population, scores = self._population, self._scores
         if not self._note(scores.time, is_complete=scores.is_complete):
             return

@@ -74,7 +74,7 @@ REFERENCES: dict[str, ScoreReference] = {
 
 
 def with_references(own: Mapping[str, tuple[float, float, str]] | None) -> dict[str, ScoreReference]:
-    """`REFERENCES`, updated by the user's references.
+    """Reference scores by task: the built-in `REFERENCES`, updated by the user's entries.
 
     Args:
         own: Task -> ``(low, high, source)``.

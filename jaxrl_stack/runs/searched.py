@@ -227,7 +227,9 @@ def _require_scores(trained: Trained, search: Search) -> None:
 
 
 def _best(trained: Trained, search: Search) -> list[int]:
-    """Sorts the different combinations, best first: longer runs first, then by the metric. Returns their indices."""
+    """Ranks the distinct combinations of settings by their final metric, best first; with successive halving,
+    combinations with longer runs come first. Returns their indices; combinations without a metric are omitted.
+    """
     sign = -1 if search.objective.mode == "max" else 1
     found = []
     for place in range(len(trained.combinations)):
@@ -275,7 +277,7 @@ class Trainer:
             self.wave_size = min(self.wave_size, search.num_samples)
 
     def base(self, name: str) -> AlgorithmConfig:
-        """Config of runs that write to the subfolder `name` of the sweep's folder."""
+        """Returns a copy of the sweep's config whose runs write to the subfolder `name` of the sweep's folder."""
         directory = self._search.config.results_dir
         own = self._search.config.copy(copy_frozen=False)
         return own if directory is None else own.reporting(results_dir=str(Path(directory, name)))
@@ -301,7 +303,7 @@ class Trainer:
         return StopCriteria(until) if halving is None else halving.with_end(until)
 
     def train(self, trials: Sequence[Trial], *, is_search: bool = True) -> tuple[dict[int, Run], bool]:
-        """Trains the runs that are not finished in the folder.
+        """Trains the planned runs, except runs that the sweep's folder already contains as finished.
 
         Args:
             trials: The runs.
@@ -343,7 +345,7 @@ class Trainer:
         check_scheduled(trials, halving, search.space, goal, one_program=search.one_program, where=search.where)
 
     def _check(self, trials: Sequence[Trial], halving: Halving | None) -> None:
-        """Raises ValueError for runs that need different programs."""
+        """Checks that one compiled program can train all runs; raises ValueError if not."""
         search = self._search
         if halving is not None:
             self._check_halving(trials, halving)
@@ -365,8 +367,8 @@ class Trainer:
         folder: SeriesFolder,
         runs: dict[int, Run],
     ) -> bool:
-        """Trains the runs at `places` as members of a population, as many as fit into memory; returns False after
-        Ctrl-C.
+        """Trains the runs with the indices `places` as members of one population, at most as many as fit into memory.
+        Returns False after Ctrl-C.
         """
         search, directory = self._search, trials[0].base.results_dir
         own = [trials[place].without_folder() for place in places]
@@ -399,7 +401,8 @@ class Trainer:
         return True
 
     def _started(self, trials: Sequence[Trial]) -> Population:
-        """Builds or restarts the population with these runs as members, as many as fit into memory.
+        """Builds a population whose members are the given runs, or restarts the existing population with them; at most
+        as many runs as fit into memory.
 
         It is built for the largest wave so far, also if that wave was trained by an earlier call: the arrays of a
         program have the same shapes then, and sums the same order.
@@ -432,7 +435,7 @@ class Trainer:
         return population
 
     def stop(self) -> None:
-        """Releases the population."""
+        """Stops the population that trains the runs, and releases it."""
         if self._population is not None:
             self._population.stop()
             self._population = None
@@ -571,7 +574,9 @@ class Record:
         self._write()
 
     def _room_in_samples(self) -> int:
-        """Number of combinations that are left until ``num_samples``."""
+        """Number of combinations of settings that the search may still try until it reaches ``num_samples``;
+        `WAVE_WITH_HALVING` without that limit.
+        """
         if self._search.num_samples is None:
             return WAVE_WITH_HALVING
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
@@ -600,7 +605,7 @@ class Record:
 
     @property
     def spent(self) -> float:
-        """Seconds or env steps so far, earlier calls included."""
+        """Part of the budget that the search has used, earlier calls included: seconds or env steps."""
         budget = self._search.budget
         assert budget is not None
         if not budget.is_seconds:

@@ -60,7 +60,7 @@ class RandomSearch:
         self._rng = np.random.default_rng(0)
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any]) -> bool:
-        """Returns True without effect, because the space was given at creation."""
+        """Returns True and does nothing, because this searcher got its search space when it was created."""
         return True
 
     def suggest(self, trial_id: str) -> Any:
@@ -73,14 +73,14 @@ class RandomSearch:
         return {name: drawn[name] for name in self._names}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Ignores results."""
+        """Ignores the results of a finished run: random search does not learn from them."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Writes position and random stream."""
+        """Writes the position in the grid, and the state of the random generator, to a file."""
         Path(checkpoint_path).write_text(json.dumps([self._position, self._rng.bit_generator.state]), encoding="utf-8")
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restores the position and generator that `save` wrote."""
+        """Restores the position in the grid, and the state of the random generator, from a file that `save` wrote."""
         self._position, self._rng.bit_generator.state = json.loads(Path(checkpoint_path).read_text(encoding="utf-8"))
 
 
@@ -144,6 +144,8 @@ def _nested(space: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by path, as Python values: ``{"env_config": {"gravity": 5.0}}`` is ``{"env_config/gravity": 5.0}``."""
+    """Flattens nested settings to paths, with Python values: ``{"env_config": {"gravity": 5.0}}`` becomes
+    ``{"env_config/gravity": 5.0}``.
+    """
     found = flatten_result(settings)
     return {path: value.item() if isinstance(value, np.generic) else value for path, value in found.items()}

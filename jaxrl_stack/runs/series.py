@@ -47,7 +47,7 @@ class Series:
 
     @property
     def histories(self) -> list[History]:
-        """Histories of the runs."""
+        """Histories (tables of metrics by iteration) of the runs."""
         return [run.history for run in self.runs]
 
     def plot(
@@ -155,7 +155,7 @@ def chosen_seeds(seeds: int | Iterable[int], where: str) -> list[int]:
 
 
 def check_until(until: Until, where: str) -> None:
-    """Checks that training has an end.
+    """Raises ValueError if `until`, the criterion at which runs end, is None.
 
     Raises:
         ValueError: If `until` is None.

@@ -113,7 +113,7 @@ class SeriesFolder:
             )
 
     def run_folder(self, place: int) -> Path:
-        """Folder with the files of one run."""
+        """Folder with the files of one run of the series."""
         assert self.path is not None
         return folder_of(self._names[place], self.path)
 
@@ -122,8 +122,8 @@ class SeriesFolder:
         return {} if self.path is None else {place: run for place, (run, _) in finished_runs(self.path).items()}
 
     def begun(self, places: Sequence[int]) -> list[int]:
-        """Indices of the first unfinished wave (runs trained together) that has a checkpoint and contains only
-        `places`; [] without one.
+        """Finds the first unfinished wave (runs trained together) that has a checkpoint and contains only runs in
+        `places`. Returns the indices of its runs; [] without such a wave.
         """
         return next((wave["places"] for wave in self._saved_waves() if set(wave["places"]) <= set(places)), [])
 
@@ -159,7 +159,7 @@ class SeriesFolder:
         return wave
 
     def write_content(self) -> None:
-        """Writes ``series.json`` if it has changed."""
+        """Writes the description of the series to ``series.json``, if the file has another content."""
         assert self.path is not None
         if read_series(self.path) != json.loads(json.dumps(self._content)):
             write_json(self.path / SERIES_FILE, self._content)
@@ -188,7 +188,9 @@ class Wave:
         self.is_restored = self.is_trained = False
 
     def begin(self) -> None:
-        """Writes the wave's description to the folder; restores the wave's checkpoint, if there is one."""
+        """Starts a wave (runs trained together): restores its checkpoint from the folder of the series, or writes its
+        description there if it has none.
+        """
         if self._folder.path is None:
             return
         self._folder.write_content()
@@ -202,7 +204,8 @@ class Wave:
             self._note()
 
     def save_if_due(self, reason: str) -> None:
-        """Saves a checkpoint if the last one is old, or if Ctrl-C ends training. Call it after each iteration.
+        """Saves a checkpoint of the wave (runs trained together), if the last one is old, or if Ctrl-C ends training.
+        Call it after each iteration.
 
         Args:
             reason: Reason why training ends, in words. Empty if it continues.
@@ -348,7 +351,7 @@ def _read_json(file: Path, keys: Sequence[str], remedy: str) -> dict[str, Any]:
 
 
 def _read_run(path: Path, name: str, place: int) -> Run:
-    """Reads the files of a finished run.
+    """Reads a finished run of a series from its folder.
 
     Raises:
         ValueError: Its files are missing or damaged; names the remedy.

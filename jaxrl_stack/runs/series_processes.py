@@ -32,7 +32,7 @@ _SECONDS_BETWEEN_LOOKS_AT_PARENT = 1.0
 def train_in_processes(
     series: Sequence[tuple[Sequence[Trial], SeriesFolder]], until: Mapping[str, float], jobs: int, *, progress: bool
 ) -> None:
-    """Trains all unfinished runs of some series, one run per process.
+    """Trains all unfinished runs of several series (runs with the same goal) in processes, one run per process.
 
     Args:
         series: Trials and results folder of each series.
@@ -107,7 +107,7 @@ def _written(call: Callable[[], None], path: Path) -> Path:
 
 
 def _run_all(calls: Sequence[Path], jobs: int) -> list[int]:
-    """Runs calls in processes, at most `jobs` at the same time.
+    """Runs stored function calls in separate processes, at most `jobs` at the same time.
 
     Returns:
         Exit code of each call. After Ctrl-C, calls that have not begun count as interrupted.

@@ -19,7 +19,7 @@ _NOT_COMPARED = ("metrics_logger", "episode_metrics", "runner_metrics", "running
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A leaf that differs between two states.
+    """Leaf of a pytree that differs between two training states.
 
     Attributes:
         leaf: Path of the leaf, such as ``"learner_group/learner/rl_module/default_policy/..."``.
@@ -38,7 +38,7 @@ class Difference:
 
 
 def leaves_of(state: Any, path: str = "") -> dict[str, Any]:
-    """Leaves of a state by path, in the order of the tree; arrays are NumPy arrays.
+    """Leaves of a training state by path, in the order of the tree; arrays are NumPy arrays.
 
     Args:
         state: Nested dicts and lists.

@@ -43,7 +43,7 @@ class RunStatistics:
         self._recent_seconds = 0.0
 
     def update(self, result: Mapping[str, Any]) -> None:
-        """Adds the result of an iteration."""
+        """Updates the counts, times and returns with the result of an iteration."""
         seconds, compiling = result["time_this_iter_s"], result["timers"]["compile_s"]
         steps = result["num_env_steps_sampled_lifetime"] - self.steps
         self.iteration = result["training_iteration"]
@@ -62,7 +62,7 @@ class RunStatistics:
 
     @property
     def steady_seconds(self) -> float:
-        """Time in iterations without compilation."""
+        """Seconds of all iterations, without the time for compilation."""
         return max(0.0, self.seconds - self.compile_seconds)
 
     @property

@@ -156,7 +156,9 @@ class StopCriteria:
             self.targets[path] = value
 
     def add(self, path: str, target: float) -> None:
-        """Adds a criterion. If `path` already has a target, the lower one ends the run."""
+        """Adds a stop criterion: the run ends when the metric at `path` reaches `target`. If `path` already has a
+        target, the lower one ends the run.
+        """
         self.targets[path] = min(target, self.targets.get(path, target))
 
     def check_evaluation(
@@ -274,8 +276,8 @@ class StopCriteria:
         return (min(remaining) if remaining else None), len(remaining) < num_criteria
 
     def fraction(self, result: Mapping[str, Any], before: Mapping[str, float] | None = None) -> float | None:
-        """Fraction of the run since `before` that is finished, by the most advanced criterion that grows steadily; None
-        without one.
+        """Fraction of the run that is finished, by the most advanced criterion that grows steadily, such as env steps;
+        None without one. `before` contains the values at which the run began.
         """
         done = []
         for path, value in self._foreseeable(result).items():

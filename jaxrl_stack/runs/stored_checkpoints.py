@@ -119,11 +119,13 @@ class StoredCheckpoints:
         return {iteration: kept.path for iteration, kept in sorted(self._kept.items())}
 
     def find(self, iteration: int) -> Path | None:
-        """Folder of the complete checkpoint of an iteration in the run's present history; None without one."""
+        """Finds the folder of an iteration's complete checkpoint; None without one, or if the checkpoint does not
+        belong to the run's history since a restore.
+        """
         return None if iteration in self._given_up else self.paths.get(iteration)
 
     def after_iteration(self, folder: Path | None, iteration: int) -> None:
-        """Saves a checkpoint if one is due.
+        """Saves a checkpoint of the run if one is due.
 
         Args:
             folder: Folder of the run; None in joined processes that do not write.
@@ -161,8 +163,8 @@ class StoredCheckpoints:
             of_first_process(lambda: self._complete() or "")
 
     def restored(self, iteration: int) -> None:
-        """Called when the run continues from a restored state: marks checkpoints that do not belong to its history for
-        removal.
+        """Called when the run continues from a restored state: marks checkpoints of later iterations and of other
+        histories for removal.
 
         Checkpoints of later iterations, and of another history, are removed when the next one is complete.
 
@@ -286,8 +288,8 @@ def least_needed(iterations: Collection[int], base: int = 0) -> int:
 
 
 def mark_of(history: History | MemberHistory, num_before_last: int) -> bytes | None:
-    """Identifies an iteration of a history, to detect other histories: fingerprint of the parameters, or without
-    fingerprints the time since the beginning.
+    """Returns bytes that identify an iteration of a run: the fingerprint of its parameters, or without fingerprints the
+    time since the start. They show whether a checkpoint still belongs to the run's history.
 
     Args:
         history: Table of the run.

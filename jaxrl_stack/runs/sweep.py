@@ -95,8 +95,9 @@ class Sweep(Series):
         return number, which
 
     def rows(self, key: str | None = None, x: str = STEPS, *, mode: Mode | None = None) -> list[SweepRow]:
-        """One row for each combination with a finished seed, best first. Rows of `confirmation` (new seeds) come first,
-        because the best of many searched returns is too high by luck.
+        """Final performance of each combination of settings with a finished seed, one `SweepRow` each, best first. Rows
+        of `confirmation`, runs with new seeds, come first, because the best of many searched returns is too high by
+        luck.
 
         Seeds without the number do not count. A combination without it has NaN and comes last.
 
@@ -507,7 +508,7 @@ def _needs_a_number(until: Until) -> str:
 
 
 def _trial(config: AlgorithmConfig, settings: Mapping[str, Any], seed: int) -> Trial:
-    """Creates the run with these settings, after checking that they are valid together.
+    """Creates a planned run (`Trial`) of the sweep with these settings, after checking that they are valid together.
 
     Raises:
         ValueError: If they are not valid.

@@ -16,7 +16,7 @@ _LATEX |= {"|": r"\textbar{}", "×": r"$\times$", ">": r"$>$", "<": r"$<$"}
 
 
 def check_format(name: str) -> None:
-    """Refuses an unknown format.
+    """Raises ValueError if `name` is not a supported table format, such as ``"html"``.
 
     Raises:
         ValueError: If `name` is not in `TABLE_FORMATS`.
@@ -28,7 +28,7 @@ def check_format(name: str) -> None:
 def formatted_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], format: str, notes: Sequence[str] = ()
 ) -> str:
-    """Formats a table, with notes below.
+    """Formats a table as text, Markdown, HTML or LaTeX, with notes below.
 
     Args:
         header: Names of the columns.

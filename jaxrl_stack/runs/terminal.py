@@ -41,7 +41,7 @@ def number_text(value: float) -> str:
 
 
 def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table with columns as wide as their content, the first one left-aligned."""
+    """Formats a table as text, with columns as wide as their content and the first column left-aligned."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     lines = []
     for row in (header, *rows):
@@ -51,7 +51,8 @@ def table_text(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def text_plot(band: Band, *, x_label: str, width: int = 72, height: int = 12) -> str:
-    """Draws the middle curve of a band with braille dots, with the ends of both axes.
+    """Draws the aggregate curve of a band (a curve with an interval) in characters, as braille dots, with the numbers
+    at the ends of both axes.
 
     Args:
         band: The band to draw.

@@ -37,7 +37,7 @@ class StoredCheckpoint:
 
     @property
     def num_commands(self) -> int | None:
-        """Commands of the run when it was saved; None if unknown."""
+        """Number of commands (recorded method calls) of the run when the checkpoint was saved; None if unknown."""
         return self.metadata.get("num_commands")
 
 
@@ -116,8 +116,8 @@ class Timeline:
         self.checkpoints = self._stored()
 
     def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
-        """Combines rows of the table, ``(iteration, number of training steps)``, with the number of commands before
-        each.
+        """Combines the rows of the run's table, ``(iteration, number of training steps)``, with the number of commands
+        (recorded method calls) before each, to recorded iterations.
         """
         done, waiting, found = 0, list(self.commands), []
         for row, (iteration, calls) in enumerate(rows):
@@ -149,7 +149,7 @@ class Timeline:
         return found
 
     def _has_restored(self, checkpoint: StoredCheckpoint) -> bool:
-        """Whether the first recorded iteration continues the complete state in a checkpoint."""
+        """Whether the first recorded iteration continues from a command that restored this complete checkpoint."""
         origin = self.origin
         if checkpoint.iteration != self.first or origin is None or origin.number != self._began_at:
             return False
@@ -164,8 +164,8 @@ class Timeline:
 
     @property
     def _began_at(self) -> int:
-        """Number of the last command, before the recorded iterations, that changed the run's iteration (a restore); 0
-        without one.
+        """Number of the last command (recorded method call) before the recorded iterations that changed the run's
+        iteration, such as a restore; 0 without one.
         """
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 
@@ -214,7 +214,7 @@ class Timeline:
         return self.recorded(iteration).num_commands
 
     def commands_at(self, checkpoint: StoredCheckpoint) -> int:
-        """Number of the run's commands whose effects the checkpoint contains."""
+        """Number of commands (recorded method calls) of the run whose effects a checkpoint contains."""
         if checkpoint.iteration == self.first:
             return max(checkpoint.num_commands or 0, self._began_at)
         if checkpoint.num_commands is not None:

@@ -63,7 +63,7 @@ class ResultWriter:
         self._events = _EventFile(self.directory) if tensorboard else None
 
     def write(self, result: Mapping[str, Any], settings: Mapping[str, float] = {}) -> None:
-        """Adds the result of an iteration.
+        """Adds the result of an iteration to all files of the writer.
 
         Args:
             result: Result of ``train()``.
@@ -148,7 +148,7 @@ class _EventFile:
         self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Adds the scalars of one step."""
+        """Adds the scalars of one step to the TensorBoard event file."""
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
         self._append(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
 
@@ -163,7 +163,9 @@ class _EventFile:
 
 
 def curves_of(values: Mapping[str, float]) -> dict[str, float]:
-    """Selects the metrics that trackers draw: finite numbers, except fingerprints, whose size means nothing."""
+    """Selects the metrics that experiment trackers draw: finite numbers, except fingerprints of the parameters, whose
+    size means nothing.
+    """
     prefix = f"{FINGERPRINT}/"
     return {name: value for name, value in values.items() if math.isfinite(value) and not name.startswith(prefix)}
 
