@@ -75,7 +75,8 @@ def window(xp: Any, rewards: Any, discounts: Any, is_in: Any) -> tuple[Any, Any]
 
 
 def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
-    """Builds the loss mask and the lengths of sequences.
+    """Builds the loss mask and the lengths of drawn sequences, from a mask of the steps that exist and the number of
+    burn-in steps.
 
     Args:
         xp: Namespace of the arrays.
@@ -90,8 +91,8 @@ def sequence(xp: Any, is_there: Any, num_before: Any) -> dict[str, Any]:
 
 
 def num_starts(xp: Any, is_first: Any, length: int) -> Any:
-    """Sampling weight of each step as the start of a sequence, chosen so that losses see all steps of an episode
-    equally often.
+    """Computes how often each step should start a drawn sequence, relative to other steps, so that losses see all steps
+    of an episode equally often.
 
     A sequence of `length` steps may start up to ``length - 1`` steps before its episode; it then contains only the
     steps from the first one of the episode on. So each step is in `length` sequences: `length` of them begin at the
@@ -106,7 +107,8 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Maximum number of steps in the loss of each drawn sequence, int ``[N]``.
+    """Computes how many steps of each drawn sequence the loss uses at most, int ``[N]``: `start` + 1 for sequences
+    drawn at the first step of an episode, else `length`.
 
     Args:
         xp: Namespace of the arrays.
@@ -148,7 +150,8 @@ def windows_in_sequences(
 def items(
     xp: Any, rewards: Any, reward_before: Any, is_final: Any, begins: Any, flags: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Computes rewards and flags of windows of consecutive items, for world models (see `jaxrl_stack.replay.items`).
+    """Computes rewards and episode flags for world models, in windows of consecutive items (observations with action
+    and reward); see `jaxrl_stack.replay.items`.
 
     Args:
         xp: Namespace of the arrays.

@@ -49,7 +49,7 @@ class CircularBuffer:
             return oldest if left == self.iterations_per_batch else None
 
     def get(self, timeout: float | None = None) -> Any:
-        """Draws a batch; waits for one if no draws are left.
+        """Draws a random batch from the buffer; waits for a new batch if all were drawn as often as allowed.
 
         Args:
             timeout: Longest wait in seconds; 0 does not wait, None waits as long as it takes.
@@ -71,7 +71,7 @@ class CircularBuffer:
             return batch
 
     def waiting(self) -> list[Any]:
-        """Returns the batches that can still be drawn, oldest first."""
+        """Returns the batches in the buffer that can still be drawn, oldest first."""
         with self._changed:
             return [batch for batch, left in self._batches if left]
 

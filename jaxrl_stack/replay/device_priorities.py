@@ -47,7 +47,9 @@ class PriorityLevels:
 
 
 def init(num_items: int, has_starts: bool = False) -> PriorityLevels:
-    """Creates an empty tree with room for `num_items` items. With `has_starts`, each item has a multiplicity."""
+    """Creates an empty tree for the priorities of `num_items` items. With `has_starts`, each item also has a
+    multiplicity, which multiplies its priority in draws.
+    """
     num_groups = math.ceil(num_items / FAN)
     return PriorityLevels(
         items=jnp.zeros((num_groups, FAN), jnp.float32),
@@ -69,7 +71,7 @@ def values(levels: PriorityLevels, items: jax.Array) -> jax.Array:
 
 
 def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax.Array | None = None) -> PriorityLevels:
-    """Sets scaled priorities. If an item occurs several times, its largest priority is stored.
+    """Sets the scaled priorities of items in the tree. If an item occurs several times, its largest priority is stored.
 
     Args:
         levels: State.
@@ -98,7 +100,7 @@ def put(levels: PriorityLevels, items: jax.Array, counts: jax.Array, starts: jax
 
 
 def num_levels(num_items: int) -> int:
-    """Number of rows of random numbers that `draw` needs for `num_items` items: one for each level of the tree."""
+    """Number of levels of a priority tree with `num_items` items; `draw` needs a row of random numbers per level."""
     number, size = 1, math.ceil(num_items / FAN)
     while size > 1:
         number, size = number + 1, math.ceil(size / FAN)
@@ -106,7 +108,8 @@ def num_levels(num_items: int) -> int:
 
 
 def draw(levels: PriorityLevels, bits: jax.Array) -> jax.Array:
-    """Draws random items, int32 ``[N]``, independently and in proportion to scaled priority times `starts`.
+    """Draws random items, int32 ``[N]``, independently and in proportion to their scaled priority times their
+    multiplicity (`starts`).
 
     Every level takes a random number of its own: one for all of them has 24 bits, and of a million items each would
     come up to a tenth too often or too seldom.
@@ -151,7 +154,7 @@ def _summed(counts: jax.Array) -> jax.Array:
 
 
 def total(levels: PriorityLevels) -> jax.Array:
-    """Sum of all scaled priorities, each multiplied by the item's `starts`."""
+    """Sum of all scaled priorities, each multiplied by the multiplicity of its item (`starts`)."""
     return jnp.sum(levels.sums)
 
 

@@ -141,18 +141,18 @@ class DeviceReplay:
 
     @property
     def _n_steps(self) -> tuple[int, int]:
-        """The lowest and the highest number of steps of an n-step window, both included."""
+        """Lowest and highest number of steps of an n-step window, both included, from the setting `n_step`."""
         return arithmetic.n_step_range(self.n_step)
 
     @property
     def _is_uniform(self) -> bool:
-        """Whether all steps are drawn equally often."""
+        """Whether the replay buffer draws all steps equally often."""
         return self.alpha is None and self.length == 1
 
     # ---------------------------------------------------------------------------------------------------------- memory
 
     def memory_estimate(self, columns: Mapping[str, Any]) -> MemoryEstimate:
-        """Estimates the memory of the state, which does not depend on the number of stored steps.
+        """Estimates the memory of the replay buffer's state, which does not depend on the number of stored steps.
 
         Args:
             columns: As in `init`.
@@ -187,7 +187,7 @@ class DeviceReplay:
     # ------------------------------------------------------------------------------------------------ filling the state
 
     def init(self, columns: Mapping[str, Any]) -> ReplayState:
-        """Creates an empty state.
+        """Creates the state of an empty replay buffer.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}`` of a rollout, arrays or ``jax.ShapeDtypeStruct``s; only their
@@ -243,7 +243,7 @@ class DeviceReplay:
         )
 
     def add(self, state: ReplayState, columns: Mapping[str, Any]) -> ReplayState:
-        """Adds a rollout. Each environment's steps continue its steps in the previous rollout.
+        """Adds a rollout to the replay buffer. Each environment's steps continue its steps in the previous rollout.
 
         Args:
             state: The state.
@@ -314,8 +314,8 @@ class DeviceReplay:
         return dataclasses.replace(new, priorities=levels)
 
     def _valid_first(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects the columns that `add` reads from a masked rollout, and moves each environment's valid steps to the
-        front.
+        """Selects the columns that `add` reads from a rollout with a ``loss_mask``, and moves each environment's valid
+        steps to the front.
         """
         own = {name: columns[name] for name in (*_READ, *self.extra_columns)}
         own[Columns.LOSS_MASK] = jnp.asarray(columns[Columns.LOSS_MASK]).astype(bool)
@@ -351,7 +351,8 @@ class DeviceReplay:
         size: jax.Array,
         added: jax.Array | int,
     ) -> tuple[FinalObservations, jax.Array, jax.Array]:
-        """Stores the final observations of a rollout's episodes: assigns a slot to each.
+        """Stores the final observations of a rollout's episodes in a separate ring buffer, and assigns a slot (index in
+        that ring buffer) to each.
 
         Args:
             state: Before the rollout.
@@ -411,8 +412,8 @@ class DeviceReplay:
     def _add_frames(
         self, frames: FrameRing, obs: Any, ended: jax.Array, valid: jax.Array | None
     ) -> tuple[FrameRing, jax.Array]:
-        """Writes the newest frame of every stacked observation ``[T, B, ...]``, and all frames of the first observation
-        after `cut`.
+        """Writes frames of a rollout to the ring buffer of frames: the newest frame of every stacked observation ``[T,
+        B, ...]``, and all frames of the first observation after `cut`.
 
         Args:
             frames: Before the rollout.
@@ -488,7 +489,9 @@ class DeviceReplay:
         return out
 
     def cut(self, state: ReplayState) -> ReplayState:
-        """Truncates running episodes at the newest row, so that steps added later do not continue them."""
+        """Truncates the running episodes in the replay buffer at its newest row, so that steps added later do not
+        continue them.
+        """
         envs = jnp.arange(self.num_envs, dtype=jnp.int32)
         place = self._places(state.head, jnp.int32(0))
         steps = self._take(state, envs, jnp.int32(0))
@@ -520,8 +523,8 @@ class DeviceReplay:
     def _put_rows(
         self, levels: Any, places: jax.Array, count: jax.Array | float, starts: jax.Array | None = None
     ) -> Any:
-        """Sets one scaled priority for all items of some rows of the ring buffer, and their sampling weights as starts
-        of sequences.
+        """Sets the same scaled priority for all steps in some rows of the ring buffer, and their sampling weights as
+        starts of sequences.
 
         Args:
             levels: Before.
@@ -546,7 +549,7 @@ class DeviceReplay:
         return arithmetic.num_starts(jnp, is_first, self.length).astype(jnp.float32).T.reshape(-1)
 
     def _take_out(self, levels: Any, head: jax.Array, before: jax.Array, after: jax.Array) -> Any:
-        """Removes the priorities of the oldest rows until `after` of `before` rows remain."""
+        """Sets the priorities of the oldest rows of the ring buffer to 0, until `after` of `before` rows remain."""
 
         def is_left(carry: tuple[Any, jax.Array]) -> jax.Array:
             return carry[1] > after if head.ndim == 0 else jnp.any(carry[1] > after)
@@ -562,7 +565,7 @@ class DeviceReplay:
     # --------------------------------------------------------------------------------------------------------- sampling
 
     def num_steps(self, state: ReplayState) -> jax.Array:
-        """Number of steps that can be drawn, int32."""
+        """Number of steps that can be drawn from the replay buffer, int32."""
         return jnp.sum(state.size) if state.is_masked else state.size * self.num_envs
 
     def can_draw(self, state: ReplayState) -> jax.Array:
@@ -650,7 +653,7 @@ class DeviceReplay:
 
     @property
     def num_random_numbers(self) -> int:
-        """Number of 32-bit random numbers in `random_numbers`."""
+        """Number of 32-bit random numbers that one call of `sample` uses."""
         return (self._num_levels + self._is_range + (self.length > 1)) * self.batch_size
 
     @property
@@ -659,7 +662,7 @@ class DeviceReplay:
 
     @property
     def _is_range(self) -> bool:
-        """Whether `n_step` is a range, so that each window draws its length."""
+        """Whether `n_step` is a range: the length of each n-step window is then drawn at random."""
         return self._n_steps[0] < self._n_steps[1]
 
     def sample_sequences(
@@ -768,7 +771,9 @@ class DeviceReplay:
     def _draw(
         self, state: ReplayState, bits: jax.Array, beta: jax.Array | float, axis_name: str | None
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Draws steps. Returns ``(ages, environments, importance weights)``, each ``[N]``; the newest row has age 0."""
+        """Draws random steps of the replay buffer. Returns ``(ages of their rows, environments, importance weights)``,
+        each ``[N]``; the newest row has age 0.
+        """
         if state.priorities is None:
             items = _below(bits[0], jnp.maximum(self.num_steps(state), 1))
             if state.is_masked:
@@ -803,8 +808,8 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Draws steps uniformly for environments with different numbers of steps. `items` ``[N]`` are indices into the
-        concatenated steps of all environments.
+        """Converts random indices `items` ``[N]`` into the concatenated steps of all environments to drawn steps, if
+        environments have different numbers of steps.
         """
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
@@ -815,8 +820,8 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Maximum number of steps in the loss of each sequence. It is random for sequences that start with an episode,
-        because they also represent sequences that begin before the episode.
+        """Maximum number of steps of each drawn sequence that the loss uses. It is random for sequences that start with
+        an episode, because they also represent sequences that begin before the episode.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length
@@ -875,8 +880,8 @@ class DeviceReplay:
         return self.num_rows + 2 * (self.num_frames - 1)
 
     def _kept_of(self, obs: Any) -> Any:
-        """Selects the part of an observation that the buffer stores: the newest frame, or all without frame stacking.
-        Accepts arrays or shapes.
+        """Selects the part of an observation that the buffer stores: the newest frame if observations are stacked
+        frames, else the whole observation. Accepts arrays or shapes.
         """
         if self.num_frames == 1:
             return obs
@@ -903,7 +908,9 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, self._obs(state, steps, ages, envs), newest)
 
     def _kept_next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
-        """Returns the stored part of the next observations: the newest frame, or all without frame stacking."""
+        """Returns the next observations of drawn steps, as the buffer stores them: the newest frame if observations are
+        stacked frames, else the whole observation.
+        """
         if state.finals is None:
             return steps[Columns.FINAL_OBS]
         ends, slots = steps["ends"], state.finals.rows.shape[0]
@@ -925,8 +932,8 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, inside, state.finals.next_obs)
 
     def _keeps_finals(self, obs: Any) -> bool:
-        """Whether the ring buffer stores a next observation with every step: if `num_final_obs` is not set and the ring
-        is small.
+        """Whether the ring buffer stores a next observation with every step. It does if `num_final_obs` is not set and
+        the observations of all steps are small.
         """
         return self.num_final_obs is None and self.num_rows * self.num_envs * bytes_of_shapes(obs) <= _OWN_FINALS_BYTES
 
@@ -993,8 +1000,8 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
-    """Returns `places` unchanged, with a barrier: XLA reads the previous row for `starts` before the rollout overwrites
-    that row.
+    """Returns `places`, the rows of the ring buffer to write, unchanged but behind a barrier: XLA then reads the
+    previous row for `starts` before the rollout overwrites it.
 
     XLA would read that row after the others are written, and copy the whole ring to do so.
     """
@@ -1004,15 +1011,15 @@ def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
 
 
 def _of(counter: jax.Array, envs: jax.Array) -> jax.Array:
-    """Returns the counter (such as `head`) of the given environments: a scalar that all share, or their entries of an
-    array.
+    """Returns the values of a counter of the ring buffer, such as `head`, for the given environments: a scalar that all
+    environments share, or their entries of an array ``[B]``.
     """
     return counter if counter.ndim == 0 else counter.at[envs].get(mode="promise_in_bounds")
 
 
 def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any) -> jax.Array:
-    """Writes `new` ``[B, T, ...]`` into an array ``[B, L, ...]`` at `places` ``[T]`` or ``[B, T]``; place L writes
-    nothing.
+    """Writes `new` ``[B, T, ...]`` into an array of the ring buffer, ``[B, L, ...]``, at the rows `places`, ``[T]`` or
+    ``[B, T]``; row L writes nothing.
     """
     if places.ndim == 1:
         return kept.at[:, places].set(new, **options)
@@ -1021,8 +1028,8 @@ def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any)
 
 
 def _last(added: jax.Array | int, column: jax.Array, before: jax.Array) -> jax.Array:
-    """Returns the last of the first `added` entries of a column ``[T, B, ...]`` for each environment, ``[B, ...]``;
-    `before` if `added` is 0.
+    """Returns each environment's last added entry of a rollout's column ``[T, B, ...]``, of which the first `added`
+    entries count; `before` if `added` is 0.
     """
     if isinstance(added, int):
         return column[-1]

@@ -44,7 +44,8 @@ class ReplayState:
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
-        """Names of the fields that are equal in all members of a population; see `utils.members.member_axes`.
+        """Names of this state's fields that are equal in all members of a population (runs in one program); see
+        `utils.members.member_axes`.
 
         If final observations share slots, a row whose slot was overwritten cannot be drawn any more, so `size` depends
         on the episodes of each member. With masks, the number of added steps depends on them, too.
@@ -99,7 +100,9 @@ class FrameRing:
 
     @property
     def shared_by_members(self) -> tuple[str, ...]:
-        """Names of the fields that are equal in all members of a population; see `utils.members.member_axes`."""
+        """Names of the ring buffer's fields that are equal in all members of a population (runs in one program); see
+        `utils.members.member_axes`.
+        """
         return () if self.is_masked else ("head", "since_cut")
 
 
@@ -127,7 +130,9 @@ class StepLayout:
         return cls(treedef, tuple(packing.slots_of(leaves, lead=0, flags=False)))
 
     def pack(self, steps: Any) -> dict[str, Any]:
-        """Packs steps ``[..., leaf shape]`` to ``{"words": uint32 [..., W], "loose": [leaf, ...]}``."""
+        """Packs steps ``[..., leaf shape]`` for the ring buffer: 32-bit leaves into one array of words, every other
+        leaf separately, ``{"words": uint32 [..., W], "loose": [leaf, ...]}``.
+        """
         words, loose = [], []
         for leaf, slot in zip(self.treedef.flatten_up_to(steps), self.slots, strict=True):
             leaf = leaf.astype(slot.dtype)
@@ -138,7 +143,7 @@ class StepLayout:
         return {"words": jnp.concatenate(words, axis=-1), "loose": loose}
 
     def put(self, ring: Mapping[str, Any], rows: jax.Array, path: tuple[str, ...], values: Mapping[str, Any]) -> Any:
-        """Overwrites some entries of steps in the ring buffer; other entries do not change.
+        """Overwrites some entries, such as a module output, of steps in the ring buffer; other entries do not change.
 
         Args:
             ring: Packed steps ``[B, L, ...]``.

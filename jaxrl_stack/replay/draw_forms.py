@@ -1,4 +1,4 @@
-"""Forms of replay samples: transitions, sequences, windows.
+"""Forms of replay samples: single transitions, sequences of steps, and windows that may cross episode boundaries.
 
 A form is a small frozen object that draws from both stores, the buffer on the host and the ring on the device, and that
 writes to the drawn items what a loss logs of each. A new form is one more class in this file.
@@ -33,7 +33,8 @@ _OBSERVED = {Columns.OBS: Columns.OBS, Columns.NEXT_OBS: Columns.OBS, Columns.AC
 
 
 class DrawForm(Protocol):
-    """Form in which a replay buffer draws data: transitions, sequences or windows.
+    """Interface of a form of replay samples (transitions, sequences or windows): draws samples from replay buffers, and
+    writes values such as priorities back.
 
     Attributes:
         length: Steps of an item.
@@ -52,22 +53,26 @@ class DrawForm(Protocol):
 
     @property
     def extra_columns(self) -> tuple[str, ...]:
-        """Columns that the buffer stores with every step in addition to a transition."""
+        """Names of the columns that the buffer must store with every step for this form of samples, in addition to a
+        transition's columns.
+        """
         ...
 
     @property
     def start(self) -> StartState | None:
-        """Recurrent state at the start of drawn sequences or windows; None for single transitions."""
+        """Recurrent states with which drawn sequences or windows start; None for single transitions."""
         ...
 
     def num_items(self, num_steps: int, num_shares: int) -> int:
-        """Number of drawn items (transitions, sequences or windows) for an update on `num_steps` steps, a multiple of
+        """Number of items (transitions, sequences or windows) to draw for an update on `num_steps` steps, a multiple of
         `num_shares`.
         """
         ...
 
     def ring(self, **sizes: Any) -> DeviceReplay:
-        """Creates the device replay buffer for this form; `sizes` are further arguments of `DeviceReplay`."""
+        """Creates a device replay buffer (`DeviceReplay`) that draws samples of this form; `sizes` are its further
+        arguments.
+        """
         ...
 
     def memory_estimate(self, number: int, recorded: Mapping[str, Any], *, is_on_device: bool) -> MemoryEstimate:
@@ -83,8 +88,8 @@ class DrawForm(Protocol):
     def draw_from_buffer(
         self, buffer: EpisodeReplayBuffer, number: int, *, gamma: float, beta: float
     ) -> tuple[dict[str, Any], Any]:
-        """Draws items from a host buffer. Returns ``(columns [N, ...], drawn)``; `drawn` identifies the items for
-        `write_to_buffer`.
+        """Draws items (transitions, sequences or windows) from a host buffer. Returns ``(columns [N, ...], drawn)``;
+        `drawn` identifies the items for `write_to_buffer`.
         """
         ...
 
@@ -98,8 +103,8 @@ class DrawForm(Protocol):
         beta: float,
         axis_name: str | None,
     ) -> tuple[ReplayState, dict[str, Any], Any]:
-        """Draws items from a device buffer. Returns ``(state, columns [N, ...], drawn)``; `drawn` identifies the items
-        for `write_to_ring`.
+        """Draws items (transitions, sequences or windows) from a device buffer. Returns ``(state, columns [N, ...],
+        drawn)``; `drawn` identifies the items for `write_to_ring`.
 
         Args:
             ring: Static part of the ring.
@@ -118,7 +123,8 @@ class DrawForm(Protocol):
         ...
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
-        """Stores values that the loss logged for each drawn item, such as TD errors: ``{name in writes: [N, ...]}``.
+        """Stores values that the loss logged for each drawn item in the host buffer, such as TD errors as priorities:
+        ``{name in writes: [N, ...]}``.
 
         Args:
             buffer: Buffer that they were drawn from.
@@ -131,8 +137,8 @@ class DrawForm(Protocol):
     def write_to_ring(
         self, ring: DeviceReplay, state: ReplayState, drawn: Any, logged: Mapping[str, Any]
     ) -> ReplayState:
-        """Stores values that the loss logged for each drawn item, ``{name in writes: [N, ...]}``; returns the new
-        state.
+        """Stores values that the loss logged for each drawn item in the device buffer, ``{name in writes: [N, ...]}``;
+        returns the buffer's new state.
         """
         ...
 
@@ -154,8 +160,8 @@ class StartState:
 
     @classmethod
     def of(cls, module: RLModule, *, is_stored: bool, remedy: str) -> Self:
-        """Creates the `StartState` of a module: stored recurrent states if `is_stored`, else the module's initial
-        state.
+        """Selects how a module's drawn sequences start: with stored recurrent states if `is_stored`, else with the
+        module's initial state.
         """
         initial = None if is_stored else jax.device_get(module.get_initial_state())
         return cls(jax.eval_shape(module.get_initial_state), initial, remedy)
@@ -166,12 +172,12 @@ class StartState:
         return (Columns.STATE_IN,) if self.initial is None else ()
 
     def shapes_of(self, number: int) -> Any:
-        """Shapes and dtypes of the recurrent states of `number` items."""
+        """Shapes and dtypes of the recurrent states with which `number` drawn sequences start."""
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((number, *x.shape), x.dtype), self.shapes)
 
     def added_to(self, columns: dict[str, Any], number: int, xp: Any) -> dict[str, Any]:
-        """Adds initial recurrent states to the columns of `number` items, if states are not stored. `xp` is numpy or
-        jax.numpy.
+        """Adds the module's initial recurrent state to `columns`, once for each of `number` drawn items, if recurrent
+        states are not stored. `xp` is numpy or jax.numpy.
         """
         if self.initial is None:
             return columns
@@ -181,7 +187,7 @@ class StartState:
 
 @dataclasses.dataclass(frozen=True)
 class _WithPriorities(abc.ABC):
-    """Base class of forms with n-step returns, drawn uniformly or by priority.
+    """Base class of the sample forms with n-step returns (transitions and sequences), drawn uniformly or by priority.
 
     Attributes:
         n_step: Steps of the returns; a range ``(low, high)`` draws them, `high` excluded.
@@ -211,7 +217,9 @@ class _WithPriorities(abc.ABC):
         of_steps: Mapping[str, Any],
         of_items: Mapping[str, Any],
     ) -> MemoryEstimate:
-        """Estimates the memory of observations, actions, and columns with the dtypes `of_steps` and `of_items`."""
+        """Estimates the memory of a train batch: observations, actions, and further columns by dtype. `of_steps` are
+        columns with a value per step, `of_items` with a value per drawn item.
+        """
         lead = tuple(counts.values())
         sources = {**_OBSERVED, **{name: name for name in self.declared if name in recorded}}
         columns = {
@@ -224,8 +232,8 @@ class _WithPriorities(abc.ABC):
 
     @abc.abstractmethod
     def _sample(self, buffer: Any, number: int, gamma: float, beta: float, **which: Any) -> Any:
-        """Draws columns from a host buffer. With `modules_to_sample` in `which`, draws from each of these modules and
-        returns ``{module_id: columns}``.
+        """Draws a batch of samples as columns from a host buffer. With `modules_to_sample` in `which`, draws from each
+        of these modules and returns ``{module_id: columns}``.
         """
 
     def _split(self, columns: dict[str, Any], number: int) -> tuple[dict[str, Any], Any]:
@@ -446,8 +454,8 @@ class Windows:
         return items.put_on_device(ring, state, found, Columns.STATE_IN, self._before_next(logged), where)
 
     def _before_next(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the recurrent states ``[N, T - 1, ...]`` before the items 1 to T - 1: the states that the loss logged
-        after the previous items.
+        """Selects the recurrent states ``[N, T - 1, ...]`` before items 1 to T - 1 of each window from the states that
+        the loss logged after every item.
         """
         return {name: logged[name][:, :-1] for name in self.writes}
 

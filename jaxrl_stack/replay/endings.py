@@ -1,4 +1,5 @@
-"""Encoding of how a step ended (terminated, truncated, or not) and of its final observation's slot, as one int32.
+"""Encoding of a step's end as one int32: terminated, truncated or neither, and the slot (storage index) of its final
+observation.
 
 Steps with a final observation outside of the ring are ``TRUNCATED + slot``. Terminated ones, of which memories with
 `DeviceReplay.keep_terminal_obs` alone keep any, are negative: ``-1 - (2 slot + whether it was truncated, too)``.
@@ -15,23 +16,29 @@ GOES_ON, TERMINATED, BOTH, TRUNCATED = 0, 1, 2, 3
 
 
 def of_steps(terminateds: jax.Array, truncateds: jax.Array) -> jax.Array:
-    """Encodes the flags of steps as int32 of the same shape, without slots for final observations."""
+    """Encodes the flags ``terminateds`` and ``truncateds`` of steps as int32 codes of the same shape, without slots
+    (storage indices) of final observations.
+    """
     truncated = jnp.where(truncateds, TRUNCATED, GOES_ON)
     return jnp.where(terminateds, jnp.where(truncateds, BOTH, TERMINATED), truncated)
 
 
 def with_slots(ends: jax.Array, slots: jax.Array) -> jax.Array:
-    """Adds the slots of final observations to the int32 codes of ended steps (from `of_steps`)."""
+    """Adds the slots (storage indices) of final observations to the int32 codes that `of_steps` returned for ended
+    steps.
+    """
     terminal = -1 - (2 * slots + (ends == BOTH))
     return jnp.where(ends == TRUNCATED, TRUNCATED + slots, terminal)
 
 
 def flags(ends: jax.Array) -> dict[str, jax.Array]:
-    """Decodes the flags ``{"terminateds": bool, "truncateds": bool}``."""
+    """Decodes the int32 codes of steps to their flags ``{"terminateds": bool, "truncateds": bool}``."""
     terminateds = (ends == TERMINATED) | (ends == BOTH) | (ends < 0)
     return {Columns.TERMINATEDS: terminateds, Columns.TRUNCATEDS: (ends >= BOTH) | ((ends < 0) & (ends % 2 == 0))}
 
 
 def slots(ends: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Decodes ``(has a slot: bool, slot: int32)`` of final observations. If there is none, the number is arbitrary."""
+    """Decodes the int32 codes of steps to ``(has a slot: bool, slot: int32)``. The slot is the storage index of the
+    final observation; it is arbitrary if there is none.
+    """
     return (ends >= TRUNCATED) | (ends < 0), jnp.where(ends < 0, (-1 - ends) // 2, ends - TRUNCATED)

@@ -1,4 +1,4 @@
-"""Records of the episodes in a replay buffer, and of the runners that add them in blocks."""
+"""Records of the episodes in a replay buffer, and of the runners that add blocks (T steps of B environments)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class Record:
 
 @dataclasses.dataclass(slots=True)
 class BlockStream:
-    """Running episodes of the environments of one runner, whose blocks are added one after the other.
+    """Running episodes of the environments of one runner, in a replay buffer. Each block (T steps of these
+    environments) continues them.
 
     Attributes:
         last: int32 ``[B]``, row of the last frame of the episode that runs; -1: none.
@@ -82,8 +83,8 @@ class Counts:
 
 
 def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> dict[str, Any]:
-    """Converts records to columns: arrays, because a buffer can have millions of records, and lists of rare or shared
-    values.
+    """Converts episode records to columns for the buffer's state: arrays, because a buffer can have millions of
+    records, and lists of rare or shared values.
     """
     places = {key: place for place, key in enumerate(streams)}
     own = [(-1, -1) if record.stream is None else (places[record.stream[0]], record.stream[1]) for record in records]
@@ -123,7 +124,7 @@ def unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> 
 
 
 def _packed_texts(texts: Sequence[str | None]) -> dict[str, np.ndarray]:
-    """Encodes texts as bytes with their lengths; -1 for None."""
+    """Encodes texts as one array of UTF-8 bytes and an array of their lengths; length -1 for None."""
     encoded = [None if text is None else text.encode(errors="surrogatepass") for text in texts]
     return {
         "utf8": np.frombuffer(b"".join(text for text in encoded if text is not None), np.uint8),

@@ -107,7 +107,7 @@ class EpisodeReplayBuffer(Checkpointable):
     _only_episodes = False
 
     def _forget(self) -> None:
-        """Empties the buffer and resets its counts."""
+        """Empties the replay buffer and resets its counts."""
         self._frames: FrameStore | StoredFrames = FrameStore(self.capacity, self.num_frames)
         self._infos: dict[int, dict] = {}
         self._records: dict[int, Record] = {}
@@ -272,7 +272,7 @@ class EpisodeReplayBuffer(Checkpointable):
         serial: int | None = None,
         starts: np.ndarray | None = None,
     ) -> None:
-        """Adds T steps of B environments, without building episodes.
+        """Adds a block to the replay buffer: T steps of B environments as arrays, without building episodes.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``: obs, actions, rewards, terminateds, truncateds; final_obs, read
@@ -295,7 +295,7 @@ class EpisodeReplayBuffer(Checkpointable):
     def _add_block(
         self, columns: Mapping[str, Any], stream: Hashable, serial: int | None, starts: np.ndarray | None
     ) -> tuple[Segments, np.ndarray]:
-        """Adds a block as `add_block` does, without logging metrics.
+        """Adds a block (T steps of B environments) as `add_block` does, without logging metrics.
 
         Returns:
             The segments of the block, and the numbers of their episodes in the buffer, int ``[K]``.
@@ -377,7 +377,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return found, owners
 
     def _same_frames(self, rows: np.ndarray, observations: Any) -> np.ndarray:
-        """Compares stored observations with new ones, bool ``[B]``; False for row -1."""
+        """Compares the observations stored in `rows` with new ones, bool ``[B]``; False for row -1."""
         same = rows >= 0
         stored = self._store.take(Columns.OBS, rows)
         for left, right in zip(tree_leaves(stored), tree_leaves(observations), strict=True):
@@ -385,7 +385,7 @@ class EpisodeReplayBuffer(Checkpointable):
         return same
 
     def _end(self, numbers: np.ndarray) -> None:
-        """Marks running episodes as ended, so that later blocks do not continue them."""
+        """Marks running episodes in the buffer as ended, so that blocks added later do not continue them."""
         for number in numbers.tolist():
             record = self._records[number]
             record.is_running, record.stream = False, None
@@ -453,11 +453,13 @@ class EpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------- which items there are (hooks)
 
     def _bookkeeping(self) -> dict[str, int]:
-        """Bytes that this class needs per row of the store besides the data, ``{name: bytes}``, for memory checks."""
+        """Bytes that this class needs per stored row besides the data, such as for the sampling index, ``{name:
+        bytes}``, for memory checks.
+        """
         return {"items": 8}
 
     def _add_items(self, rows: np.ndarray) -> None:
-        """Adds newly written steps to the index that sampling draws from."""
+        """Adds newly stored steps to the index from which samples are drawn."""
         if len(self._items) < self._store.num_rows:
             self._items, self._places = longer((self._items, self._places), self._store.num_rows)
         start = self._num_timesteps
@@ -477,11 +479,15 @@ class EpisodeReplayBuffer(Checkpointable):
         self._places[movers] = holes
 
     def _get_items(self) -> dict[str, Any]:
-        """State of the sampling index: the rows of all steps in the store, and values per step of a subclass."""
+        """State of the index from which samples are drawn: the rows of all stored steps, and values per step of a
+        subclass.
+        """
         return {"rows": self._items[: self._num_timesteps].copy()}
 
     def _restored_items(self, items: Mapping[str, Any], store: StoredFrames) -> dict[str, Any]:
-        """Converts a state from `_get_items` to ``{attribute: value}``; `store` must already contain the steps."""
+        """Converts the sampling index in a state from `_get_items` to attributes of the buffer, ``{attribute: value}``;
+        `store` must already contain the steps.
+        """
         rows = items["rows"]
         own, places = np.zeros((2, store.num_rows), np.int32)
         own[: len(rows)] = rows
@@ -489,18 +495,18 @@ class EpisodeReplayBuffer(Checkpointable):
         return {"_items": own, "_places": places}
 
     def _begins_at(self, row: int) -> None:
-        """Called after the first steps of an episode were evicted: its remaining steps begin at `row`. Subclasses
-        override it.
+        """Called after the first steps of an episode were evicted, when its remaining steps begin at the stored row
+        `row`. Does nothing here; subclasses override it.
         """
 
     def _draw(self, number: int) -> np.ndarray:
-        """Draws random steps; returns their rows ``[number]`` in the store."""
+        """Draws random steps; returns their rows ``[number]`` in the buffer's memory."""
         return self._draw_starts(number, 1)
 
     def _draw_starts(self, number: int, length: int) -> np.ndarray:
-        """Draws the first steps of sequences; returns their rows ``[number]`` in the store. The first step of an
-        episode is `length` times as likely as another step, because it also represents sequences that begin before the
-        episode.
+        """Draws the first steps of sequences; returns their rows ``[number]`` in the buffer's memory. The first step of
+        an episode is `length` times as likely as another step, because it also represents sequences that begin before
+        the episode.
         """
         more, num_steps = length - 1, self._num_timesteps
         drawn = self.rng.integers(num_steps + more * len(self._records), size=number)
@@ -511,12 +517,16 @@ class EpisodeReplayBuffer(Checkpointable):
         return rows
 
     def _first_rows(self, places: np.ndarray) -> list[int]:
-        """Rows of the first steps of episodes; `places` counts the stored episodes from the oldest one, 0."""
+        """Returns the stored rows of the first steps of episodes. `places` selects the episodes by age; 0 is the
+        oldest.
+        """
         # Episodes are numbered in the order in which they are evicted: there are no gaps.
         return [self._records[number].first for number in (self._counts.first_number + places).tolist()]
 
     def _importance_weights(self, rows: np.ndarray, beta: float) -> np.ndarray:
-        """Importance sampling weights of the drawn steps in `rows`, float32 ``[N]``, at most 1."""
+        """Importance sampling weights of the drawn steps in `rows`, float32 ``[N]``, at most 1; all 1 here, because
+        steps are drawn uniformly.
+        """
         return np.ones(len(rows), np.float32)
 
     # -------------------------------------------------------------------------------------------------------- sampling
@@ -618,7 +628,7 @@ class EpisodeReplayBuffer(Checkpointable):
         clip_rewards: bool | float | None = None,
         extra_columns: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """Samples n-step transitions as columns.
+        """Samples n-step transitions as a dict of columns: ``{column: pytree [N, ...]}``.
 
         Args:
             num_items: N; `batch_size_B` if None.
@@ -650,7 +660,7 @@ class EpisodeReplayBuffer(Checkpointable):
         clip_rewards: bool | float | None = None,
         extra_columns: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """Builds the columns of `sample_batch` for drawn steps."""
+        """Builds the columns that `sample_batch` returns for the drawn steps in `rows`."""
         store, number = self._store, len(rows)
         window = store.windows(rows, *self._n_steps(n_step, number), gamma, clip_rewards)
         self._note_sampled(rows, number, int(window.lengths.sum()) / number)
@@ -680,7 +690,8 @@ class EpisodeReplayBuffer(Checkpointable):
         state_column: str | None = None,
         extra_columns: Iterable[str] = (),
     ) -> dict[str, Any]:
-        """Samples sequences as columns of fixed length ``L = burn_in_len + batch_length_T``.
+        """Samples sequences as a dict of columns. Columns with a value per step are ``[N, L, ...]``, with the fixed
+        length ``L = burn_in_len + batch_length_T``.
 
         A sequence is a random step with up to `batch_length_T - 1` that follow it, and up to `burn_in_len` before
         it, as far as its episode reaches. It starts at the left; zeros fill it up at the right. The first step of an
@@ -786,15 +797,15 @@ class EpisodeReplayBuffer(Checkpointable):
         return rows
 
     def _n_steps(self, n_step: Any, size: int) -> tuple[np.ndarray | None, int]:
-        """Draws the number of steps of each n-step window. Returns ``(number of each item, or None if all are equal,
-        largest number)``.
+        """Draws the length of each n-step window if `n_step` is a range. Returns ``(length of each window, or None if
+        all are equal, largest length)``.
         """
         low, high = arithmetic.n_step_range(n_step)
         return (self.rng.integers(low, high + 1, size=size) if low < high else None), high
 
     def _indexes(self, rows: np.ndarray) -> np.ndarray:
-        """Identifiers of drawn steps, int64 ``[N]``: the row, and how often the row was evicted, so that they expire
-        when another step takes the row.
+        """Identifiers of drawn steps, int64 ``[N]``: the row, and how often the row was evicted, so that an identifier
+        expires when another step takes the row.
         """
         return self._store.generation[rows].astype(np.int64) << 32 | rows
 
@@ -826,8 +837,8 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Complete state. After `set_state`, adding and sampling continue bit for bit. Metrics not yet read are not
-        included.
+        """Returns the complete state of the replay buffer. After `set_state`, adding and sampling continue bit for bit.
+        Metrics not yet read are not included.
 
         Args:
             components: "data" or "rng"; None for both.
@@ -839,7 +850,8 @@ class EpisodeReplayBuffer(Checkpointable):
         return {name: parts[name]() for name in names}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state from `get_state`. Parts that are missing in `state` do not change.
+        """Restores the replay buffer from a state that `get_state` returned. Parts that are missing in `state` do not
+        change.
 
         Raises:
             ValueError: If it does not fit: it has more steps than the capacity, or other random numbers. Nothing has
@@ -856,7 +868,9 @@ class EpisodeReplayBuffer(Checkpointable):
 
     @property
     def _store(self) -> FrameStore:
-        """Memory of the stored episodes. The first access after `set_state` allocates the restored arrays."""
+        """Memory of the stored episodes, a `FrameStore`. The first access after `set_state` allocates the restored
+        arrays.
+        """
         if isinstance(self._frames, StoredFrames):
             with deferred_interrupt():
                 self._frames = self._frames.opened()
@@ -876,7 +890,7 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def _restored_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts a state from `_get_data` to ``{attribute: value}``."""
+        """Converts a state from `_get_data` to attributes of the buffer, ``{attribute: value}``."""
         store = StoredFrames.from_state(self.capacity, data["store"], self._bookkeeping())
         steps = store.steps()
         num_steps = len(steps)
@@ -916,7 +930,9 @@ class EpisodeReplayBuffer(Checkpointable):
 
 
 def block_too_large(size: int, unit: str, capacity: int) -> ValueError:
-    """Error for a block with more steps than a replay buffer holds; `unit` names the kind of steps."""
+    """Creates the ValueError for a block (T steps of B environments) with more steps than a replay buffer can hold;
+    `unit` names the kind of steps.
+    """
     return ValueError(
         f"A block of {size} {unit} cannot be added to a replay buffer of capacity={capacity}: raise the capacity, or "
         f"sample shorter fragments from fewer environments."
@@ -955,12 +971,12 @@ def _at_least(least: int, name: str, value: Any) -> int:
 
 
 def _rows(column: Any) -> Any:
-    """Converts a column of an episode to arrays ``[n, ...]``."""
+    """Converts a column of an episode, arrays or a list of n entries, to arrays ``[n, ...]``."""
     return batch(column) if isinstance(column, list) else column
 
 
 def _check_not_torn(found: Segments) -> None:
-    """Checks that no reset comes in the middle of an episode.
+    """Checks that a block (T steps of B environments) resets no environment in the middle of an episode.
 
     Raises:
         ValueError: If a row that is only a reset comes between two steps of an episode.

@@ -102,7 +102,7 @@ class FrameStore:
     def fit(
         self, steps: Mapping[str, Any], tails: Any, extras: Mapping[str, Any], bookkeeping: Mapping[str, int]
     ) -> tuple[dict[str, Any], Any, dict[str, Any]]:
-        """Converts new data to the store's dtypes, which the first data determines.
+        """Converts new data of a replay buffer to the dtypes of the stored data, which the first data determines.
 
         Args:
             steps: ``{column: pytree [S, ...]}``, `STEP_COLUMNS`.
@@ -128,7 +128,9 @@ class FrameStore:
         return steps, _fitted(Columns.OBS, steps[Columns.OBS], tails), extras
 
     def _whole(self, frames: np.ndarray) -> np.ndarray:
-        """Returns an empty array with the shape of whole observations ``[0, ...]``, given their single frames."""
+        """Returns an empty array ``[0, ...]`` with the shape and dtype of whole stacked observations, given an array of
+        their single frames.
+        """
         *rest, width = frames.shape[1:]
         return np.empty((0, *rest, width * self.num_frames), frames.dtype)
 
@@ -137,7 +139,9 @@ class FrameStore:
         return map_arrays(lambda leaf: leaf[..., -(leaf.shape[-1] // self.num_frames) :], obs)
 
     def _keep_earlier(self, rows: np.ndarray, obs: Any) -> None:
-        """Stores the older frames of the stacked observations in the first rows of chains (stored episodes)."""
+        """Stores the older frames of the stacked observations in the first rows of stored episodes. Other rows store
+        only the newest frame.
+        """
         older = map_arrays(lambda leaf: leaf[..., : -(leaf.shape[-1] // self.num_frames)], obs)
         for place, row in enumerate(rows.tolist()):
             mine = map_arrays(lambda leaf, place=place: leaf[place].copy(), older)
@@ -155,7 +159,8 @@ class FrameStore:
         first_t: np.ndarray,
         owners: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Writes the steps of K chains (episodes), or continues chains.
+        """Writes the steps of K episodes to rows of the store (memory of a replay buffer), as new linked lists of rows,
+        or continues stored episodes.
 
         Args:
             steps: Result of `fit`, S = sum of `lengths`.
@@ -202,7 +207,9 @@ class FrameStore:
         return rows, tail_rows
 
     def begin_at(self, row: int) -> None:
-        """Removes the beginning of a chain, so that it begins at `row`. The caller then frees the earlier rows."""
+        """Removes the beginning of a stored episode (a linked list of rows), so that it begins at `row`. The caller
+        then frees the earlier rows.
+        """
         if self.num_frames > 1:
             rows = np.array([row])
             self._keep_earlier(rows, self.take(Columns.OBS, rows))
@@ -219,8 +226,8 @@ class FrameStore:
         self._num_free += len(rows)
 
     def walk(self, row: int, num_steps: int | None = None) -> tuple[np.ndarray, int]:
-        """Follows a chain (episode) from `row` for at most `num_steps` steps: returns ``(rows of its steps, the row
-        after them)``.
+        """Follows the linked rows of a stored episode from `row` for at most `num_steps` steps: returns ``(rows of its
+        steps, the row after them)``.
         """
         link = self.next.data  # Its items are Python's ints, without a detour.
         rows = []
@@ -264,7 +271,7 @@ class FrameStore:
         return map_arrays(of_leaf, self.columns[Columns.OBS], *(older for _, older in kept))
 
     def extra(self, name: str) -> Any:
-        """Values of one extra module output in all rows.
+        """Values of an extra module output, stored in addition to the columns of a step, in all rows.
 
         Raises:
             ValueError: If no step has it.
@@ -274,7 +281,9 @@ class FrameStore:
         return self.extras[name]
 
     def steps(self) -> np.ndarray:
-        """Returns the rows that contain steps, in ascending order."""
+        """Returns the indices of the stored rows that contain steps, in ascending order. Rows with only the last
+        observation of an episode are left out.
+        """
         return np.flatnonzero((self.next >= 0) & (self.owner > 0))
 
     def has_steps(self, rows: np.ndarray, number: int) -> np.ndarray:
@@ -295,7 +304,8 @@ class FrameStore:
         gamma: float,
         clip_rewards: bool | float | None = None,
     ) -> NStepWindows:
-        """Computes the n-step windows of some steps. Windows stop at the end of their episode.
+        """Computes the n-step windows of the steps in `rows`: rewards, and the rows at which they end. Windows stop at
+        the end of their episode.
 
         Args:
             rows: int ``[N]``, steps.
@@ -316,7 +326,7 @@ class FrameStore:
         return NStepWindows(sums, frames[items, lengths - 1], frames[items, lengths], lengths)
 
     def chain(self, rows: np.ndarray, longest: int, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Follows the links of N rows forwards or backwards in time.
+        """Follows the links between stored rows of episodes, from N rows forwards or backwards in time.
 
         Args:
             rows: ``[N]``, the first ones.
@@ -338,8 +348,8 @@ class FrameStore:
     # ---------------------------------------------------------------------------------------------------------- state
 
     def get_state(self) -> dict[str, Any]:
-        """State as arrays and numbers, without a copy: the arrays are read-only views until the store is written to
-        (see `own`).
+        """Returns the state of the store as arrays and numbers, without a copy: the arrays are read-only views until
+        the store is written to (see `own`).
         """
 
         def lent(leaf: np.ndarray) -> np.ndarray:
@@ -361,7 +371,7 @@ class FrameStore:
         return state
 
     def own(self) -> None:
-        """Called before a write: copies the arrays that an earlier state (`get_state`) still uses."""
+        """Copies the store's arrays that an earlier result of `get_state` still uses. Called before every write."""
         if not self._loans:
             return
         held = [loan for loan in (reference() for reference in self._loans) if loan is not None]
@@ -393,7 +403,7 @@ class FrameStore:
         self._grow(num_rows)
 
     def _rows(self, number: int) -> np.ndarray:
-        """Allocates `number` rows, freed ones first, and returns them."""
+        """Allocates `number` rows of the store, freed ones first, and returns their indices."""
         recycled = min(number, self._num_free)
         fresh = number - recycled
         if self._num_used + fresh > self.num_rows:
@@ -440,7 +450,7 @@ class StoredFrames:
 
     @classmethod
     def from_state(cls, capacity: int, state: Mapping[str, Any], bookkeeping: Mapping[str, int]) -> StoredFrames:
-        """Checks a state of `FrameStore.get_state`, without allocating the store.
+        """Checks a state that `FrameStore.get_state` returned, without allocating the store.
 
         Args:
             capacity: Steps that are expected.
@@ -473,11 +483,13 @@ class StoredFrames:
         return cls(capacity, num_frames, num_rows, earlier, free, parts, links)
 
     def steps(self) -> np.ndarray:
-        """Returns the rows that contain steps, in ascending order."""
+        """Returns the indices of the stored rows that contain steps, in ascending order. Rows with only the last
+        observation of an episode are left out.
+        """
         return np.flatnonzero((self.links["next"] >= 0) & (self.links["owner"] > 0))
 
     def opened(self) -> FrameStore:
-        """Allocates the store and moves the state's arrays into it. Call it once."""
+        """Allocates a `FrameStore` and moves the arrays of this saved state into it. Call it once."""
         store = FrameStore(self.capacity, self.num_frames)
         store._earlier = self.earlier
         if not self.parts:
@@ -499,7 +511,7 @@ class StoredFrames:
 
 
 def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """Applies a function to all arrays of a tree, like `tree_map`; faster if the tree is one array."""
+    """Applies a function to all arrays of a pytree, like `tree_map`; faster if the tree is one array."""
     return fn(tree, *rest) if type(tree) is np.ndarray else tree_map(fn, tree, *rest)
 
 
@@ -514,8 +526,8 @@ def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
 
 
 def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Checks and returns the linked-list arrays of a stored state (next and previous row, `t`, owner, generation), each
-    of shape ``[used rows]``.
+    """Checks and returns the arrays that link the rows of a saved `FrameStore` (next and previous row, `t`, owner,
+    generation), each of shape ``[used rows]``.
     """
     num_rows, links = int(state["num_rows"]), {name: np.asarray(state["links"][name]) for name in _LINKS}
     num_used = len(links["owner"])
@@ -581,7 +593,9 @@ def _check_columns(name: str, value: Any, size: int) -> None:
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
-    """Converts a column of `size` rows to the dtypes of the stored column, or only to arrays if no column is stored."""
+    """Converts new values of a column, `size` rows, to the dtypes of the stored column; only to arrays if the column is
+    not stored yet.
+    """
     if (
         type(value) is type(stored) is np.ndarray
         and value.dtype == stored.dtype

@@ -1,4 +1,5 @@
-"""Sampling of fixed-length windows of consecutive items that may cross episode boundaries, for world models.
+"""Sampling of fixed-length windows of consecutive items (observations with action and reward) that may cross episode
+boundaries, for world models.
 
 An item is an observation with the action that was taken there and the reward that it came with. The last observation of
 an episode is an item of its own: its action is that of the step before, and counts nowhere. So an episode of n steps
@@ -45,7 +46,8 @@ def host_windows(
     clip_rewards: bool | float | None = None,
     extra_columns: Iterable[str] = (),
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Draws windows of consecutive items from a host buffer. Each window begins at a random step.
+    """Draws windows of consecutive items (observations with action and reward) from a host buffer. Each window begins
+    at a random step.
 
     Args:
         buffer: Not an empty one.
@@ -111,7 +113,8 @@ def unnoticed(buffer: EpisodeReplayBuffer, seed: int) -> EpisodeReplayBuffer:
 def device_windows(
     replay: DeviceReplay, state: ReplayState, key: jax.Array | RandomNumbers, length: int
 ) -> tuple[dict[str, Any], ReplayItems]:
-    """Draws ``N = replay.batch_size`` windows of consecutive items. Each window begins at a random step.
+    """Draws ``N = replay.batch_size`` windows of consecutive items (observations with action and reward) from a device
+    buffer. Each window begins at a random step.
 
     Args:
         replay: Fixed settings of the buffer, with `keep_terminal_obs` and uniform draws.
@@ -167,7 +170,8 @@ def device_windows(
 def put_on_host(
     buffer: EpisodeReplayBuffer, items: np.ndarray, name: str, values: Mapping[str, Any], where: np.ndarray
 ) -> None:
-    """Replaces an output of the module that is stored with drawn items; evicted items are skipped.
+    """Overwrites a module output, such as recurrent states, that a host buffer stores with drawn items; evicted items
+    are skipped.
 
     Args:
         buffer: Buffer that they were drawn from.
@@ -192,7 +196,8 @@ def put_on_device(
     values: Mapping[str, jax.Array],
     where: jax.Array,
 ) -> ReplayState:
-    """Replaces an extra column of drawn items; overwritten items are skipped.
+    """Overwrites an extra column, such as recurrent states, that a device buffer stores with drawn items; items whose
+    rows have been overwritten are skipped.
 
     Args:
         replay: Fixed settings of the buffer.

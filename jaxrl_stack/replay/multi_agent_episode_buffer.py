@@ -82,7 +82,8 @@ class EpisodeOfAgents:
 
 @dataclasses.dataclass(slots=True)
 class EnvStream:
-    """Running episodes of the environments of one runner, whose blocks are added one after the other.
+    """Running multi-agent episodes of the environments of one runner, in a replay buffer. Each block (T steps of these
+    environments) continues them.
 
     Attributes:
         episodes: Id of the episode that runs in each; None: none.
@@ -96,7 +97,7 @@ class EnvStream:
 
 
 class _Span(NamedTuple):
-    """Consecutive env steps of a sampled block that belong to one episode.
+    """Consecutive env steps of a block (T steps of B environments) that belong to one episode.
 
     Attributes:
         begins: The first vector step of them.
@@ -112,7 +113,9 @@ class _Span(NamedTuple):
 
 
 class _OfModule:
-    """Mixin for the `EpisodeReplayBuffer` of one module, in which the multi-agent buffer decides on evictions."""
+    """Mixin that makes an `EpisodeReplayBuffer` the part of a multi-agent buffer for one module; the multi-agent buffer
+    decides on evictions.
+    """
 
     def __init__(self, *args: Any, module_id: str, logger: MetricsLogger, **kwargs: Any):
         self._module_id, self._logger = module_id, logger
@@ -208,7 +211,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._forget()
 
     def _forget(self) -> None:
-        """Empties the buffer and resets its counts."""
+        """Empties the replay buffer and resets its counts."""
         self._parts: dict[str, Any] = {}
         self._episodes: dict[str, EpisodeOfAgents] = {}
         self._streams: dict[Hashable, EnvStream] = {}
@@ -221,7 +224,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return ReplayMetrics(window, self._counts, Scope(True), self._logger)
 
     def _new_part(self, module_id: str, **more: Any) -> Any:
-        """Creates an empty buffer for a module."""
+        """Creates an empty replay buffer for the steps of one module."""
         observation_space, action_space = self._spaces.get(module_id, (None, None))
         own = {
             **self._arguments,
@@ -235,7 +238,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return self._of_module(module_id=module_id, logger=self._logger, **own, **more)
 
     def _part(self, module_id: str) -> Any:
-        """Returns the buffer of a module; creates it when the module's first steps are added."""
+        """Returns the replay buffer of one module; creates it when the module's first steps are added."""
         if module_id not in self._parts:
             self._parts[module_id] = self._new_part(module_id)
         return self._parts[module_id]
@@ -280,7 +283,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return sum(part.get_added_timesteps() for part in self._parts.values())
 
     def get_sampled_timesteps(self, module_id: str | None = None) -> int:
-        """Total number of items sampled for each module: a call adds the largest number of items of a module, or the
+        """Total number of sampled items. Each call adds the largest number of items that it drew for a module, or the
         number of env steps in "synchronized" mode. With `module_id`, total number of that module's items.
         """
         return self._counts.sampled_timesteps if module_id is None else self._count(module_id, "get_sampled_timesteps")
@@ -397,7 +400,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         stream: Hashable = 0,
         serial: int | None = None,
     ) -> None:
-        """Adds T steps of the agents of B environments, without building episodes.
+        """Adds a block to the replay buffer: T steps of the agents of B environments as arrays, without building
+        episodes.
 
         Args:
             modules: ``{module id: {column: pytree [T, R, ...]}}`` with the columns of `EpisodeReplayBuffer.add_block`.
@@ -460,7 +464,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         self._note_added()
 
     def end_streams(self) -> None:
-        """Ends the running episodes of `add_block`: the environments are reset before the next blocks."""
+        """Ends the running episodes of `add_block`, because the environments are reset before the next blocks."""
         for stream in list(self._streams):
             self._end_stream(stream)
 
@@ -474,8 +478,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
                 part._end(own.number[own.last >= 0])
 
     def _stream(self, stream: Hashable, num_envs: int, serial: int | None) -> EnvStream | None:
-        """Returns the running episodes that a new block continues. None if the block is the first one or does not
-        continue the previous block; running episodes then end.
+        """Returns the running episodes that a new block (T steps of B environments) continues. None if the block is the
+        first one or does not continue the previous block; running episodes then end.
         """
         running = self._streams.get(stream)
         if running is None:
@@ -489,7 +493,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _continued(
         self, stream: Hashable, running: EnvStream, counts: np.ndarray, ends: np.ndarray
     ) -> list[list[_Span]]:
-        """Assigns a block's env steps to running and new episodes; returns the spans (see `_Span`) of each environment.
+        """Assigns the env steps of a block (T steps of B environments) to running and new episodes. Returns the spans
+        of each environment: consecutive steps of one episode.
 
         Args:
             stream: Id of the block's source.
@@ -525,7 +530,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def _append(
         self, stored: EpisodeOfAgents, agent: Any, module_id: str, number: int, begins: list[int], seen: int
     ) -> None:
-        """Stores the env steps at which new steps of an agent begin."""
+        """Stores, in a multi-agent episode, the env steps at which new steps of an agent begin."""
         # A step that was held over may have begun before the oldest env step that is stored.
         begins[0] = max(begins[0], stored.first)
         steps = stored.agents.get(agent)
@@ -535,7 +540,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         steps.seen = seen
 
     def _prepare(self, part: Any) -> None:
-        """Called before steps of a module are added to its buffer `part`. Subclasses override it."""
+        """Called before steps of a module are added to `part`, the module's buffer. Does nothing here; subclasses
+        override it.
+        """
 
     def _count_added(self, num_steps: int) -> None:
         self._num_timesteps += num_steps
@@ -662,7 +669,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def sample_batch(
         self, num_items: int | None = None, *, modules_to_sample: Collection[str] | None = None, **arguments: Any
     ) -> dict[str, dict[str, Any]]:
-        """Samples n-step transitions of each module as columns.
+        """Samples n-step transitions of each module: ``{module id: {column: pytree [N, ...]}}``.
 
         Args:
             num_items: N, of each module; `batch_size_B` if None.
@@ -681,7 +688,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     def sample_sequences(
         self, num_items: int | None = None, *, modules_to_sample: Collection[str] | None = None, **arguments: Any
     ) -> dict[str, dict[str, Any]]:
-        """Samples sequences of each module as columns of fixed length.
+        """Samples sequences of fixed length of each module, as ``{module id: dict of columns}``.
 
         Args:
             num_items: N, of each module; `batch_size_B` if None.
@@ -697,7 +704,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return self._drawn(lambda part: part.sample_sequences(num_items, **arguments), modules_to_sample)
 
     def _drawn(self, draw: Callable[[Any], Any], modules: Collection[str] | None) -> dict[str, Any]:
-        """Calls `draw` with the buffer of each module, and counts the samples."""
+        """Draws samples of each module: calls `draw` with the module's buffer, and counts the samples. Returns
+        ``{module_id: result of draw}``.
+        """
         before = {module_id: part.get_sampled_timesteps() for module_id, part in self._parts.items()}
         drawn = {module_id: draw(self._parts[module_id]) for module_id in self._sampled_modules(modules)}
         num_steps = {m: self._parts[m].get_sampled_timesteps() - before[m] for m in drawn}
@@ -705,7 +714,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return drawn
 
     def _note_sampled(self, num_steps: Mapping[str, int], number: int) -> None:
-        """Adds one sample call to the metrics.
+        """Adds one call of a sampling method to the metrics of the replay buffer.
 
         Args:
             num_steps: Steps that it has drawn of each module.
@@ -796,8 +805,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         }
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Complete state. After `set_state`, adding and sampling continue bit for bit. Metrics not yet read are not
-        included.
+        """Returns the complete state of the replay buffer. After `set_state`, adding and sampling continue bit for bit.
+        Metrics not yet read are not included.
 
         Args:
             components: "data" or "rng"; None for both.
@@ -837,8 +846,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state from `get_state`. Parts that are missing in `state` do not change. Modules that are not in
-        this buffer's `module_ids` are ignored.
+        """Restores the replay buffer from a state that `get_state` returned. Parts that are missing in `state` do not
+        change. Modules that are not in this buffer's `module_ids` are ignored.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
@@ -878,7 +887,9 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
 
 
 def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
-    """Returns ``(env steps at which the agent's steps of a chunk begin, env step of its last observation)``."""
+    """Returns ``(env steps at which the agent's steps in an episode chunk begin, env step of the agent's last
+    observation)``.
+    """
     times, own = episode.env_t_to_agent_t[agent], episode.agent_episodes[agent]
     start = episode.env_t_started - times.lookback
     moments = {t: start + moment for moment, t in enumerate(times.data) if t != SKIPPED}
@@ -886,7 +897,7 @@ def _times(episode: MultiAgentEpisode, agent: Any) -> tuple[list[int], int]:
 
 
 def _restored(values: Mapping[str, Any], modules: Collection[str]) -> EpisodeOfAgents:
-    """Rebuilds an episode from its entry in a state, with the agents of the given modules."""
+    """Rebuilds a stored episode from its entry in a saved state, without agents whose module is not in `modules`."""
     agents = {
         of["agent_id"]: AgentSteps(
             of["module_id"], int(of["number"]), array.array("q", of["begins"].tolist()), int(of["seen"])

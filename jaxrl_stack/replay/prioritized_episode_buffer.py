@@ -70,7 +70,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         super().add(episodes)
 
     def add_block(self, columns: Mapping[str, Any], *, weight: float | None = None, **more: Any) -> None:
-        """Adds T steps of B environments, without building episodes.
+        """Adds a block to the replay buffer: T steps of B environments as arrays, without building episodes.
 
         Args:
             columns: As in `EpisodeReplayBuffer.add_block`, like `more`.
@@ -145,7 +145,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         self._set(rows, self._scaled(priority))
 
     def _set(self, rows: np.ndarray, scaled: Any) -> None:
-        """Sets the scaled priorities of the steps in some rows."""
+        """Sets the scaled priorities of the steps in `rows`, from which samples are drawn."""
         if self._first_multiplicity == 1:
             self._tree.set(rows, scaled)
         else:
@@ -189,7 +189,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
 
 
 def checked_weight(weight: float | None) -> float | None:
-    """Checks the priority for new steps; None selects the largest one so far.
+    """Checks and returns `weight`, the priority for new steps; None selects the largest priority set so far.
 
     Raises:
         ValueError: If it is out of range.

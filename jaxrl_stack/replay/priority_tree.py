@@ -55,7 +55,7 @@ class PriorityTree:
         return np.where(np.isinf(priorities), 0.0, priorities)
 
     def set(self, indices: np.ndarray, priorities: np.ndarray | float, multiplicities: np.ndarray | int = 1) -> None:
-        """Sets priorities (> 0) at `indices`.
+        """Sets the priorities (> 0) at `indices` in the tree.
 
         Args:
             indices: int ``[n]``; of an index that comes more than once the last one counts.
@@ -69,8 +69,8 @@ class PriorityTree:
         self._update(indices, 0.0, np.inf)
 
     def find(self, masses: np.ndarray) -> np.ndarray:
-        """Finds the index of the first priority at which the cumulative sum of priorities exceeds the mass, for each of
-        `masses`.
+        """Finds, for each of `masses`, the first index at which the cumulative sum of priorities exceeds the mass.
+        Uniformly random masses select items in proportion to their priorities.
 
         Args:
             masses: float64 ``[n]`` in ``[0, total)``.

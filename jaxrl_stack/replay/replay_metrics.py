@@ -62,7 +62,7 @@ class ReplayMetrics:
         self._counts, self._seen = counts, dataclasses.asdict(counts)
 
     def added(self, *, num_episodes_stored: int, num_steps_stored: int) -> None:
-        """Updates the numbers of stored steps and episodes."""
+        """Records how many episodes and steps the replay buffer contains now."""
         self._mean(names.NUM_EPISODES_STORED, num_episodes_stored)
         self._mean(names.NUM_ENV_STEPS_STORED, num_steps_stored)
 
@@ -75,7 +75,7 @@ class ReplayMetrics:
         num_resamples: int,
         n_step: float | None,
     ) -> None:
-        """Adds one sample call to the counts.
+        """Adds one call of a sampling method to the counts of the replay buffer.
 
         Args:
             num_steps: Steps in it.
@@ -98,7 +98,7 @@ class ReplayMetrics:
         return self._logger.reduce()
 
     def log(self) -> None:
-        """Logs the counts since the last call."""
+        """Logs the replay buffer's counts since the last call to its metrics logger."""
         log = self._logger.log_value
         if names.NUM_EPISODES_STORED in self._means:
             before, self._seen = self._seen, dataclasses.asdict(self._counts)

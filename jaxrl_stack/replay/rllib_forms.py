@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def rows_of_frames(buffer: EpisodeReplayBuffer, number: int, length: int) -> dict[str, Any]:
-    """Draws `number` rows of `length` consecutive observations. If an episode ends within a row, another episode
-    follows.
+    """Draws `number` rows of `length` consecutive observations, actions and rewards. If an episode ends within a row,
+    another episode follows.
     """
     columns, _ = items.host_windows(buffer, number, length)
     # RLlib's rows are taken for pieces of episodes that begin and end with them.
@@ -82,8 +82,8 @@ def sequences(
     min_steps: int,
     include_infos: bool,
 ) -> list[SingleAgentEpisode]:
-    """Draws sequences, as episodes of at most `length` steps, until they have `number` steps in total, or up to
-    `length - 1` more.
+    """Draws sequences, each as an episode of at most `length` steps, until they have `number` steps in total; the last
+    one may exceed it by up to `length - 1`.
     """
     store = buffer._store
     starts, chains, total, resamples = [], [], 0, 0
@@ -115,8 +115,8 @@ def episode(
     *,
     weight: np.float32 | None = None,
 ) -> SingleAgentEpisode:
-    """Builds a `SingleAgentEpisode` from consecutive rows of the store. With a weight, it also has the columns of
-    samples, such as importance weights.
+    """Builds a `SingleAgentEpisode` from the consecutive stored rows `frames`. With a weight, it also has the columns
+    of samples, such as importance weights.
     """
     store = buffer._store
     steps = frames[:-1]
@@ -143,6 +143,6 @@ def episode(
 
 
 def _identity(buffer: EpisodeReplayBuffer, record: Record) -> dict[str, Any]:
-    """Arguments for the constructor of an episode: ids of episode, agent and module, and the spaces."""
+    """Constructor arguments that identify a stored episode: ids of episode, agent and module, and the spaces."""
     spaces = {"observation_space": buffer.observation_space, "action_space": buffer.action_space}
     return {name: getattr(record, name) for name in IDENTITY} | spaces
