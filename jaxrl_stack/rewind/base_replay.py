@@ -59,7 +59,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @abc.abstractmethod
     def _apply(self, command: Command) -> None:
-        """Repeats a command, which is a recorded method call."""
+        """Repeats a command (recorded method call) on the algorithm or population."""
 
     def run_to(self, iteration: int) -> Self:
         """Calls `start`, then repeats the iterations up to the given one. Stops `trained` if an error occurs.

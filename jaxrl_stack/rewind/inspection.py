@@ -95,11 +95,11 @@ class Table(Sequence[Mapping[str, Any]]):
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns."""
+        """Names of the columns of the table."""
         return list(dict.fromkeys(name for row in self._rows for name in row))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Returns a DataFrame with a line for each row.
+        """Converts the table to a pandas DataFrame, with a line for each row.
 
         Raises:
             ImportError: Without pandas.
@@ -166,7 +166,7 @@ class MinibatchNumbers:
         return "\n\n".join([head, *tables])
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the numbers as plain JSON types."""
+        """Converts the numbers of the minibatch to plain JSON types."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return as_json({name: list(value) if isinstance(value, Table) else value for name, value in own.items()})
 
@@ -222,7 +222,7 @@ class Inspection:
         return Table(rows, "The iteration made no update.")
 
     def minibatch(self, index: int) -> MinibatchNumbers:
-        """Returns the numbers of a minibatch.
+        """Returns the metrics, gradient norms and largest losses of a minibatch.
 
         Args:
             index: Index of the minibatch in the iteration, from 0.
@@ -236,7 +236,8 @@ class Inspection:
         return self._numbers[index]
 
     def rows(self, n: int | None = None) -> Table:
-        """Returns the rows with the largest losses in the iteration, each row once, with its largest loss.
+        """Returns the rows of the batches with the largest losses in the iteration, each row once, with its largest
+        loss.
 
         The mean of the losses of a minibatch's rows is its loss. Rows whose loss is NaN come first.
 
@@ -286,7 +287,8 @@ class Inspection:
         return Table(rows, "The iteration made no update.")
 
     def frames(self, episode: int) -> list[np.ndarray]:
-        """Returns the frames of an episode, uint8 ``[H, W, 3]``, before each of its steps in this iteration.
+        """Returns the rendered frames of an episode, uint8 ``[H, W, 3]``, one before each of its steps in this
+        iteration.
 
         JAX environments that implement ``render`` have frames. Large states are recorded for the first environments
         only, so that other episodes have no frames.
@@ -466,7 +468,9 @@ def inspect_run(
 
 
 def _differs(history: History, iteration: int, present: Mapping[str, int]) -> bool:
-    """Whether the recorded fingerprint of an iteration differs from the fingerprint `present`."""
+    """Whether the fingerprint of the parameters after an iteration, as recorded in the run's table, differs from
+    `present`, the fingerprint of the present parameters.
+    """
     columns = {part: f"{FINGERPRINT}/{part}" for part in present}
     if not all(column in history for column in columns.values()):
         return False
@@ -577,7 +581,9 @@ def _unexplained(recorded: IterationRecord) -> float:
 
 
 def _numbers(algorithm: Algorithm, recorded: IterationRecord, num_rows: int) -> Iterator[MinibatchNumbers]:
-    """Computes the numbers of each minibatch of an iteration."""
+    """Computes the metrics, gradient norms and rows with the largest losses for each recorded minibatch of an
+    iteration.
+    """
     num_epochs = int(getattr(algorithm.config, "num_epochs", None) or 1)
     number = 0
     for update, record in enumerate(recorded.updates):
@@ -614,8 +620,8 @@ def _first(name: str, of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _layers(norms: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Builds the rows of the table of layers. A layer consists of the parameters whose paths differ only in the last
-    part.
+    """Builds the rows of an inspection's table of layers, with the norms of gradients and parameters. A layer consists
+    of the parameters whose paths differ only in the last part.
     """
     by_layer: dict[str, list[str]] = {}
     for ref in norms[GRADIENT]:
@@ -630,15 +636,15 @@ def _layers(norms: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
 
 
 def _total(norms: Any) -> float:
-    """Euclidean norm of a vector whose parts have these norms."""
+    """Euclidean norm of a vector, computed from the norms of its parts."""
     return math.sqrt(sum(norm * norm for norm in norms))
 
 
 def _rows(
     record: Mapping[tuple[str, ...], np.ndarray], recorded: IterationRecord, num_rows: int
 ) -> list[list[dict[str, Any]]]:
-    """Selects the rows with the largest losses from each minibatch of an update, at most `num_rows`, largest loss
-    first.
+    """Selects the rows of the batch with the largest losses from each minibatch of an update, at most `num_rows`,
+    largest loss first.
     """
     num_minibatches = next(iter(record.values())).shape[1]
     found: list[list[dict[str, Any]]] = [[] for _ in range(num_minibatches)]
@@ -661,7 +667,7 @@ def _rows(
 def _place(
     module_id: str, row: Mapping[tuple[str, ...], Any], device: int, num_devices: int, recorded: IterationRecord
 ) -> dict[str, int]:
-    """Returns the origin of a row of the batch: its environment and step, or its index in the batch."""
+    """Returns where a row of the batch comes from: its environment and step, or its index in the batch."""
     order = recorded.columns
     if ("time",) not in row or order is None:
         part = {"device": device} if num_devices > 1 else {}

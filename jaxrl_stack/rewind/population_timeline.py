@@ -158,7 +158,9 @@ def _rows_of_table(table: Path) -> Iterator[_Row]:
 
 
 def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
-    """Yields the rows of the history in a checkpoint."""
+    """Yields the rows of the members' history (table of metrics by iteration) that a checkpoint of a population
+    contains.
+    """
     with opened(checkpoint.path) as stored:
         state: dict[str, Any] = read_state(stored, is_weights=False)["history"]
     num_members = len(np.asarray(state["num_iterations"]))
@@ -173,8 +175,8 @@ def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
 
 
 def _iterations(rows: Iterable[_Row]) -> dict[int, RecordedMembers]:
-    """Groups rows of members by iteration. If a member goes back to an earlier iteration, its rows from there on are
-    replaced.
+    """Groups the rows of a population's table by iteration. If a member goes back to an earlier iteration, its rows
+    from there on are replaced.
     """
     of_members: dict[int, dict[int, _Row]] = {}
     for row in rows:

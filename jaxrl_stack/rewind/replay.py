@@ -164,7 +164,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         self._use(original, num_commands)
 
     def _build(self, config: AlgorithmConfig) -> None:
-        """Builds the algorithm with the state in which the run began."""
+        """Builds the algorithm that repeats the run, in the state in which the run began."""
 
         before = self.timeline.checkpoints
         if self._config is None:
@@ -193,7 +193,9 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 self._catch_up(origin.number)
 
     def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns settings that make a config write no files, and the values that they replace."""
+        """Returns ``(new settings, original settings)`` of a config, for settings that have to be replaced so that the
+        repeated run does not write into the folders of the original run.
+        """
         settings = {name: value for name, value in WRITES_NOTHING.items() if name in config}
         if not (self._evaluations or self._must_evaluate(config)):
             settings |= NO_EVALUATIONS
@@ -254,7 +256,9 @@ def as_built(config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> Algorithm
 
 
 def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
-    """Raises an error if a setting differs from the run's in ``params.json``. Only plain values are compared."""
+    """Raises an error if a setting of the config differs from the run's settings in ``params.json``. Only plain values
+    (numbers and text) are compared.
+    """
     for name, value in config.to_dict().items():
         if name in _NOT_COMPARED or name not in run.settings or not _is_plain(value):
             continue
@@ -267,7 +271,7 @@ def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value consists of numbers and text, which ``params.json`` contains exactly."""
+    """Whether a value consists only of numbers, text, lists, dicts and None, which ``params.json`` contains exactly."""
     if isinstance(value, Mapping):
         return all(map(_is_plain, value.values()))
     if isinstance(value, list | tuple):

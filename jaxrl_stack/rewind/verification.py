@@ -204,7 +204,8 @@ def compared(
     difference: Callable[[int], FingerprintDifference | None],
     state: Callable[[], Mapping[str, Any]],
 ) -> Verification:
-    """Repeats iterations, and compares each with its record.
+    """Repeats iterations of a run or population, and compares each with its recorded fingerprint and its stored
+    checkpoint.
 
     If only a fingerprint differs, the first differing leaf is that of the next stored checkpoint.
 
@@ -247,7 +248,7 @@ def compared(
 
 
 def stored_state(checkpoint: StoredCheckpoint) -> dict[str, Any]:
-    """Reads the state in a checkpoint, and checks its arrays."""
+    """Reads the training state in a checkpoint, and checks its arrays."""
     with opened(checkpoint.path) as stored:
         return read_state(stored, is_weights=False)
 
@@ -266,7 +267,7 @@ def recorded_fingerprint(history: History, row: int) -> tuple[int, int] | None:
 
 
 def present_fingerprint(algorithm: Algorithm) -> tuple[int, int] | None:
-    """Fingerprint of the present parameters; None if learners are actors."""
+    """Fingerprint of an algorithm's present parameters; None if its learners are actors."""
     if algorithm.learner is None:
         return None
     found = fingerprint_of(algorithm.learner.state.params)
@@ -288,7 +289,7 @@ def changed_commands(commands: Iterable[Command]) -> Iterable[str]:
 def changed_checkpoints(
     timeline: Timeline | PopulationTimeline, last: int, *, metadata_file: str = ALGORITHM_METADATA_FILE
 ) -> Iterable[str]:
-    """Yields a sentence for each change of the stored checkpoints of iterations up to `last`."""
+    """Yields a sentence for each problem of stored checkpoints of iterations up to `last`, such as changed files."""
     for iteration, checkpoint in timeline.checkpoints.items():
         if iteration > last:
             continue
@@ -411,7 +412,7 @@ def diff(run: Run, other: Run, *, config: AlgorithmConfig | None = None, allow: 
 
 
 def _rows(history: History) -> dict[int, int]:
-    """Maps each iteration to its last row in the table."""
+    """Maps each iteration to the index of its last row in the run's table."""
     return {int(number): row for row, number in enumerate(history["training_iteration"])} if len(history) else {}
 
 
