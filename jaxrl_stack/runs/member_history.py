@@ -39,7 +39,7 @@ class MemberHistory:
 
     @property
     def num_members(self) -> int:
-        """Number of members M."""
+        """Number of members M of the population."""
         return len(self.settings)
 
     def append(self, result: Mapping[str, Any], counts: np.ndarray) -> None:

@@ -86,7 +86,7 @@ class GameResults:
 
     @property
     def num_games(self) -> np.ndarray:
-        """Games of each pair, int ``[n, n]``."""
+        """Number of games between each pair of n players, int ``[n, n]``."""
         return self.wins + self.wins.T + self.draws
 
     def win_rates(self) -> np.ndarray:

@@ -120,7 +120,9 @@ class Scores:
         return values if self._schedule.mode == "max" else -values
 
     def as_reported(self, score: float) -> float:
-        """Converts a score to the value of the reported metric (scores are negated if ``mode="min"``)."""
+        """Converts a member's score, of which higher values are better, to the value of the reported metric: negates it
+        if ``mode="min"``.
+        """
         return score if self._schedule.mode == "max" else -score
 
     def _last(self, path: str) -> np.ndarray:
@@ -453,7 +455,7 @@ class Exploiter:
             self.lineage.write(self._path)
 
     def _is_valid(self, name: str, value: Any) -> bool:
-        """Whether the config accepts a value of a setting."""
+        """Whether the config of the runs accepts a new value of a setting."""
         try:
             self._base.with_settings({name: value}).validate()
         except (TypeError, ValueError):

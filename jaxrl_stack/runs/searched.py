@@ -184,7 +184,7 @@ def _trained(
 
 
 def _joined(waves: Sequence[Trained]) -> Trained:
-    """Joins the runs of several waves to one `Trained`."""
+    """Joins the runs of several waves (combinations of settings that were trained together) to one `Trained`."""
     runs = tuple(run for wave in waves for run in wave.series.runs)
     if not runs:
         raise KeyboardInterrupt
@@ -501,7 +501,8 @@ class Record:
         return cls(search, Path(str(directory)) if is_kept else None)
 
     def next_wave(self, number: int, size: int, expected_steps: Callable[[], float]) -> list[Mapping[str, Any]] | None:
-        """Returns the combinations of the next wave, recorded or newly suggested; None if the search has ended.
+        """Returns the combinations of settings of the next wave (trained together), recorded or newly suggested; None
+        if the search has ended.
 
         Args:
             number: Index of the wave.
@@ -528,8 +529,8 @@ class Record:
         return list(suggested.values())
 
     def _suggested(self, size: int, expected_steps: Callable[[], float]) -> dict[str, Mapping[str, Any]]:
-        """Asks the searcher for the next wave's settings, ``{trial id: settings}``, at most as many as `size` and the
-        budget allow; {} if the search has ended.
+        """Asks the searcher for the combinations of settings to train next, ``{trial id: settings}``, at most as many
+        as `size` and the budget allow; {} if the search has ended.
         """
         search = self._search
         size = min(size, self._room_in_samples(), self._room_in_budget(expected_steps))
@@ -553,7 +554,9 @@ class Record:
         return suggested
 
     def finish_wave(self, number: int, trained: Trained, seconds: float) -> None:
-        """Stores the cost of a wave, and reports its results to the searcher once."""
+        """Stores the cost of a wave (combinations of settings that were trained together), and reports its results to
+        the searcher once.
+        """
         wave, search = self._waves[number], self._search
         if wave["seconds"] is None:
             steps = [float(run.history[STEPS][-1]) for run in trained.series.runs if len(run.history)]
@@ -582,8 +585,8 @@ class Record:
         return self._search.num_samples - sum(len(wave["settings"]) for wave in self._waves)
 
     def _room_in_budget(self, expected_steps: Callable[[], float]) -> int:
-        """Number of combinations for the next wave, so that the wave, and the confirmation of the best with new seeds,
-        fit into the budget.
+        """Number of combinations of settings to train next, so that they, and the confirmation of the best with new
+        seeds, fit into the budget.
         """
         budget, search = self._search.budget, self._search
         if budget is None:
@@ -614,7 +617,9 @@ class Record:
 
     @property
     def _spent_seconds(self) -> float:
-        """Seconds spent in this and earlier calls, including compilation and the time between the waves."""
+        """Seconds that the search has taken in this and earlier calls, including compilation and the time between
+        trainings.
+        """
         return self._earlier_seconds + time.perf_counter() - self._started
 
     def _spent_text(self) -> str:
@@ -646,7 +651,9 @@ class Record:
 
 
 def _num_full_runs(number: int, halving: Halving | None) -> float:
-    """Training steps of a wave in units of one complete run: stopped runs count as fractions."""
+    """Training steps of a wave (runs that are trained together) in units of one complete run: runs that successive
+    halving stops count as fractions.
+    """
     if halving is None:
         return number
     ends, total = [0.0, *halving.rungs, halving.max_t], 0.0

@@ -39,7 +39,8 @@ class Objective(NamedTuple):
 
 
 class RandomSearch:
-    """Searcher that suggests the combinations of a space's lists again and again, with new samples of sampled values.
+    """Searcher that suggests all combinations of the lists in a search space, again and again, each time with new
+    random values of sampled settings.
 
     Args:
         space: Search space, see `run_sweep`.

@@ -216,7 +216,8 @@ class Wave:
             self._saved_at = time.perf_counter()
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
-        """Writes the files and scores of the runs, and marks the wave as finished.
+        """Writes the files and scores of runs that were trained together, and marks them as finished in the folder of
+        the series.
 
         A checkpoint is saved first, so a kill during scoring loses only the scores.
 

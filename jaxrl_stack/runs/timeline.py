@@ -159,7 +159,7 @@ class Timeline:
 
     @property
     def _commands_before(self) -> list[Command]:
-        """Commands (recorded method calls) before the first iteration."""
+        """Commands (recorded method calls) before the first recorded iteration."""
         return self.commands[: self.iterations[0].num_commands] if self.iterations else []
 
     @property

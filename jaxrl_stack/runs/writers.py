@@ -114,7 +114,7 @@ class ResultWriter:
         draft.replace(path)
 
     def close(self) -> None:
-        """Closes all files."""
+        """Closes all files of the writer."""
         self._json.close()
         self._csv_file.close()
         if self._events is not None:
@@ -158,7 +158,7 @@ class _EventFile:
         self._records._writer.flush()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the TensorBoard event file."""
         self._records.close()
 
 
