@@ -808,7 +808,7 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Converts random indices `items` ``[N]`` into the concatenated steps of all environments to drawn steps, if
+        """Maps `items` ``[N]``, random indices into the concatenated steps of all environments, to drawn steps. Used if
         environments have different numbers of steps.
         """
         until = jnp.cumsum(state.size)
@@ -838,8 +838,8 @@ class DeviceReplay:
         return ReplayItems(rows=newest - ages.astype(jnp.uint32), envs=envs)
 
     def _places(self, head: jax.Array, ages: jax.Array) -> jax.Array:
-        """Converts the ages of rows (0 is the newest) to their positions in the ring buffer, and positions to ages (the
-        map is its own inverse).
+        """Converts ages of rows (0 is the newest row) to positions in the ring buffer, or positions to ages: the map is
+        its own inverse.
         """
         return jax.lax.rem((head - 1 - ages + self.num_rows).astype(jnp.int32), jnp.int32(self.num_rows))
 
@@ -847,7 +847,9 @@ class DeviceReplay:
         return envs * self.num_rows + places
 
     def _take(self, state: ReplayState, envs: jax.Array, ages: jax.Array) -> Any:
-        """Reads stored steps by environment and age: index arrays of any shapes that broadcast."""
+        """Reads stored steps from the ring buffer by environment and age of the row (0 is the newest). Both are index
+        arrays of any shapes that broadcast.
+        """
         flat = self._flat(envs, self._places(_of(state.head, envs), ages))
         packed = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]).at[flat].get(mode="promise_in_bounds"), state.ring)
         return state.layout.unpack(packed)
@@ -867,7 +869,9 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, pixels)
 
     def _frames(self, frames: FrameRing, ages: jax.Array, envs: jax.Array, back: jax.Array | int = 0) -> Any:
-        """Reads frames by environment and age of the row (0 is the newest), or the frames `back` steps earlier."""
+        """Reads frames from the ring buffer by environment and age of the row (0 is the newest), or the frames `back`
+        steps before.
+        """
         head, since_cut = _of(frames.head, envs), _of(frames.since_cut, envs)
         # Of a cut that no row follows yet, nothing is written down.
         before_cut = jnp.where((ages >= since_cut) & (since_cut > 0), self.num_frames - 1, 0)
@@ -895,7 +899,7 @@ class DeviceReplay:
         return jax.tree.map(of_leaf, obs)
 
     def _next_obs(self, state: ReplayState, steps: Any, ages: jax.Array, envs: jax.Array) -> Any:
-        """Next observations of stored steps."""
+        """Next observations of stored steps, with stacked frames if the buffer stores single frames."""
         newest = self._kept_next_obs(state, steps, ages, envs)
         if state.frames is None:
             return newest
@@ -985,8 +989,8 @@ class RandomNumbers:
 
 
 def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
-    """Maps random uint32 to int32 in ``[0, number)``: the upper 32 bits of the product. The bias is below ``number /
-    2^32``. 0 without bits.
+    """Maps random uint32 `bits` to int32 in ``[0, number)``: the upper 32 bits of the product. The bias is below
+    ``number / 2^32``. Returns 0 if `bits` is None.
     """
     if bits is None:
         return jnp.zeros((1,), jnp.int32)

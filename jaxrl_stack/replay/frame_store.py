@@ -242,13 +242,13 @@ class FrameStore:
     # -------------------------------------------------------------------------------------------------------- reading
 
     def take(self, name: str, rows: np.ndarray) -> Any:
-        """Copies the values of a column in some rows, ``[*rows.shape, ...]``."""
+        """Copies the values of a column, such as rewards, in the given rows of the store: ``[*rows.shape, ...]``."""
         if name == Columns.OBS and self.num_frames > 1:
             return self._stacks(rows)
         return map_arrays(lambda leaf: leaf[rows], self.columns[name])
 
     def _stacks(self, rows: np.ndarray) -> Any:
-        """Rebuilds the stacked frames of the observations in some rows."""
+        """Rebuilds the stacked frames of the observations in the given rows; each row stores only its newest frame."""
         num_frames, flat = self.num_frames, rows.reshape(-1)
         frames, num_before = self.chain(flat, num_frames - 1, backwards=True)
         (short,) = (num_before < num_frames - 1).nonzero()
@@ -287,7 +287,7 @@ class FrameStore:
         return np.flatnonzero((self.next >= 0) & (self.owner > 0))
 
     def has_steps(self, rows: np.ndarray, number: int) -> np.ndarray:
-        """Whether each row's episode has more than `number` steps from that row on, bool ``[N]``."""
+        """Whether at least `number` + 1 steps of the episode begin at each of `rows`, bool ``[N]``."""
         link = self.next
         has = np.ones(len(rows), bool)
         for _ in range(number):
@@ -516,7 +516,7 @@ def map_arrays(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def _put(stored: Any, rows: np.ndarray | slice, value: Any | None) -> None:
-    """Writes values to rows of a column; zeros if `value` is None."""
+    """Writes `value` to some rows of a stored column; zeros if `value` is None."""
     if type(stored) is np.ndarray:
         stored[rows] = 0 if value is None else value
     elif value is None:

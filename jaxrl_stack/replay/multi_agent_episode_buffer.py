@@ -57,7 +57,7 @@ class AgentSteps:
 
 @dataclasses.dataclass(slots=True)
 class EpisodeOfAgents:
-    """Multi-agent episode in the buffer, or its part that is not evicted.
+    """Record of a multi-agent episode in the buffer, or of its part that is not evicted.
 
     Attributes:
         first: The oldest env step that is stored.

@@ -73,7 +73,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         part._new_priority = weight.get(part._module_id) if isinstance(weight, Mapping) else weight
 
     def update_priorities(self, priorities: Any, module_id: str | None = None, *, indices: Any = None) -> None:
-        """Sets the priorities of sampled items of a module, or of several.
+        """Sets the priorities of sampled items, of one module or of several.
 
         Args:
             priorities: ``[N]``, TD errors for example; without `module_id`, ``{module id: [N]}``.

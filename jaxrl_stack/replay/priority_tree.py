@@ -10,7 +10,7 @@ _SEARCHED_AT_ONCE = 4096
 
 
 class PriorityTree:
-    """Tree of non-negative priorities for proportional sampling. All operations are vectorised.
+    """Tree of non-negative priorities of items, for sampling in proportion to them. All operations are vectorised.
 
     Every node is the sum (and the minimum) of its children, recomputed from all of them when one changes: no rounding
     errors add up, and equal priorities make equal trees whatever happened before.
@@ -36,21 +36,21 @@ class PriorityTree:
 
     @property
     def size(self) -> int:
-        """Capacity: the largest number of priorities."""
+        """Capacity of the tree: the number of priorities that it has room for."""
         return self._sums[0].size
 
     @property
     def total(self) -> float:
-        """Sum of all priorities, each multiplied by its multiplicity."""
+        """Sum of all priorities in the tree, each multiplied by its multiplicity."""
         return float(np.cumsum(self._sums[-1])[-1])
 
     @property
     def minimum(self) -> float:
-        """Smallest priority; infinity if the tree is empty."""
+        """Smallest priority in the tree; infinity if it is empty."""
         return float(self._minima[-1].min())
 
     def get(self, indices: np.ndarray) -> np.ndarray:
-        """Priorities at `indices`, float64; 0 for removed or unset ones."""
+        """Priorities at `indices` in the tree, float64; 0 for removed or unset ones."""
         priorities = self._minima[0].reshape(-1)[indices]
         return np.where(np.isinf(priorities), 0.0, priorities)
 
