@@ -112,7 +112,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Self]:
-        """Context that stops the algorithm or population `trained` at its end."""
+        """Context that stops the algorithm or population `trained` when the block ends."""
         try:
             yield self
         finally:

@@ -270,7 +270,9 @@ class Inspection:
         return Table(found, "No losses of rows.")
 
     def layers(self) -> Table:
-        """Returns a table of the layers: means over the minibatches, and the largest gradient norm."""
+        """Returns a table of layers, with means over the minibatches (norms, relative step) and the largest gradient
+        norm.
+        """
         by_layer: dict[str, list[Mapping[str, Any]]] = {}
         for own in self._numbers:
             for row in own.layers:
@@ -681,7 +683,7 @@ def _place(
 
 
 def _short(rows: Table) -> Table:
-    """Reduces a table of rows to the columns that readers look at first."""
+    """Selects the most important columns of a table of batch rows, such as module, minibatch and loss."""
     shown = [
         name
         for name in rows.columns

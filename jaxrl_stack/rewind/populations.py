@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 class PopulationReplay(BaseReplay[Population, PopulationTimeline]):
-    """Repeats recorded iterations of a population.
+    """Trains recorded iterations of a population again, from a stored checkpoint, with the commands (recorded calls)
+    between them.
 
     Args:
         timeline: Timeline of the population.

@@ -55,7 +55,8 @@ _SEES_EVALUATIONS = (
 
 
 class Replay(BaseReplay[Algorithm, Timeline]):
-    """Repeats recorded iterations of a run.
+    """Trains recorded iterations of a run again, from a stored checkpoint or the run's config, with the commands
+    (recorded calls) between them.
 
     Args:
         run: The run, which has a folder.

@@ -204,8 +204,8 @@ def compared(
     difference: Callable[[int], FingerprintDifference | None],
     state: Callable[[], Mapping[str, Any]],
 ) -> Verification:
-    """Repeats iterations of a run or population, and compares each with its recorded fingerprint and its stored
-    checkpoint.
+    """Repeats iterations of a run or population, and compares each with its recorded fingerprint and, if it has one,
+    its stored checkpoint.
 
     If only a fingerprint differs, the first differing leaf is that of the next stored checkpoint.
 
