@@ -105,7 +105,7 @@ def packed_records(records: Sequence[Record], streams: Sequence[Hashable]) -> di
 
 
 def unpacked_records(packed: Mapping[str, Any], streams: Sequence[Hashable]) -> list[Record]:
-    """Converts columns back to records; inverse of `packed_records`.
+    """Converts columns that `packed_records` returned back to episode records.
 
     Raises:
         ValueError: If the columns are not equally long, or a text is none.

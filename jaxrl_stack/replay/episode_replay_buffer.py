@@ -822,7 +822,7 @@ class EpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that construct an equal, empty buffer."""
+        """Constructor arguments of an empty replay buffer with the same settings."""
         return (), {
             "capacity": self.capacity,
             "batch_size_B": self.batch_size_B,
@@ -890,7 +890,7 @@ class EpisodeReplayBuffer(Checkpointable):
         }
 
     def _restored_data(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts a state from `_get_data` to attributes of the buffer, ``{attribute: value}``."""
+        """Converts a saved state from `_get_data`, which contains the stored episodes, to attributes of the buffer."""
         store = StoredFrames.from_state(self.capacity, data["store"], self._bookkeeping())
         steps = store.steps()
         num_steps = len(steps)

@@ -794,7 +794,7 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments that construct an equal, empty buffer."""
+        """Constructor arguments of an empty replay buffer with the same settings."""
         columns = self._arguments["extra_columns"]
         about = {"spaces": self._spaces, "num_agents": self.num_agents, "num_frames": self._num_frames}
         return (), {

@@ -1,4 +1,4 @@
-"""Base class that repeats recorded iterations of a run or population, with the commands (calls) between them."""
+"""Base class that trains recorded iterations of a run or population again, with the commands (calls) between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TimelineT = TypeVar("TimelineT", "Timeline", "PopulationTimeline")
 
 
 class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
-    """Repeats recorded iterations of a run or a population.
+    """Trains recorded iterations of a run or a population again, with the commands (recorded calls) between them.
 
     Args:
         timeline: Timeline of its folder.

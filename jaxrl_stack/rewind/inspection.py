@@ -357,7 +357,7 @@ class Inspection:
 
     @property
     def title(self) -> str:
-        """Title of the HTML page."""
+        """Title of the inspection's HTML page."""
         return f"{self._title}, iteration {self.iteration}"
 
     def __repr__(self) -> str:

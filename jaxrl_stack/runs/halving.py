@@ -1,4 +1,6 @@
-"""Successive halving (Jamieson & Talwalkar, 2016): rungs at which the best runs continue."""
+"""Successive halving (Jamieson & Talwalkar, 2016): runs are compared at certain times, called rungs, and only the best
+continue.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Copy:
 
 @dataclasses.dataclass(frozen=True)
 class Lineage:
-    """All copies in the training of a population; ``print(lineage)`` shows a table.
+    """All copies of members over other members in the training of a population; ``print(lineage)`` shows a table.
 
     Attributes:
         first: Settings of each member before the first copy.
@@ -138,7 +138,8 @@ class Lineage:
         return table_text(header, rows)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """DataFrame with a row for each copy, and the columns ``old/<setting>`` and ``new/<setting>``.
+        """DataFrame with a row for each copy of a member over another, and the columns ``old/<setting>`` and
+        ``new/<setting>``.
 
         Raises:
             ImportError: Without pandas: ``pip install pandas``.

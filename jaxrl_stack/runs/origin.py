@@ -124,7 +124,7 @@ def _line(words: Sequence[str]) -> str | None:
 
 
 def installed_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of those packages that are installed, ``{package: version}``."""
+    """Versions of the given packages, ``{package: version}``; packages that are not installed are omitted."""
     found = {}
     for package in packages:
         try:

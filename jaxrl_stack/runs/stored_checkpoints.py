@@ -201,7 +201,7 @@ class StoredCheckpoints:
             self._pending = _Pending(Path(path), iteration, seconds, self._mark(iteration), self._course)
 
     def _complete(self) -> None:
-        """Waits for the checkpoint that is being written, then removes those that are not kept."""
+        """Waits for the checkpoint that is being written, then removes checkpoints that the settings do not keep."""
         if self._pending is None:
             return
         pending, self._pending = self._pending, None

@@ -26,7 +26,7 @@ CONFIG_FILE = "params.json"
 
 
 class ResultWriter:
-    """Writes the numbers of every iteration in four formats.
+    """Writes the config of a run and the numbers of every iteration to files: JSON, CSV and TensorBoard events.
 
     * ``params.json``: the config. Values that JSON cannot express are text.
     * ``result.json``: one JSON object per line and iteration. Its config has only the changed settings. Infinities are
