@@ -1,5 +1,5 @@
-"""Containers for the recorded steps of one module: `Block` has sampled steps in temporal order, `DrawnRows` has single
-steps without order.
+"""Containers for the steps of one RLModule: `Block` has sampled steps in temporal order, `DrawnRows` has single steps
+without order.
 
 All operations on the columns of a block, of any layout, are methods of the block. Recorders make blocks, an
 `Experience` slices and joins them, and minibatches are drawn from `core.learner.items.Items`.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Recorded(Protocol):
-    """Interface of containers for a module's recorded steps: `Block` (in temporal order) and `DrawnRows` (without
+    """Interface of the containers for the steps of one RLModule: `Block` (in temporal order) and `DrawnRows` (without
     order).
 
     Attributes:
@@ -45,22 +45,22 @@ class Recorded(Protocol):
 
     @property
     def size(self) -> int:
-        """Number of columns ``B`` of a `Block`, or of rows ``N`` of `DrawnRows`."""
+        """Size of axis B of a `Block`, or number of rows ``N`` of `DrawnRows`."""
         ...
 
     def with_columns(self, columns: dict[str, Any]) -> Self:
-        """Returns a copy in which `columns` replace all columns."""
+        """Returns a copy of this container in which `columns`, ``{column: pytree}``, replace all columns."""
         ...
 
     def run(self, start: int, stop: int) -> Self:
-        """Returns the columns of a `Block`, or the rows of `DrawnRows`, from ``start`` to ``stop - 1``, as views of the
-        arrays.
+        """Returns the part from index ``start`` to ``stop - 1`` on axis B of a `Block`, or on axis N of `DrawnRows`, as
+        views of the arrays.
         """
         ...
 
     @classmethod
     def concatenate(cls, several: Sequence[Self]) -> Self:
-        """Concatenates the arrays of several objects of this class, which must have the same columns."""
+        """Concatenates the steps of several containers of this class, which must have the same columns."""
         ...
 
 
@@ -76,7 +76,7 @@ class DrawnRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """First two axes of the first column, ``(N, ...)``."""
+        """Sizes of the first two axes of the first column, ``(N, ...)``."""
         return _leading_axes(self.columns)
 
     @property
@@ -85,7 +85,7 @@ class DrawnRows:
         return self.shape[0]
 
     def with_columns(self, columns: dict[str, Any]) -> DrawnRows:
-        """Returns a copy in which `columns` replace all columns."""
+        """Returns a copy of this container in which `columns`, ``{column: pytree}``, replace all columns."""
         return DrawnRows(columns)
 
     def run(self, start: int, stop: int) -> DrawnRows:
@@ -116,8 +116,8 @@ class Block:
 
     @classmethod
     def of_recording(cls, columns: dict[str, Any], layout: Layout, resets: Any = None) -> Self:
-        """Builds a block of sampled steps from columns ``[T, B, ...]``, in which frame-stacked observations are
-        complete and every step has its recurrent state.
+        """Builds a block from sampled columns ``[T, B, ...]`` with whole frame stacks and the recurrent state of every
+        step; the block stores only the frames and states that `layout` requires.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``.
@@ -131,8 +131,8 @@ class Block:
 
     @classmethod
     def of_rollout(cls, columns: dict[str, Any], layout: Layout, num_fragments: int, earlier: Any = None) -> Self:
-        """Builds a block of sampled steps from one rollout on the device: cuts it into fragments of equal length, and
-        places them side by side on axis 1.
+        """Builds a block from one on-device rollout ``[R * T, B, ...]``: cuts it in time into R fragments of equal
+        length, and places them side by side on axis 1.
 
         Args:
             columns: ``{column: pytree [R * T, B, ...]}``, with the recurrent states of all steps.
@@ -156,8 +156,8 @@ class Block:
 
     @classmethod
     def of_chunks(cls, module: RLModule, batch: Mapping[str, Any], names: Sequence[str], *, is_masked: bool) -> Self:
-        """Builds a block of sampled steps from chunks ``[N, L, ...]`` with complete observations; each chunk becomes a
-        column of the block, ``[L, N, ...]``.
+        """Builds a block from chunks (training sequences) ``[N, L, ...]``, whose observations contain all stacked
+        frames; each chunk becomes a column of the block, ``[L, N, ...]``.
 
         Args:
             module: Module of the chunks.
@@ -190,8 +190,8 @@ class Block:
     # ---------------------------------------------------------------------------------------------------------- checks
 
     def check(self, module_id: str) -> None:
-        """Raises a ValueError if columns that the `Layout` requires are missing, or if a mask exists although the
-        layout has none.
+        """Raises a ValueError if the block lacks columns that its `Layout` requires, or has the column ``LOSS_MASK``
+        although its layout has no mask.
 
         Raises:
             ValueError: If a column of the layout is missing, or a mask exists that the layout does not have.
@@ -210,7 +210,8 @@ class Block:
             )
 
     def check_shapes(self, module_id: str, module: RLModule) -> None:
-        """Checks that columns have the same leading axes, and that recurrent states match the module.
+        """Checks that all columns of the block have the same leading axes ``(T, B)``, and that a recurrent module has
+        one recurrent state per chunk (training sequence).
 
         Raises:
             ValueError: If shapes do not match.
@@ -248,8 +249,8 @@ class Block:
 
     @property
     def _steps(self) -> dict[str, Any]:
-        """Columns that have one entry per step: all except the recurrent states of chunks and the frames before the
-        first step.
+        """Columns of the block with one entry per step: all except recurrent states (one per chunk) and the frames
+        before the first step, which only complete later frame stacks.
         """
         if self.layout is None:
             return {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}
@@ -257,22 +258,24 @@ class Block:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """``(T, B)``: number of steps and number of columns."""
+        """``(T, B)``: number of time steps, and number of columns (each has the steps of one agent)."""
         return _leading_axes(self._steps)
 
     @property
     def size(self) -> int:
-        """Number of columns, ``B``."""
+        """Number of columns ``B`` (each has the steps of one agent), the size of axis 1."""
         return self.shape[1]
 
     @property
     def chunk_length(self) -> int | None:
-        """Number of steps from one recurrent state to the next; None for a module without a recurrent state."""
+        """Number of steps of a chunk (training sequence), for which the block stores one recurrent state; None for a
+        module without a recurrent state.
+        """
         return self.known_layout.chunk_length
 
     @property
     def mask(self) -> Any:
-        """Column ``LOSS_MASK``, bool ``[T, B]``; None without masked rows."""
+        """Column ``LOSS_MASK``, bool ``[T, B]``, False for steps that losses ignore; None if the layout has no mask."""
         return self.columns[Columns.LOSS_MASK] if self.known_layout.is_masked else None
 
     @property
@@ -283,14 +286,14 @@ class Block:
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Whether a minibatch of `num_rows` rows consists of whole env steps (all agents' rows of an env step are drawn
-        together).
+        """Whether a minibatch of `num_rows` rows can consist of whole env steps: it must be a multiple of the number of
+        agents whose rows of an env step are drawn together.
         """
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Converts a function of stacked observations to a function of rows of this block, which may store single
-        frames; see `frames.rows_of_block`.
+        """Converts a function of observations to functions of rows of this block, which restore frame-stacked
+        observations if the block stores single frames; see `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
@@ -301,8 +304,8 @@ class Block:
         return dataclasses.replace(self, columns=columns)
 
     def whole_observations(self) -> Self:
-        """Returns the block with stacked observations instead of single frames; unchanged without frames or without a
-        layout.
+        """Returns the block with frame-stacked observations instead of one frame per step; unchanged if it stores no
+        single frames or has no layout.
         """
         layout = self.layout
         if layout is None or layout.num_frames == 1:
@@ -310,14 +313,14 @@ class Block:
         return dataclasses.replace(self, columns=frames.stacked(self.columns), layout=layout.with_whole_observations())
 
     def with_rows_apart(self) -> Self:
-        """Returns the block of sampled steps with a layout in which minibatches draw the rows of an env step's agents
-        independently.
+        """Returns the block with a layout in which minibatches draw each agent's row of an env step independently, not
+        all agents' rows together.
         """
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
     def chunks(self, length: int) -> dict[str, Any]:
-        """Cuts the steps of each column into chunks (training sequences) of equal length; observations must be
-        complete, not single frames.
+        """Cuts the steps of each column of the block into chunks (training sequences) of equal length; observations
+        must contain all stacked frames.
 
         Args:
             length: ``L``; for a block with recurrent states its chunk length.
@@ -346,7 +349,7 @@ class Block:
     # --------------------------------------------------------------------------------------------------- runs and joins
 
     def run(self, start: int, stop: int) -> Self:
-        """Returns the columns from ``start`` to ``stop - 1``, as views of the arrays."""
+        """Returns the part of the block from index ``start`` to ``stop - 1`` on axis B, as views of the arrays."""
         return self.with_columns(jax.tree.map(lambda x: x[:, start:stop], self.columns))
 
     def deal_out(self, num_devices: int) -> Self:
@@ -368,7 +371,7 @@ class Block:
         return [self.with_columns(jax.tree.map(lambda x, d=d: x[d], self.columns)) for d in range(num_devices)]
 
     def with_mask(self) -> Self:
-        """Returns the block of sampled steps with a column ``LOSS_MASK``; a new mask is True everywhere."""
+        """Returns the block with a column ``LOSS_MASK`` (True: losses use the step); a new mask is True everywhere."""
         columns = self.columns
         if Columns.LOSS_MASK not in columns:
             columns = {Columns.LOSS_MASK: np.ones(self.shape, bool), **columns}
@@ -402,7 +405,7 @@ _NOT_STEPS = (Columns.STATE_IN, frames.FRAMES_BEFORE)
 
 
 def listed(shapes: Any) -> str:
-    """Formats shapes ``(T, B)`` for messages."""
+    """Formats block shapes ``(T, B)`` as text for error messages."""
     return ", ".join(f"[T={t}, B={b}]" for t, b in sorted(shapes))
 
 
@@ -415,8 +418,8 @@ def _concatenated(several: Sequence[Recorded], axis: int) -> Any:
 
 
 def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    """Keeps recurrent states only at the starts of chunks (training sequences of fixed length), and removes
-    ``STATE_OUT``.
+    """Removes from a recurrent module's columns ``STATE_OUT``, and all recurrent states except those at the starts of
+    chunks (training sequences of fixed length).
 
     Chunks are cut at fixed steps, independent of episodes: all states of a chunk follow from its first state, its
     observations, and the ends of episodes.
@@ -428,8 +431,8 @@ def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
 
 
 def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
-    """Cuts ``[R * T, B, ...]`` into R fragments and joins them on axis 1, ``[T, R * B, ...]``; all columns of an agent
-    become adjacent.
+    """Cuts an array of a rollout, ``[R * T, B, ...]``, in time into R fragments, and joins them on axis 1, ``[T, R * B,
+    ...]``; all columns of an agent become adjacent.
     """
     x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
     num_steps, rest = x.shape[0], x.shape[3:]

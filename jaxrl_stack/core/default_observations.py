@@ -53,7 +53,9 @@ def has_action_mask(space: gym.Space | None, key: str = ACTION_MASK) -> bool:
 
 
 def observations_space(space: gym.Space | None) -> gym.Space | None:
-    """Returns the space of the encoders' inputs: the module's observation space without the mask."""
+    """Returns the space of the observations that encoders receive: a module's observation space without the action
+    mask.
+    """
     if not has_action_mask(space):
         return space
     assert isinstance(space, gym.spaces.Dict)
@@ -61,7 +63,7 @@ def observations_space(space: gym.Space | None) -> gym.Space | None:
 
 
 def split_action_mask(batch: dict[str, Any]) -> tuple[dict[str, Any], jax.Array | None]:
-    """Splits a module's batch into a batch without the mask in its observations, and the mask.
+    """Splits a module's batch into a batch whose observations contain no action mask, and the action mask.
 
     Args:
         batch: Columns with `OBS`.
@@ -108,7 +110,7 @@ def rows_without_valid_action(action_space: Any, batch: dict[str, Any]) -> dict[
 
 
 def sample_valid(key: jax.Array, action_space: gym.Space, mask: jax.Array) -> jax.Array:
-    """Draws actions uniformly from the valid ones.
+    """Draws actions uniformly from the actions that a mask allows.
 
     Args:
         key: PRNG key.

@@ -60,7 +60,7 @@ class Versions(NamedTuple):
 
 
 class AgentTimes(NamedTuple):
-    """Vector steps (steps of all environments at once) in which the steps of several agents began and became complete;
+    """Time steps of the vector env in which agents' steps began and became complete, for envs with several agents;
     NumPy arrays.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
@@ -123,12 +123,12 @@ class Part:
 
     @property
     def modules(self) -> dict[str, dict[str, Any]]:
-        """Columns of the modules, ``{module_id: {column: pytree}}``."""
+        """Columns of all modules in this part, ``{module_id: {column: pytree}}``."""
         return {mid: own.columns for mid, own in self.blocks.items()}
 
     @property
     def is_remote(self) -> bool:
-        """Whether the columns are in Ray's object store."""
+        """Whether the columns of this part are in Ray's object store."""
         return self.reference is not None
 
     def kept_at(self, reference: Any) -> Part:
@@ -139,7 +139,7 @@ class Part:
         return dataclasses.replace(self, blocks=blocks, reference=reference)
 
     def fetched(self) -> Part:
-        """Fetches the columns from Ray's object store; returns a copy that contains them.
+        """Fetches the columns of this part from Ray's object store; returns a copy of the part that contains them.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -162,8 +162,8 @@ class Part:
         return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
-        """Returns the columns (or rows) from ``start`` to ``stop - 1`` of every module, as views of the arrays and
-        without `times`.
+        """Returns the range from ``start`` to ``stop - 1`` on axis B (or N) of every module's steps in this part, as
+        views of the arrays and without `times`.
 
         Args:
             bounds: ``{module_id: (start, stop)}``.
@@ -282,12 +282,12 @@ class Experience:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of environment steps, as counted by the runners."""
+        """Number of environment steps in this experience, as counted by the EnvRunners."""
         return sum(part.num_env_steps for part in self.parts)
 
     @property
     def num_agent_steps(self) -> Any:
-        """Number of agents' steps, as counted by the runners; an array on the device."""
+        """Number of agents' steps in this experience, as counted by the EnvRunners; an array for data on the device."""
         return sum(part.num_agent_steps for part in self.parts)
 
     @property
@@ -307,7 +307,7 @@ class Experience:
         return any(part.is_remote for part in self.parts)
 
     def fetched(self) -> Experience:
-        """Fetches the columns from Ray's object store, and returns the experience with them.
+        """Fetches the columns of this experience from Ray's object store, and returns an experience that contains them.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -315,8 +315,8 @@ class Experience:
         return Experience(tuple(part.fetched() for part in self.parts)) if self.is_remote else self
 
     def split(self, num_parts: int) -> list[Experience]:
-        """Splits the columns B, or the rows, of every module into `num_parts` equal consecutive experiences; arrays are
-        views if there is only one sample.
+        """Splits every module's axis B (or its rows N) into `num_parts` equal consecutive ranges, each a new
+        experience; arrays are views if there is only one sample.
 
         Raises:
             ValueError: If their number is not a multiple of `num_parts`; see also `joined`.
@@ -335,7 +335,8 @@ class Experience:
         ]
 
     def deal_out(self, num_learners: int) -> list[Experience | Share]:
-        """Splits the concatenated columns into equal consecutive ranges, one per learner.
+        """Splits the steps of this experience over learners: equal consecutive ranges of axis B (or of rows N) of all
+        samples.
 
         If columns are in Ray's object store, all parts must have the same number of columns.
 
@@ -356,7 +357,8 @@ class Experience:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Range of an update's columns that one learner receives; the arrays may still be in Ray's object store.
+    """Data of an update for one learner: a range of axis B of the sampled columns, whose arrays may still be in Ray's
+    object store.
 
     Attributes:
         parts: Parts with columns of this share; all have the same B.
@@ -370,11 +372,11 @@ class Share:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of environment steps of this learner's columns; every column has the same number."""
+        """Number of environment steps in this learner's range of columns; each column counts equally."""
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
     def fetched(self) -> Experience:
-        """Fetches the arrays of this learner's columns from Ray's object store.
+        """Fetches the arrays of this learner's range of columns from Ray's object store, as an experience.
 
         Raises:
             LostExperienceError: If they are not in Ray's object store any more.
@@ -435,7 +437,7 @@ def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
 
 
 def _names_of(columns: Mapping[str, Any]) -> list[str]:
-    """Returns the names of the columns except the mask; nested columns have one name per leaf, such as
+    """Returns the names of a module's columns except ``LOSS_MASK``; nested columns have one name per leaf, such as
     ``obs['image']``.
     """
     leaves = jax.tree_util.tree_leaves_with_path({name: columns[name] for name in columns if name != Columns.LOSS_MASK})

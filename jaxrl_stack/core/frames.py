@@ -29,8 +29,8 @@ _OF_STEPS = (Columns.OBS, Columns.FINAL_OBS)
 
 
 def newest(columns: dict[str, Any], num_frames: int) -> dict[str, Any]:
-    """Returns the columns with only the newest frame ``[..., C]`` of each frame-stacked observation ``[..., n * C]``;
-    ``n = num_frames``.
+    """Returns a module's columns with only the newest frame ``[..., C]`` of each frame-stacked observation ``[..., n *
+    C]``; ``n = num_frames``.
     """
     return columns | {name: columns[name][..., -(columns[name].shape[-1] // num_frames) :] for name in _OF_STEPS}
 
@@ -56,8 +56,8 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Adds the columns from which frame stacks can be restored to a rollout of single frames that will be cut into
-    fragments.
+    """Adds to a rollout of single frames, which will be cut into fragments, the columns from which frame-stacked
+    observations can be restored.
 
     Args:
         columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.
@@ -115,7 +115,9 @@ class FrameRows:
 
     @classmethod
     def of(cls, columns: dict[str, Any]) -> FrameRows:
-        """Creates the object from columns ``[T * B, ...]`` and ``FRAMES_BEFORE`` ``[B, n - 1, ..., C]``."""
+        """Creates `FrameRows` from flattened columns ``[T * B, ...]`` with one frame per step, and ``FRAMES_BEFORE``
+        ``[B, n - 1, ..., C]``.
+        """
         before, obs = jnp.swapaxes(columns[FRAMES_BEFORE], 0, 1), columns[Columns.OBS]
         frames = jnp.concatenate([before.reshape(-1, *obs.shape[1:]), obs])
         return cls(frames, columns[NUM_BEFORE], len(before) + 1, before.shape[1])
@@ -128,8 +130,8 @@ class FrameRows:
         return _side_by_side(frames, self.counts.at[rows].get(mode="promise_in_bounds"))
 
     def take_after(self, rows: jax.Array, final: jax.Array) -> jax.Array:
-        """Returns the frame-stacked next observations ``[m, ..., n * C]`` at row indices; `final`, ``[m, ..., C]``, are
-        their newest frames.
+        """Returns the frame-stacked next observations ``[m, ..., n * C]`` of the steps at the row indices `rows`;
+        `final`, ``[m, ..., C]``, contains their newest frames.
         """
         return _followed_by(self.take(rows), final)
 
@@ -137,8 +139,8 @@ class FrameRows:
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Converts a function of observations to a function of rows of a block, which contains frame-stacked observations
-    or single frames.
+    """Converts a function of observations to functions of rows of a block, which restore frame-stacked observations if
+    the block stores single frames.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}`` with ``OBS`` and ``FINAL_OBS``.
@@ -162,7 +164,7 @@ def rows_of_block(
 
 
 def _apart(obs: Any, num_frames: int) -> Any:
-    """Splits observations ``[B, ..., n * C]`` into frames ``[B, n, ..., C]``."""
+    """Splits frame-stacked observations ``[B, ..., n * C]`` into frames ``[B, n, ..., C]``."""
     xp: Any = np if isinstance(obs, np.ndarray) else jnp
     return xp.moveaxis(obs.reshape(*obs.shape[:-1], num_frames, -1), -2, 1)
 
@@ -184,7 +186,8 @@ def _followed_by(obs: Any, frame: Any) -> Any:
 
 
 def _counts(resets: Any, num_frames: int) -> Any:
-    """Returns ``NUM_BEFORE``, int32 ``[T, B]``, the number of steps since the episode's start, at most n - 1.
+    """Returns the column ``NUM_BEFORE``, int32 ``[T, B]``: the number of steps since the start of each step's episode,
+    at most n - 1 (n frames per stack).
 
     Until the first reset of a column it is n - 1: the frames in ``FRAMES_BEFORE`` are used unchanged.
     """

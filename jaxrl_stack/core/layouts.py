@@ -1,4 +1,5 @@
-"""Static layout of a module's columns: chunks, frames, masks and agents; fixed when the algorithm is built.
+"""Static description of a module's columns in sampled blocks: recurrent chunks, stacked frames, masks and agents; fixed
+when the algorithm is built.
 
 The layout determines the columns of a block, so that no code checks whether a column exists. Only for a user's block
 the layout follows from the columns (`layout_of_block`).
@@ -40,7 +41,9 @@ class Layout:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that the layout requires in a block, such as ``STATE_IN`` for a recurrent module."""
+        """Names of the additional columns that the layout requires in a block, such as ``STATE_IN`` for a recurrent
+        module.
+        """
         own = {
             Columns.STATE_IN: self.chunk_length is not None,
             Columns.RESETS: self.chunk_length is not None,
@@ -51,41 +54,41 @@ class Layout:
         return tuple(name for name, is_there in own.items() if is_there)
 
     def num_rows(self, column: str, num_steps: int) -> int:
-        """Returns the length of a column's first axis in a block of `num_steps` steps: one entry per step, one per
-        chunk, or 1.
+        """Returns the length of a column's first axis in a block of `num_steps` steps: `num_steps`, the number of
+        chunks for recurrent states, or 1 for the frames before the first step.
         """
         if column == Columns.STATE_IN and self.chunk_length is not None:
             return -(-num_steps // self.chunk_length)
         return 1 if column == frames.FRAMES_BEFORE and self.num_frames > 1 else num_steps
 
     def steps(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the columns that have one entry per step, without recurrent states of chunks and frames before the
-        first step.
+        """Selects the columns that have one entry per step: leaves out the recurrent states of chunks, and the frames
+        before the first step.
         """
         others = {Columns.STATE_IN: self.chunk_length is not None, frames.FRAMES_BEFORE: self.num_frames > 1}
         return {name: own for name, own in columns.items() if not others.get(name, False)}
 
     def with_states_of_all_steps(self) -> Layout:
-        """Returns the layout with ``chunk_length=1``: each step has the recurrent state before it. A layout without
-        recurrent states is returned unchanged.
+        """Returns a copy of this layout with ``chunk_length=1``, for blocks with the recurrent state before each step;
+        unchanged if the module has no recurrent state.
         """
         return self if self.chunk_length is None else dataclasses.replace(self, chunk_length=1)
 
     def without_states(self) -> Layout:
-        """Returns the layout of blocks without recurrent states."""
+        """Returns a copy of this layout for blocks without recurrent states."""
         return dataclasses.replace(self, chunk_length=None)
 
     def with_whole_observations(self) -> Layout:
-        """Returns the layout of blocks with stacked observations instead of single frames."""
+        """Returns a copy of this layout for blocks with frame-stacked observations instead of one frame per step."""
         return dataclasses.replace(self, num_frames=1)
 
     def with_rows_apart(self) -> Layout:
-        """Returns the layout in which minibatches draw the rows of an env step's agents independently."""
+        """Returns a copy of this layout with which minibatches draw each agent's row of an env step independently."""
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """Returns the layout that matches the presence of ``LOSS_MASK`` in `columns`, which connectors may add or
-        remove. If this changes the layout, minibatches draw the rows of an env step's agents independently.
+        """Returns this layout, adapted to the presence of ``LOSS_MASK`` in `columns`, which connectors may add or
+        remove. If the layout changes, minibatches draw each agent's row of an env step independently.
         """
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
@@ -122,18 +125,21 @@ class Layouts(Mapping[str, Layout]):
 
     @property
     def in_frames(self) -> frozenset[str]:
-        """Ids of the modules whose blocks store single frames."""
+        """Ids of the modules whose blocks store one frame per step instead of frame-stacked observations."""
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Applies `Layout.masked_as` to the layout of each module in a batch ``{module_id: {column: pytree}}``."""
+        """Adapts the layout of each module to the presence of ``LOSS_MASK`` in its columns, which connectors may add or
+        remove; see `Layout.masked_as`.
+        """
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 
 
 def layout_of(
     module: RLModule, num_steps: int, *, num_frames: int = 1, is_masked: bool = False, num_agents: int = 1
 ) -> Layout:
-    """Returns the layout of a module's blocks ``[T, B, ...]`` with ``T = num_steps``.
+    """Returns the `Layout` (static description of the columns) of a module's sampled steps ``[T, B, ...]`` with ``T =
+    num_steps``.
 
     Args:
         module: The module. If it has a recurrent state, chunks have ``max_seq_len`` steps.
@@ -152,8 +158,8 @@ def layout_of(
 
 
 def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int) -> Layout:
-    """Returns the layout of a block ``[T, B, ...]`` that a user built; the number of frames and the mask follow from
-    the block's columns.
+    """Derives the `Layout` (static description of the columns) of a block ``[T, B, ...]`` that a user built, from the
+    module and the columns.
 
     Args:
         module, num_steps: See `layout_of`.
@@ -164,7 +170,8 @@ def layout_of_block(module: RLModule, columns: Mapping[str, Any], num_steps: int
 
 
 def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
-    """Returns the layout of a module's steps in a replay buffer, which stores the recurrent state before every step.
+    """Returns the `Layout` (static description of the columns) of a module's steps in a replay buffer, which stores the
+    recurrent state before every step.
 
     Args:
         module: Module of the blocks.
@@ -174,8 +181,8 @@ def layout_for_replay(module: RLModule, *, num_frames: int = 1) -> Layout:
 
 
 def sequence_length(module: RLModule, num_steps: int) -> int:
-    """Returns the number of steps of a training sequence, ``L``, in a block of `num_steps` steps; 1 without a recurrent
-    state.
+    """Returns the length ``L`` of a module's training sequences, which are cut from blocks of `num_steps` steps; 1
+    without a recurrent state.
 
     Raises:
         ValueError: If ``max_seq_len`` is not an int of at least 1.
@@ -184,8 +191,8 @@ def sequence_length(module: RLModule, num_steps: int) -> int:
 
 
 def full_sequence_length(module: RLModule) -> int | None:
-    """Returns the maximum length of a training sequence (``max_seq_len``); None: a sequence contains all steps of a
-    block.
+    """Returns the maximum length of a module's training sequences, the setting ``max_seq_len``; None if it is None: a
+    sequence then contains all steps of a block.
 
     It is 1 for a module without a recurrent state.
 

@@ -39,7 +39,7 @@ class AgentRows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ModuleMap:
-    """Static mapping between agents and modules; converts arrays by agent to arrays by module and back.
+    """Static mapping between agents and RLModules; converts ``{agent id: array}`` to ``{module id: array}`` and back.
 
     Each agent has a slot in its module: for ``B`` environments, a module with ``S`` agents has ``S * B`` rows, which
     start with the rows of its first agent. With `ranges`, an agent has different modules in different environments.
@@ -86,7 +86,8 @@ class ModuleMap:
         return {module_id: len(agents) for module_id, agents in self.agents_of.items()}
 
     def num_rows(self, num_envs: int) -> dict[str, int]:
-        """Returns the number of rows of each module (one per agent and environment), ``{module id: number}``.
+        """Returns the number of rows of each module for `num_envs` environments (one row per agent and environment),
+        ``{module id: number}``.
 
         Args:
             num_envs: Number of environments; with `ranges` a multiple of `self.num_envs`.
@@ -126,7 +127,8 @@ class ModuleMap:
         return {key.format("agent"): named, key.format("module"): of_modules}
 
     def rows(self, of_agents: Mapping[Any, Any], axis: int = 0) -> dict[str, Any]:
-        """Concatenates arrays by agent to arrays by module.
+        """Concatenates the arrays of each module's agents along the axis of environments: ``{agent id: array}`` to
+        ``{module id: array}``.
 
         Args:
             of_agents: ``{agent id: pytree}``; leaves have ``B`` entries along `axis`.

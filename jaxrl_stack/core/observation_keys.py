@@ -87,7 +87,7 @@ def observed_keys(
 
 
 def selected_space(space: gym.spaces.Dict) -> gym.Space:
-    """Returns the space of the results of `selected_observation`.
+    """Returns the space of the encoder inputs that `selected_observation` makes from Dict observations.
 
     Args:
         space: Dict of the selected keys.
@@ -109,7 +109,7 @@ def selected_observation(space: gym.spaces.Dict, observation: Mapping[str, Any])
 
 
 def _part(space: gym.spaces.Dict, observation: Any) -> Any:
-    """Returns the entry of the only selected key, or a dict with the entries of several keys."""
+    """Returns the entry of an observation under the only selected key, or a dict with the entries of several keys."""
     keys = list(space.spaces)
     if len(keys) == 1:
         return observation[keys[0]]

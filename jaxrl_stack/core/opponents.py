@@ -41,8 +41,8 @@ class SnapshotRecord(NamedTuple):
 
     @property
     def smoothed_win_rate(self) -> float:
-        """Points per game in [0, 1] (a draw is half a win), with one additional draw, so that it is 0.5 without
-        games.
+        """Win rate of the policy against the snapshot, in [0, 1]: a draw is half a win, and one additional draw is
+        counted, so that the rate is 0.5 without games.
         """
         return (self.wins + 0.5 * self.draws + 0.5) / (self.games + 1)
 
@@ -111,7 +111,8 @@ class Snapshots:
                 raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
-        """Returns two numbers of environments on each device: with self-play, and per block that plays one snapshot.
+        """Returns two numbers of environments per device: those with self-play, and those in each group that plays
+        against one snapshot.
 
         Args:
             num_envs: Environments over all devices.
@@ -133,16 +134,16 @@ class Snapshots:
         return num_self_play, (each - num_self_play) // self.size
 
     def _num_self_play(self, each: int) -> int | None:
-        """Returns the number of self-play environments among the `each` of a device; None if the other environments
-        cannot form `size` equal blocks.
+        """Returns how many of a device's `each` environments use self-play; None if the other environments cannot form
+        `size` equal groups, one per snapshot.
         """
         number = self.share_of_self_play * each
         is_whole = abs(number - round(number)) <= 1e-6
         return round(number) if is_whole and not (each - round(number)) % self.size else None
 
     def _fitting(self, each: int) -> int:
-        """Returns the next larger number of environments per device for which self-play environments and blocks have
-        whole sizes.
+        """Returns the next larger number of environments per device that divides into self-play environments and equal
+        groups, one per snapshot.
         """
         numbers = range(each + 1, each + 100 * self.size + 1)
         return next((number for number in numbers if self._num_self_play(number) is not None), 100 * self.size)

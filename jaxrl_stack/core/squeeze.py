@@ -13,7 +13,8 @@ from jaxrl_stack.ops import masks, packing
 
 
 def squeezed(columns: dict[str, Any]) -> dict[str, Any]:
-    """Moves the valid rows of each column to the front, in order; masked rows follow.
+    """Moves the valid steps (``LOSS_MASK`` True) of each column of a block to the front, in temporal order; masked
+    steps follow.
 
     Readers of the block then find contiguous steps of one agent: connectors that read the next row, chunks, recurrent
     states. So a block is squeezed before these, while it still has the states of all rows: the states at the starts of

@@ -64,12 +64,12 @@ class Distribution(abc.ABC):
         """Returns the distribution that always returns this one's greedy action."""
 
     def sample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[Any, jax.Array]:
-        """Draws as in `sample`; returns ``(draw, log-probability)``."""
+        """Draws samples without a gradient, as `sample` does; returns ``(samples, log-probabilities)``."""
         value = self.sample(key=key, sample_shape=sample_shape)
         return value, self.logp(value)
 
     def rsample_and_logp(self, *, key: jax.Array, sample_shape: SampleShape = ()) -> tuple[Any, jax.Array]:
-        """Draws as in `rsample`; returns ``(draw, log-probability)``."""
+        """Draws samples with gradients, as `rsample` does; returns ``(samples, log-probabilities)``."""
         value = self.rsample(key=key, sample_shape=sample_shape)
         return value, self.logp(value)
 

@@ -193,7 +193,9 @@ class DiagGaussian(_Reparameterized):
         return self.total(other.log_scale - self.log_scale + 0.5 * (ratio + distance - 1.0))
 
     def total(self, by_component: jax.Array) -> jax.Array:
-        """Returns the sum over the components of an action."""
+        """Sums values per action component, such as log-probabilities, over the components (last axis); scalar actions
+        have one component and no such axis.
+        """
         return jnp.sum(by_component, axis=-1) if self.event_ndim else by_component
 
     def to_deterministic(self) -> Deterministic:
@@ -360,7 +362,7 @@ class MultiCategorical(_Product):
     def from_logits(
         cls, logits: jax.Array, input_lens: list[int], temperatures: list[float] | None = None, **kwargs: Any
     ) -> MultiCategorical:
-        """Creates the distribution from concatenated logits.
+        """Creates the distribution from the concatenated logits of all components.
 
         Args:
             logits: Float `[..., sum(input_lens)]`.
@@ -468,7 +470,9 @@ def _total(terms: Iterable[jax.Array]) -> jax.Array:
 
 
 def _halves(logits: jax.Array, event_ndim: int) -> list[jax.Array]:
-    """Splits the last axis into two halves; for `event_ndim` 0 removes that axis."""
+    """Splits network outputs into two halves of the last axis, such as mean and log std; for scalar actions
+    (`event_ndim` 0) removes that axis.
+    """
     halves = jnp.split(logits, 2, axis=-1)
     return halves if event_ndim else [half[..., 0] for half in halves]
 

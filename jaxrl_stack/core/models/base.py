@@ -61,8 +61,8 @@ def as_sequences(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_steps(columns: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Applies `change` to all columns except recurrent states, which have one entry per sequence instead of per
-    step.
+    """Applies `change` to all columns of a batch except recurrent states, which have one entry per sequence instead of
+    per step.
     """
     states = (Columns.STATE_IN, Columns.STATE_OUT)
     return {name: own if name in states else jax.tree.map(change, own) for name, own in columns.items()}

@@ -313,7 +313,9 @@ _INITIALIZER_ARGUMENTS = {
 
 
 def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Returns config arguments for hidden layers, from the settings ``fcnet_*`` or ``head_fcnet_*`` (`part`)."""
+    """Returns the arguments of a model config that describe hidden layers, from the settings ``fcnet_*`` or
+    ``head_fcnet_*`` (`part`).
+    """
     hiddens, activation, use_layernorm = _HIDDEN_LAYERS[part]
     return {
         "hidden_layer_dims": list(settings[hiddens]),
@@ -325,7 +327,8 @@ def hidden_layers(settings: Mapping[str, Any], part: str) -> dict[str, Any]:
 
 
 def initializers(settings: Mapping[str, Any], part: str, layers: str) -> dict[str, Any]:
-    """Returns config arguments for weight and bias initializers, from the settings of one part of the networks.
+    """Returns the arguments of a model config that select weight and bias initializers, from the settings of one part
+    of the networks, such as "conv".
 
     Args:
         settings: All settings of `DefaultModelConfig`.

@@ -51,11 +51,11 @@ class ModelConfig(abc.ABC):
     @property
     @abc.abstractmethod
     def output_dims(self) -> tuple[int, ...]:
-        """Shape of one output, without batch axes."""
+        """Shape of one output of the model, without batch axes."""
 
     @abc.abstractmethod
     def build(self, framework: str = "jax", *, rngs: nnx.Rngs) -> Any:
-        """Builds the model.
+        """Builds the model that this config describes.
 
         Args:
             framework: "jax".
@@ -76,7 +76,7 @@ class _OwnConfig(ModelConfig):
 
     @abc.abstractmethod
     def _build(self, rngs: nnx.Rngs) -> Any:
-        """Builds the model."""
+        """Builds the JAX model that this config describes."""
 
 
 def _flat_dim(config: ModelConfig) -> int:
@@ -129,7 +129,7 @@ class _LayersConfig(_OwnConfig):
 
     @abc.abstractmethod
     def _input_dim(self) -> int:
-        """Returns the number of inputs of the first layer."""
+        """Returns the number of inputs of the model's first layer."""
 
     def _layers(self, *, is_head: bool = False) -> list[Layer]:
         kinds = [(False, int(dim)) for dim in self.hidden_layer_dims]

@@ -41,7 +41,7 @@ class Layer:
     filter: Filter | None = None
 
     def dense(self, input_dim: int, rngs: nnx.Rngs, layer_class: Callable[..., nnx.Linear] = Dense) -> nnx.Linear:
-        """Builds the dense layer."""
+        """Builds the dense layer that these settings describe."""
         return layer_class(
             input_dim,
             self.width,
@@ -86,13 +86,13 @@ class Stack(nnx.Module):
         return self._from(0, x)
 
     def _from(self, first: int, x: jax.Array) -> jax.Array:
-        """Applies the layers with index `first` and higher."""
+        """Applies the network's layers from index `first` to the end."""
         for i in range(first, len(self.activations)):
             x = self._after(i, getattr(self, f"{self.kind}_{i}")(x))
         return x
 
     def _after(self, i: int, x: jax.Array) -> jax.Array:
-        """Applies the normalisation and activation that follow layer `i`."""
+        """Applies the normalisation (if any) and the activation that follow the network's layer `i`."""
         if self.use_layernorm[i]:
             x = getattr(self, f"layernorm_{i}")(x)
         return get_activation(self.activations[i])(x)

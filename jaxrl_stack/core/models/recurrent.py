@@ -189,7 +189,7 @@ class RecurrentLayer(nnx.Module):
     def __call__(
         self, x: jax.Array, state: dict[str, jax.Array], resets: jax.Array | None
     ) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Applies the layer to sequences, time-major.
+        """Applies the recurrent layer to sequences, with the time axis first.
 
         Args:
             x: Float ``[T, B, input_dim]``.
