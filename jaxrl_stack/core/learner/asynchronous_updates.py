@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class AsynchronousUpdates:
-    """Sends data for updates to learner actors, and returns the results of finished updates.
+    """Sends data for updates to learner actors without waiting for results, and returns the results of finished updates
+    later.
 
     Args:
         actors: The learner actors.
@@ -24,7 +25,8 @@ class AsynchronousUpdates:
         self._actors = actors
 
     def send(self, experience: Experience, arguments: Mapping[str, Any], *, return_state: bool) -> bool:
-        """Sends an update to all learners, which process updates in order.
+        """Sends the data of one update to all learner actors, without waiting for results; they process updates in
+        order.
 
         Args:
             experience: Steps, split as by `LearnerGroup.update_block`, or whole episodes.
@@ -60,5 +62,5 @@ class AsynchronousUpdates:
         return self._actors.finished_updates()
 
     def pending_refs(self) -> list[Any]:
-        """Returns a Ray reference for each update whose results `finished` has not returned yet, oldest first."""
+        """Returns, oldest first, a Ray reference for each sent update whose results `finished` has not returned yet."""
         return [pending.refs[0] for pending in self._actors.pending]

@@ -97,7 +97,7 @@ def episodes_to_batch(
 
 
 def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
-    """Returns the columns of one episode as arrays ``[len, ...]``."""
+    """Returns the columns (observations, actions, rewards, ...) of one episode as arrays ``[len, ...]``."""
     length = len(episode)
     observations = _stacked(episode.get_observations(slice(0, length + 1)))
     flags = np.zeros((2, length), bool)
@@ -120,7 +120,8 @@ def _columns(episode: SingleAgentEpisode) -> dict[str, Any]:
 
 
 def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: RLModule) -> dict[str, Any]:
-    """Adds ``STATE_IN``, the recurrent state before every step, and ``RESETS`` to an episode's columns.
+    """Adds to an episode's columns ``STATE_IN``, the recurrent state before every step, and ``RESETS``, which marks the
+    start of an episode.
 
     The state before a step is its recorded ``STATE_IN``, or else ``STATE_OUT`` of the step before. If ``STATE_IN`` is
     missing, the first state is the initial state at the start of an episode, else ``STATE_OUT`` of the last look-back
@@ -154,7 +155,9 @@ def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: R
 
 
 def _stacked(items: Any) -> Any:
-    """Stacks a list of pytrees of equal structure to arrays; arrays stay unchanged."""
+    """Stacks a list of pytrees of equal structure, one per step, to a pytree of arrays; a pytree of arrays is returned
+    unchanged.
+    """
     if isinstance(items, list):
         return jax.tree.map(lambda *leaves: np.stack(leaves), *items)
     return items
@@ -163,8 +166,8 @@ def _stacked(items: Any) -> Any:
 def _side_by_side(
     columns: list[dict[str, Any]], shape: tuple[int, int], num_devices: int
 ) -> tuple[dict[str, Any], np.ndarray]:
-    """Joins the columns of episodes to padded columns ``[T, B, ...]`` with ``(T, B) = shape``, and returns them with
-    the indices of the valid rows.
+    """Joins the columns of episodes to padded columns ``[T, B, ...]`` with one episode per column, ``(T, B) = shape``;
+    also returns the indices of the rows that are not padding.
 
     The indices refer to the flattened block ``[D, T, B / D]``, episode by episode.
     """

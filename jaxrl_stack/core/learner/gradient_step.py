@@ -30,7 +30,8 @@ TakenFrom = Mapping[ModuleID, PackedItems | WholeItems]
 
 
 class Carry(NamedTuple):
-    """Arrays that one gradient step changes; the carry of the loop over minibatches.
+    """Arrays that one gradient step changes (parameters, other module state, optimizer states); the carry of the loop
+    over minibatches.
 
     Attributes:
         params: All parameters; between the steps of a loop in the form of `as_vector`.
@@ -93,7 +94,8 @@ class GradientStep:
         self._losses = losses
 
     def __call__(self, carry: Carry, items: TakenFrom, index: Mapping[ModuleID, Any]) -> tuple[Carry, TracedMetrics]:
-        """Makes one gradient step on the minibatch that `index` selects from `items`.
+        """Makes one gradient step on the minibatch that `index` selects from `items` (steps, chunks or env steps of
+        each module).
 
         Args:
             carry: Arrays before the step.
@@ -134,7 +136,7 @@ class GradientStep:
     def _in_parts(
         self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Mapping[ModuleID, Any], first: Any
     ) -> tuple[dict[ModuleID, Any], LossOutputs]:
-        """Computes losses and their auxiliary outputs, summed over the microbatches of the minibatch and averaged over
+        """Computes the losses of a minibatch and their auxiliary outputs: summed over its microbatches, averaged over
         devices.
 
         Stores the gradients, reduced in the same way, in `trace`.
@@ -173,8 +175,8 @@ class GradientStep:
         return losses, LossOutputs(rest, metrics.exchanged(averages, slots), per_row)
 
     def _linearized(self, trace: Trace, rest: dict[str, jax.Array], items: TakenFrom, index: Any) -> _Linearized:
-        """Computes the losses of the items at `index`, their derivative with respect to the parameters as a linear
-        function, and auxiliary outputs.
+        """Computes the losses of a minibatch or microbatch (the items at `index`), their derivative with respect to the
+        parameters as a linear function, and auxiliary outputs.
         """
         batch = {mid: own.take(index[mid]) for mid, own in items.items()}
         trained = {ref: trace.params[ref] for ref in trace.trained_refs}
@@ -186,8 +188,8 @@ class GradientStep:
 def _log_finiteness(
     learner: Learner, metrics: TracedMetrics, losses: Mapping[ModuleID, Any], gradients: ParamDict
 ) -> None:
-    """Logs whether losses and gradients are finite, for ``config.debugging(check_nans=True)``; `raise_if_not_finite`
-    reads the flags.
+    """Logs flags that tell whether losses and gradients are finite, for ``config.debugging(check_nans=True)``;
+    `raise_if_not_finite` reads them.
     """
     for mid, loss in losses.items():
         flags = {"loss": jax.tree.reduce(jnp.logical_and, jax.tree.map(jnp.isfinite, loss))}

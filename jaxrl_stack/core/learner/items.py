@@ -1,5 +1,5 @@
-"""Units from which the minibatches of a module are drawn ("items": single steps, chunks of steps, or env steps of all
-agents), and their shapes.
+"""Units from which minibatches are drawn ("items": single steps, chunks of steps, or env steps with the rows of all
+agents), and their array shapes.
 
 An item is a row, a chunk of ``L`` steps, or a step of the environment with the rows of its ``A`` agents. An update
 converts each `Block` to `Items` once, after its learner connectors; later parts do not need the block's layout. A form
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class RowForm:
-    """Shapes of minibatches that are drawn step by step; losses receive columns ``[m, ...]``.
+    """Array shapes of minibatches that are drawn as single steps; losses receive columns ``[m, ...]``.
 
     Attributes:
         is_masked: Whether the column ``LOSS_MASK`` exists.
@@ -63,11 +63,13 @@ class RowForm:
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one step of each of the m drawn items; `step`, ``[m]``, selects it within the item."""
+        """Returns one step of each of the m drawn items (here single steps, so that `step` is ignored)."""
         return items
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""
+        """Returns a ``LOSS_MASK`` that is True everywhere, for the columns of a minibatch in the shapes that losses
+        receive.
+        """
         return jnp.ones(len(jax.tree.leaves(columns)[0]), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -75,16 +77,16 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the number of steps whose gradients need as much memory as the gradients of `num_rows` single
-        steps.
+        """Returns how many steps a microbatch may contain, so that its gradients need as much memory as the gradients
+        of `num_rows` single steps.
         """
         return num_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvStepForm(RowForm):
-    """Shapes of minibatches that are drawn env step by env step, each with the rows of all A agents; observations
-    shared by the agents are stored once.
+    """Array shapes of minibatches that are drawn as env steps, each with the rows of all A agents; observations shared
+    by the agents are stored once.
 
     A centralized critic has the same value for all agents of a step, so that it evaluates each step once.
 
@@ -99,11 +101,11 @@ class EnvStepForm(RowForm):
 
     @property
     def rows_per_item(self) -> int:
-        """Number of rows in one item (an env step, the unit that minibatches draw): one per agent."""
+        """Number of rows in one item (an env step, the unit that minibatches draw): one row per agent of the module."""
         return self.num_agents
 
     def cut(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Groups the rows of a block by environment step: adds an axis of agents.
+        """Groups the rows of a sampled block by environment step: adds an axis of agents to its columns.
 
         Args:
             columns: ``{column: pytree [T, B, ...]}``; agent ``a`` has the columns from ``a * B / A`` on.
@@ -129,15 +131,17 @@ class EnvStepForm(RowForm):
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` that is True everywhere, ``[m * A]``. Shared observations are shorter, so the longest
-        column counts.
+        """Returns a ``LOSS_MASK`` ``[m * A]`` that is True everywhere, for a minibatch. Observations shared by agents
+        have fewer rows, so the longest column determines the size.
         """
         return jnp.ones(max(map(len, jax.tree.leaves(columns))), bool)
 
     def _by_kind(
         self, columns: Mapping[str, Any], own: Callable[[Any], Any], of_all: Callable[[Any], Any]
     ) -> dict[str, Any]:
-        """Applies `own` to the arrays with one entry per agent, and `of_all` to the observations that agents share."""
+        """Applies `own` to the arrays of a minibatch or block with one entry per agent, and `of_all` to the
+        observations that agents share.
+        """
         out = {}
         for name, column in columns.items():
             if name == Columns.OBS and isinstance(column, Mapping):
@@ -149,8 +153,8 @@ class EnvStepForm(RowForm):
 
 @dataclasses.dataclass(frozen=True)
 class ChunkForm:
-    """Shapes of minibatches that are drawn in chunks of L successive steps, for modules without a recurrent state;
-    losses receive ``[m, L, ...]``.
+    """Array shapes of minibatches that are drawn as chunks of L successive steps, for modules without a recurrent
+    state; losses receive columns ``[m, L, ...]``.
 
     Attributes:
         length: ``L``.
@@ -179,8 +183,8 @@ class ChunkForm:
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one step of each drawn chunk ``[m, L, ...]``; `step`, ``[m]``, selects it. Columns without an axis of
-        steps are left out.
+        """Returns one step of each drawn chunk ``[m, L, ...]``; `step`, ``[m]``, contains its index. Leaves out columns
+        without an axis of steps.
         """
         leading = (len(step), self.length)
         return {
@@ -190,7 +194,9 @@ class ChunkForm:
         }
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
-        """Returns a ``LOSS_MASK`` that is True everywhere, for columns in the shapes that losses receive."""
+        """Returns a ``LOSS_MASK`` that is True everywhere, for the columns of a minibatch in the shapes that losses
+        receive.
+        """
         return jnp.ones(self._leading_axes(columns), bool)
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
@@ -201,20 +207,22 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the number of steps whose gradients need as much memory as the gradients of `num_rows` single
-        steps.
+        """Returns how many steps a microbatch may contain, so that its gradients need as much memory as the gradients
+        of `num_rows` single steps.
         """
         return num_rows
 
     def _leading_axes(self, columns: Mapping[str, Any]) -> tuple[int, ...]:
-        """Returns ``(m, L)``; columns that connectors have added may lack the axis of steps."""
+        """Returns the leading axes ``(m, L)`` of a minibatch of chunks; columns that connectors have added may lack the
+        axis of steps.
+        """
         steps = {name: own for name, own in columns.items() if name != Columns.STATE_IN}
         leading = [np.shape(leaf)[:2] for leaf in jax.tree.leaves(steps)]
         return next((own for own in leading if own[1:] == (self.length,)), leading[0])
 
     def _in_chunks(self, outputs: Any, columns: Mapping[str, Any], *, num_axes: int) -> Any:
-        """Reshapes outputs ``[m * L, ...]``, or ``[m * L, 1, ...]`` (2 axes), to ``[m, L, ...]``; other outputs do not
-        change.
+        """Reshapes a module's outputs ``[m * L, ...]``, or ``[m * L, 1, ...]`` (2 axes), to chunks ``[m, L, ...]``;
+        leaves without that many rows do not change.
         """
         leading = self._leading_axes(columns)
         num_rows = math.prod(leading)
@@ -225,8 +233,8 @@ class ChunkForm:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceForm(ChunkForm):
-    """Shapes of minibatches that are drawn in chunks of L steps with an initial recurrent state, ``STATE_IN`` ``[m,
-    ...]``.
+    """Array shapes of minibatches that are drawn as chunks of L successive steps, each with an initial recurrent state,
+    ``STATE_IN`` ``[m, ...]``.
 
     Attributes:
         is_stepped: Whether the module processes the steps one by one, because episodes may begin inside of chunks and
@@ -238,8 +246,8 @@ class SequenceForm(ChunkForm):
     keeps_order: bool = False
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on training sequences, step by step if `is_stepped`; returns columns and
-        outputs. Unless `keeps_order`, `step_by_step` changes the columns to ``[m * L, 1, ...]``.
+        """Calls `module.forward_train` on training sequences, step by step if `is_stepped`; returns the columns for the
+        loss and the outputs. Unless `keeps_order`, stepping changes both to ``[m * L, 1, ...]``.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -247,7 +255,8 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the number of steps whose gradients need as much memory as the gradients of `num_rows` single steps.
+        """Returns how many steps a microbatch may contain, so that its gradients need as much memory as the gradients
+        of `num_rows` single steps.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -259,8 +268,8 @@ Form = RowForm | ChunkForm
 
 
 def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bool) -> Form:
-    """Returns the unit that minibatches draw from a module's sampled steps, with its shapes: step, env step, chunk or
-    sequence.
+    """Returns the unit that minibatches draw from a module's sampled steps (step, env step, chunk or sequence), with
+    its array shapes.
 
     Args:
         module: The module.
@@ -280,8 +289,8 @@ def form_of_block(module: Any, layout: Layout, num_steps: int, *, needs_time: bo
 
 
 def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) -> Form:
-    """Returns the shapes of a batch from a user or a replay buffer: single steps ``[N, ...]``, or chunks ``[N, L,
-    ...]`` with or without a recurrent state.
+    """Returns the array shapes of a module's batch from a user or a replay buffer: single steps ``[N, ...]``, or chunks
+    ``[N, L, ...]`` with or without a recurrent state.
 
     Args:
         module: The module. If it has a recurrent state, or if `needs_time`, columns are chunks ``[N, L, ...]``; else
@@ -319,8 +328,8 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
 def forms_of_batch(
     modules: MultiRLModule, batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool
 ) -> dict[str, Form]:
-    """Returns the shapes of each module's batch (steps or chunks), for a batch ``{module_id: {column: [N, ...]}}``; see
-    `form_of_batch`.
+    """Returns, for a batch ``{module_id: {column: [N, ...]}}``, whether each module's rows are single steps or chunks,
+    with their shapes; see `form_of_batch`.
     """
     return {mid: form_of_batch(modules[mid], columns, needs_time=needs_time) for mid, columns in batch.items()}
 
@@ -330,8 +339,8 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Items of one module (units from which minibatches are drawn) on one device, split into shuffle shards of equal
-    size.
+    """Data of one module on one device, as units from which minibatches are drawn (steps, chunks or env steps), split
+    into shuffle shards of equal size, which are shuffled separately.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
@@ -348,7 +357,7 @@ class Items:
 
     @classmethod
     def of_block(cls, module: Any, block: Block, num_shards: int, *, needs_time: bool) -> Self:
-        """Builds the items of a module's block, from which minibatches are drawn.
+        """Converts a module's sampled steps (a `Block`) to `Items`, from which minibatches are drawn.
 
         Args:
             module: The module.
@@ -371,13 +380,15 @@ class Items:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """Columns ``[1, S * N, ...]``, shard after shard, as Learner hooks such as `pre_update` receive them."""
+        """Columns of this module ``[1, S * N, ...]``, the S shuffle shards one after another, as Learner hooks such as
+        `pre_update` receive them.
+        """
         return jax.tree.map(lambda x: x.reshape(1, -1, *x.shape[2:]), self.columns)
 
     @property
     def batch_of_devices(self) -> dict[str, Any]:
-        """Columns of every device as Learner hooks receive them, ``[D, 1, S * N, ...]``, for items built on the
-        host.
+        """Columns of this module on every device, ``[D, 1, S * N, ...]``, as Learner hooks receive them; for items that
+        were built on the host.
         """
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 
@@ -389,8 +400,8 @@ class Items:
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Returns the items with at least one valid step, for an update in which a module has masks. The padding of
-        chunks is not valid; items without a mask are all valid.
+        """Finds the items (units that minibatches draw) with at least one valid step, for an update in which any module
+        has masks. The padding of chunks is not valid; items without a mask are all valid.
         """
         if self.valid is not None:
             return self.valid
@@ -401,7 +412,8 @@ class Items:
 
 
 class PackedItems:
-    """Items packed in memory, so that one gather of contiguous rows reads most columns of a minibatch.
+    """Steps, chunks or env steps of one module, packed in memory, so that one gather of contiguous rows reads most
+    columns of a minibatch.
 
     32-bit columns and flags are bit-cast into one uint32 matrix ``[S, N, width]``; all other columns (uint8 frames,
     64-bit numbers) stay separate and are gathered one by one.
@@ -443,7 +455,7 @@ class PackedItems:
         return self._form.shown(observations | columns | zeros)
 
     def num_valid(self, index: jax.Array) -> jax.Array | int:
-        """Returns the number of valid steps in the items at `index`.
+        """Returns the number of valid steps (not masked) in the minibatch that `index` selects.
 
         It is float32, or an int if no item is masked or the loss does not read the mask: then all steps count.
 
@@ -458,7 +470,7 @@ class PackedItems:
 
 
 class WholeItems:
-    """Items of a gradient step on the whole batch, which need no gather (compare `PackedItems`).
+    """Batch of one module for a gradient step on all its rows, which needs no gather (compare `PackedItems`).
 
     Args:
         form: Form of the items.
@@ -470,22 +482,23 @@ class WholeItems:
 
     @property
     def mask(self) -> jax.Array | None:
-        """Column ``LOSS_MASK``; None without masks."""
+        """Column ``LOSS_MASK`` of the batch; None if the batch has no mask."""
         return self.columns[Columns.LOSS_MASK] if self.form.is_masked else None
 
     def take(self, index: Any) -> dict[str, Any]:
-        """Returns the columns of all items; `index` is ignored."""
+        """Returns the columns of the whole batch; `index` is ignored."""
         return dict(self.columns)
 
     def num_valid(self, index: Any) -> jax.Array | int:
-        """Returns the number of valid steps: a float32 scalar with a mask, an int without one."""
+        """Returns the number of valid steps (not masked) in the batch: float32 scalar if it has a mask, else int."""
         if self.mask is None:
             return len(jax.tree.leaves(self.columns)[0]) * self.form.rows_per_item
         return jnp.sum(self.mask).astype(jnp.float32)
 
 
 def shard_rows(block: Any, num_shards: int) -> Any:
-    """Reshapes a block ``[T, B, ...]`` to ``[S, T * B/S, ...]``: the rows of each of S shuffle shards.
+    """Reshapes the columns ``[T, B, ...]`` of a block to ``[S, T * B/S, ...]``: the rows of each of S shuffle shards,
+    which are shuffled separately.
 
     Args:
         block: Pytree of arrays ``[T, B, ...]``; shard ``s`` owns the columns ``s * B/S ... (s+1) * B/S - 1``.

@@ -62,7 +62,8 @@ class _Pending:
 
 
 class JoinedLearners:
-    """Learner actors of a `LearnerGroup`. If one is lost, all are restarted from the last snapshot.
+    """Learner actors of a `LearnerGroup`, which update jointly. If one is lost, all are restarted with the last
+    snapshot of their state.
 
     Args:
         config: The algorithm's config.
@@ -123,7 +124,7 @@ class JoinedLearners:
         self.info = self._gather([actor.build.remote() for actor in self._actors])[0]
 
     def _join(self) -> None:
-        """Connects the processes of all actors with ``jax.distributed``, so that their devices form one axis.
+        """Connects the processes of all learner actors with ``jax.distributed``, so that their devices form one axis.
 
         Raises:
             _LostLearnersError: If the coordinator's port is taken, or an actor died.
@@ -146,7 +147,7 @@ class JoinedLearners:
         )
 
     def _await_processes(self) -> None:
-        """Waits until all learners have started; reports the resources that are missing.
+        """Waits until the actors of all learners have started; while it waits, reports the resources that are missing.
 
         Raises:
             _LostLearnersError: If an actor died before it started. Ray places actors on a lost node for some seconds,
@@ -166,7 +167,8 @@ class JoinedLearners:
                 raise _LostLearnersError from outcome.error
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """``scheduling_strategy`` of `number` actors next to each learner; None for those that its bundle cannot hold.
+        """Ray ``scheduling_strategy`` that places `number` additional actors next to each learner; None for all if a
+        learner's placement-group bundle has too few CPUs.
 
         Args:
             number: Actors per learner, of one CPU each.
@@ -193,7 +195,7 @@ class JoinedLearners:
         return in_bundle(self._placement_group, num_bundles - self.num_learners + index)
 
     def _restart(self, lost: _LostLearnersError) -> None:
-        """Restarts all learners from the last snapshot."""
+        """Restarts all learner actors and sets their state to the last snapshot."""
         logger.warning(
             "A learner was lost; all %d restart from the last snapshot, and %d update(s) after it are lost. %s",
             self.num_learners,
@@ -218,7 +220,7 @@ class JoinedLearners:
             self.backend.kill(actor)
 
     def shutdown(self) -> None:
-        """Lets the learners leave their group, and ends the actors."""
+        """Disconnects the learners from each other (``jax.distributed``), and ends their actors."""
         if self._actors and self.num_learners > 1 and self.backend.is_running:
             # If one ends without leaving first, the others fail, too, with a page of messages each.
             self.backend.wait([a.leave.remote() for a in self._actors], self.num_learners, LEAVE_TIMEOUT_S)
@@ -228,7 +230,8 @@ class JoinedLearners:
     # ---------------------------------------------------------------------------------------------------------- calls
 
     def _with_restart(self, send: Callable[[], Any]) -> Any:
-        """Returns the result of `send`; if learners are lost, restarts all of them and calls `send` once more.
+        """Calls `send`, which calls learner actors, and returns its result; if learners are lost, restarts all of them
+        and calls `send` once more.
 
         Raises:
             ValueError: If the group was shut down.
@@ -249,7 +252,7 @@ class JoinedLearners:
         raise RuntimeError(f"Learners were lost again after a restart: {reason}") from reason
 
     def _gather(self, refs: Sequence[Any]) -> list[Any]:
-        """Waits for one call of several actors, and returns the results.
+        """Waits for pending calls of several learner actors (Ray references), and returns their results.
 
         Raises:
             _LostLearnersError: If an actor died, or does not answer while another one has failed.
@@ -266,8 +269,8 @@ class JoinedLearners:
     def _outcomes(
         self, refs: Sequence[Any], *, timeout_seconds: float | None = None, others_timeout_seconds: float | None = None
     ) -> list[ResultOrError | None]:
-        """Waits for calls of actors, and returns their results or exceptions, in order; None for calls that did not
-        finish in time.
+        """Waits for pending calls of learner actors (Ray references), and returns their results or exceptions, in
+        order; None for calls that did not finish in time.
 
         Args:
             refs: Ray references, one per actor.
@@ -307,7 +310,7 @@ class JoinedLearners:
         return [outcomes.get(ref) for ref in refs]
 
     def call(self, method: str) -> list[Any]:
-        """Calls a method of all actors and returns the results."""
+        """Calls a method of all learner actors and returns the results."""
         return self._with_restart(lambda: self._gather([getattr(a, method).remote() for a in self._actors]))
 
     def first(self, func: Callable[..., Any], **kwargs: Any) -> Any:
@@ -322,7 +325,7 @@ class JoinedLearners:
         timeout_seconds: float | None,
         return_obj_refs: bool,
     ) -> RemoteCallResults:
-        """Calls ``func(learner, **kwargs)`` with learners, see `LearnerGroup.foreach_learner`.
+        """Calls ``func(learner, **kwargs)`` in some or all learner actors; see `LearnerGroup.foreach_learner`.
 
         Args:
             func: The function.
@@ -445,8 +448,8 @@ class JoinedLearners:
         ]
 
     def _received(self, answers: Sequence[Answer], return_state: bool, number: int) -> list[dict[str, Any]]:
-        """Returns the metrics in the answers to update `number`, with which earlier updates are finished, too; stores a
-        snapshot if the first answer contains one.
+        """Returns the metrics of update `number` from the learners' answers; earlier updates count as finished, too.
+        Stores the learner state in the first answer, if any, as the snapshot for restarts.
         """
         first = answers[0]
         self.num_updates = max(self.num_updates, first.num_updates)
@@ -470,7 +473,8 @@ class JoinedLearners:
         return results
 
     def send_update(self, shares: Sequence[UpdateData], arguments: dict[str, Any], return_state: bool) -> bool:
-        """Sends an update to all learners, which process updates in order.
+        """Sends the data of one update to all learner actors, without waiting for results; they process updates in
+        order.
 
         `finished_updates` returns the results.
 
@@ -526,8 +530,8 @@ def _is_broken_program(error: Exception) -> bool:
 
 
 def _num_env_steps(share: UpdateData, config: AlgorithmConfig) -> int:
-    """Returns the number of steps in a learner's data; estimated as ``train_batch_size_per_learner`` if the data is
-    remote.
+    """Returns the number of steps in one learner's data for an update; estimated as ``train_batch_size_per_learner`` if
+    the data is remote.
     """
     known = share.num_steps if isinstance(share, TrainingData) else share.num_env_steps
     return config.train_batch_size_per_learner if known is None else known

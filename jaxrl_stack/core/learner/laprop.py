@@ -10,7 +10,7 @@ import optax
 
 
 class LaPropState(NamedTuple):
-    """State of `scale_by_laprop`.
+    """Optimizer state of `scale_by_laprop`.
 
     Attributes:
         count: int32, number of steps.

@@ -335,7 +335,9 @@ class Learner(Checkpointable):
         }
 
     def _columns_declared_for(self, module: RLModule) -> tuple[str, ...]:
-        """Returns the `columns_from_acting` of a module and of the loss that trains it."""
+        """Returns the additional columns of sampled steps (`columns_from_acting`) that a module and the loss that
+        trains it read.
+        """
         of_loss = declared_columns(self) if self._has_loss_of_algorithm(module) else ()
         return (*of_loss, *declared_columns(module))
 
@@ -359,8 +361,8 @@ class Learner(Checkpointable):
         self.pure_connector: PurePipeline = self._learner_connector.pure_part()
 
     def _follow_connectors(self) -> None:
-        """Updates the state of the learner connector pipeline after a change: adds states of new connectors, drops
-        states of removed ones.
+        """Updates the state of the learner connector pipeline after connectors were added or removed: adds states of
+        new connectors, drops states of removed ones.
         """
         assert self._state is not None
         self._note_connectors()
@@ -371,7 +373,9 @@ class Learner(Checkpointable):
         self._forget_updates()
 
     def _forget_updates(self) -> None:
-        """Discards the sizes and metrics of the last update, so that `update_rows` checks its next batch again."""
+        """Discards the batch sizes and metrics of the learner's last update, so that `update_rows` checks its next
+        batch again.
+        """
         self._rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
         self._last: tuple[Flat, Mapping[ModuleID, TrainedOn]] | None = None
 
@@ -520,7 +524,9 @@ class Learner(Checkpointable):
 
     @property
     def host_connector_names(self) -> list[str]:
-        """Names of the learner pipeline's connectors that run on the host, on episodes."""
+        """Names of the connectors in the learner pipeline that run on the host, on episodes, not in the compiled
+        update.
+        """
         return list(self._learner_connector.host_connectors)
 
     @property
@@ -555,7 +561,7 @@ class Learner(Checkpointable):
         return config
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings that compiled updates take as arguments (such as ``lr``) as arrays.
+        """Returns the config settings that compiled updates take as arguments, such as ``lr``, as arrays.
 
         Returns:
             ``{"modules": {module_id: {name: float32 or schedule}}, "lr": {module_id: {optimizer: schedule}}}``.
@@ -572,7 +578,7 @@ class Learner(Checkpointable):
         return self._settings_on_device
 
     def current_values(self, settings: dict[str, Any], timesteps: jax.Array | np.ndarray) -> dict[str, Any]:
-        """Returns `settings` with every schedule replaced by its value at `timesteps` (uint32[2]).
+        """Returns `settings` with every schedule replaced by its value at `timesteps` (lifetime env steps, uint32[2]).
 
         Settings in the config's ``_static_settings`` are constants of the program and are returned as Python numbers.
         """
@@ -847,7 +853,7 @@ class Learner(Checkpointable):
         return clip_gradients
 
     def apply_gradients(self, gradients_dict: ParamDict) -> None:
-        """Makes one step with every optimizer.
+        """Makes one step with every optimizer of the learner.
 
         Non-finite gradient entries are first replaced by finite numbers, as in RLlib. If ``torch_skip_nan_gradients``
         is True, an optimizer with such entries skips the step instead.
@@ -982,7 +988,8 @@ class Learner(Checkpointable):
             self.metrics.log_value((module_id, NO_VALID_ACTION_SHARE), share, reduce="mean")
 
     def masked_statistics(self, x: jax.Array, batch: Mapping[str, Any]) -> RunningStatistics:
-        """Returns mean and variance of `x` over the valid rows on this device, for `TracedMetrics.log_statistics`.
+        """Returns mean and variance of `x` over the valid rows (not masked) of a minibatch on this device, for
+        `TracedMetrics.log_statistics`.
 
         They are computed in two passes: the difference of two means is inaccurate if the mean is much larger than the
         standard deviation.
@@ -1004,7 +1011,8 @@ class Learner(Checkpointable):
         return trace is None or not any(batch[Columns.LOSS_MASK] is known for known in trace.full_masks)
 
     def gradients_of(self, losses: dict[ModuleID, Any], linearized: LinearizedLosses) -> ParamDict:
-        """Computes the gradients of the sum of all scalar losses, and of each optimizer's loss for its parameters.
+        """Computes the gradients of the losses: scalar losses are summed; the loss of one optimizer is differentiated
+        only for the parameters of that optimizer.
 
         Args:
             losses: ``{module_id: scalar or {optimizer_name: scalar}}``.
@@ -1269,7 +1277,8 @@ class Learner(Checkpointable):
         return rows
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns metrics and counters of the last update, as `update` returns them.
+        """Returns metrics and counters of this learner's last update, such as `update_rows`, in the form of `update`'s
+        result.
 
         Args:
             num_updates: Number of updates that the counters "trained" cover.
@@ -1280,7 +1289,8 @@ class Learner(Checkpointable):
         return {} if self._last is None else self._result(num_updates)
 
     def evaluate_rows(self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None) -> dict[str, Any]:
-        """Returns the losses and metrics of rows without an update; the state of this learner does not change.
+        """Returns the losses and metrics of a batch of rows without an update; the state of this learner does not
+        change.
 
         Rows pass through the learner pipeline and the loss as in `update_rows`; changes of connector states are
         discarded.
@@ -1314,7 +1324,8 @@ class Learner(Checkpointable):
         shuffle_batch_per_epoch: bool = False,
         num_total_minibatches: int = 0,
     ) -> UpdatePlan:
-        """Returns the static sizes of an update (epochs, minibatch size, shards) on this learner's devices.
+        """Returns the static sizes of an update (number of epochs, minibatch size, shuffle shards) on this learner's
+        devices.
 
         Args:
             num_epochs, minibatch_size, shuffle_batch_per_epoch, num_total_minibatches: See `update`.
@@ -1345,15 +1356,15 @@ class Learner(Checkpointable):
         return plan
 
     def _form_of_block(self, module_id: ModuleID, block: Block) -> Form:
-        """Returns the unit from which minibatches of a module's block are drawn, with its shapes; see
-        `form_of_block`.
+        """Returns the unit that minibatches draw from a module's sampled steps (step, env step, chunk or sequence),
+        with its shapes; see `form_of_block`.
         """
         module, num_steps = self.template[module_id], block.shape[0]
         return form_of_block(module, block.known_layout, num_steps, needs_time=self.loss_needs_time)
 
     def forms_of_blocks(self, num_steps: int) -> dict[ModuleID, Form]:
-        """Returns, for each module, the unit from which minibatches of sampled blocks are drawn, for blocks of
-        `num_steps` steps without masks.
+        """Returns, for each module, the unit that minibatches draw from `num_steps` sampled steps without masks (step,
+        chunk or sequence), with its shapes.
         """
         return {
             mid: form_of_block(module, layout_of(module, num_steps), num_steps, needs_time=self.loss_needs_time)
@@ -1416,7 +1427,7 @@ class Learner(Checkpointable):
     def _fit_rows(
         self, rows: Batch, forms: Mapping[ModuleID, Form], counter: np.ndarray, plan: UpdatePlan
     ) -> dict[str, Any]:
-        """Updates the modules in minibatches on rows in host memory, ``{module_id: {column: [N, ...]}}``.
+        """Updates the modules in minibatches on a batch in host memory, ``{module_id: {column: [N, ...]}}``.
 
         Args:
             rows: Rows, or chunks, by module.
@@ -1500,13 +1511,15 @@ class Learner(Checkpointable):
             self.after_gradient_based_update(timesteps={"num_env_steps_sampled_lifetime": counters.to_int(counter)})
 
     def _go_on_from(self, state: LearnerState) -> None:
-        """Makes an earlier state the current one, after a failed update has destroyed the current arrays."""
+        """Sets the learner's state to an earlier state, after a failed update has destroyed the current arrays."""
         # The metrics of the last update may have been lost as well.
         self._forget_updates()
         self.place(state)
 
     def _result(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns metrics of the last update, and counters over the last `num_updates` updates."""
+        """Returns the result of an update: metrics of the last update, and counters over the last `num_updates`
+        updates.
+        """
         assert self._last is not None
         metrics, counts = self._last
         out = nest_metrics(fetched(metrics))
@@ -1532,7 +1545,8 @@ class Learner(Checkpointable):
         steps: Mapping[ModuleID, int] = MappingProxyType({}),
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """Returns the counters of a training iteration inside a device program, such as ``num_module_steps_trained``.
+        """Returns the counters of a training iteration whose updates run in an on-device program, such as
+        ``num_module_steps_trained``.
 
         Args:
             plan: Plan of every update.
@@ -1559,8 +1573,8 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Counts the steps on which updates inside a device program have trained modules; for arguments see
-        `training_counts`.
+        """Counts the steps on which updates in an on-device program have trained modules, if masks hide steps; for
+        arguments see `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:
@@ -1652,8 +1666,8 @@ class Learner(Checkpointable):
         self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
-        """Sets new initial weights, drawn with the config's seed. Returns False if compiled programs contain constants
-        drawn with the old seed.
+        """Sets new initial weights of the modules, drawn with the config's seed. Returns False if compiled programs
+        contain constants drawn with the old seed.
         """
         if self._module_given is not None:
             return True
@@ -1757,7 +1771,7 @@ class Learner(Checkpointable):
     # --------------------------------------------------------------------------------------------- weights, checkpoints
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns the state as nested dicts of NumPy arrays.
+        """Returns the state of this learner (or some components) as nested dicts of NumPy arrays.
 
         Args:
             components: Components out of `STATE_COMPONENTS`; None for all.
@@ -1771,7 +1785,7 @@ class Learner(Checkpointable):
         return self._checkpoint.get_state(components, not_components=not_components)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Sets the state to a result of `get_state`; missing components keep their state.
+        """Sets the state of this learner to a result of `get_state`; missing components keep their state.
 
         Raises:
             ValueError: If names, shapes or dtypes do not match this learner's modules; nothing is changed then.
@@ -1779,12 +1793,14 @@ class Learner(Checkpointable):
         self._checkpoint.set_state(state)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments ``config`` and ``module_spec``."""
+        """Returns the constructor arguments of this learner for checkpoints, ``config`` and ``module_spec``."""
         config = self.config.for_checkpoints(self._learner_connector)
         return (), {"config": config, "module_spec": MultiRLModuleSpec.from_module(self.template)}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Returns the MultiRLModule as component ``"rl_module"``."""
+        """Returns the learner's MultiRLModule as the component ``"rl_module"``, which checkpoints save in a separate
+        folder.
+        """
         return [(COMPONENT_RL_MODULE, self.module)]
 
     @classmethod
@@ -1796,11 +1812,11 @@ class Learner(Checkpointable):
         return learner
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        """Returns a copy of the trained parameters, ``{ref: array}``."""
+        """Returns a copy of the trained parameters, ``{ref: array}`` with ``ref = "module_id/path/to/leaf"``."""
         return jax.device_get(host_view(self.state.params))
 
     def set_weights(self, weights: dict[ModuleID, dict[str, Any]]) -> None:
-        """Replaces weights of some modules.
+        """Replaces weights of some of the learner's modules.
 
         Args:
             weights: ``{module_id: {name: array}}`` in the form of `RLModule.get_state`, or ``{ref: array}`` in the form
@@ -1813,7 +1829,8 @@ class Learner(Checkpointable):
         self._checkpoint.set_weights(weights)
 
     def weights_for_runners(self) -> dict[str, dict[str, np.ndarray]]:
-        """Returns the weights for env runners, ``{"params": {ref: array}, "rest": {ref: array}}``, NumPy.
+        """Returns the weights for env runners as NumPy arrays: parameters under ``"params"`` and other module state
+        under ``"rest"``, each ``{ref: array}``.
 
         They do not contain target networks, nor random streams, which every program seeds from its key.
         """
@@ -1825,7 +1842,8 @@ class Learner(Checkpointable):
     def weights_in_place(
         self, params: Collection[str], rest: Collection[str], sharding: jax.sharding.NamedSharding
     ) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        """Returns the weights for a policy in the same process; parameters on the policy's device are not copied.
+        """Returns the current weights for a policy in the same process; parameters that are on the policy's device are
+        not copied.
 
         The arrays never change: updates create new parameters.
 
@@ -1859,7 +1877,7 @@ class Learner(Checkpointable):
 
 
 def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule]) -> None:
-    """Replaces all modules of a MultiRLModule by `modules`, in this order."""
+    """Replaces all modules in a MultiRLModule by `modules`, in this order."""
     for module_id in list(multi_module):
         multi_module.remove_module(module_id)
     for module_id, module in modules.items():
@@ -1867,8 +1885,8 @@ def _set_modules(multi_module: MultiRLModule, modules: dict[ModuleID, RLModule])
 
 
 def _taken(of_devices: Sequence[Block], form: Form, rows: np.ndarray) -> dict[str, Any]:
-    """Gathers valid rows ``[N, ...]`` from the blocks of all devices, or chunks ``[N, L, ...]`` with at least one valid
-    step.
+    """Gathers a module's valid rows (not masked) from the blocks of all devices: single steps ``[N, ...]``, or chunks
+    ``[N, L, ...]`` with at least one valid step.
 
     Args:
         of_devices: Blocks of one module, one per device.

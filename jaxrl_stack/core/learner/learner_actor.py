@@ -99,7 +99,7 @@ class LearnerActor:
         jax.distributed.shutdown()
 
     def build(self) -> dict[str, Any]:
-        """Builds the learner.
+        """Builds the Learner of this actor.
 
         Returns:
             Properties of the learner that its group stores: number of devices and of updates, module ids, names of host
@@ -121,16 +121,16 @@ class LearnerActor:
         return learner
 
     def ping(self) -> str:
-        """Returns ``"pong"``, which shows that the actor is alive."""
+        """Returns ``"pong"``, which shows that the learner actor is alive."""
         return "pong"
 
     def apply(self, func: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls ``func(learner, **kwargs)`` and returns the result."""
+        """Calls ``func(learner, **kwargs)`` with the Learner of this actor, and returns the result."""
         return func(self.learner, **kwargs)
 
     def call(self, method: str, value: Any) -> Any:
-        """Calls ``learner.method(value)`` and returns the result. If `value` is a Ray reference, Ray passes its
-        object.
+        """Calls ``learner.method(value)`` in this actor and returns the result. If `value` is a Ray reference, Ray
+        passes the object.
         """
         return getattr(self.learner, method)(value)
 

@@ -95,7 +95,7 @@ class LearnerCheckpoint:
         learner.place(current)
 
     def set_weights(self, weights: Mapping[str, Any]) -> None:
-        """Replaces weights of some modules, see `Learner.set_weights`."""
+        """Replaces weights of some of the learner's modules, see `Learner.set_weights`."""
         learner = self._learner
         if weights and all(ref in learner.pure.params for ref in weights):
             nested: dict[ModuleID, dict[str, Any]] = {}
@@ -107,8 +107,8 @@ class LearnerCheckpoint:
         learner.place(jax.device_get(host_view(learner.state)).replace(params=params, rest=rest))
 
     def _with_module_states(self, states: Mapping[ModuleID, Mapping[str, Any]]) -> tuple[Any, Any]:
-        """Returns the parameters and the other module state of the learner, with the states of some modules
-        replaced.
+        """Returns the learner's parameters and other module state, in which `states` replace the states of some
+        modules.
         """
         learner = self._learner
         unknown = [module_id for module_id in states if module_id not in learner.template]
@@ -121,7 +121,9 @@ class LearnerCheckpoint:
 
 
 def _set_all(given: Sequence[tuple[Any, Any]]) -> None:
-    """Sets the states of several objects; if one raises an error, restores the earlier states."""
+    """Sets the states of several objects, given as ``(object, state)``; if one raises an error, restores the earlier
+    states of all.
+    """
     before: list[tuple[Any, Any]] = []
     try:
         for owner, state in given:

@@ -308,7 +308,7 @@ class LearnerGroup(Checkpointable):
     def evaluate_rows(
         self, experience: Experience, *, seed: int = 0, timesteps: Timesteps = None
     ) -> list[dict[str, Any]]:
-        """Computes losses and metrics of rows without an update; returns one dict per learner.
+        """Computes losses and metrics of a batch of rows without an update; returns one dict per learner.
 
         Args:
             experience: Rows ``[N, ...]``, NumPy; learner i of L gets the rows ``i * N/L ... (i + 1) * N/L - 1``.
@@ -410,7 +410,7 @@ class LearnerGroup(Checkpointable):
         return func(self._local, **kwargs) if self._actors is None else self._actors.first(func, **kwargs)
 
     def _change(self, method: str, value: Any) -> None:
-        """Calls ``learner.method(value)`` on all learners."""
+        """Calls ``learner.method(value)`` on all learners of the group."""
         if self._actors is None:
             getattr(self._local, method)(value)
         else:
@@ -423,7 +423,7 @@ class LearnerGroup(Checkpointable):
         return dict(modules.items())
 
     def get_weights(self, module_ids: Collection[str] | None = None, *, inference_only: bool = False) -> dict[str, Any]:
-        """Returns copies of the modules' weights.
+        """Returns copies of the weights of the learners' modules.
 
         Args:
             module_ids: Ids of the modules; None for all.
@@ -438,7 +438,7 @@ class LearnerGroup(Checkpointable):
         return self._first(module_states, module_ids=module_ids, inference_only=inference_only)
 
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Sets weights to a result of `get_weights`; missing modules keep their weights."""
+        """Sets weights of the learners' modules to a result of `get_weights`; missing modules keep their weights."""
         self._change("set_weights", weights)
 
     def get_weights_ref(self) -> Any:
@@ -458,7 +458,7 @@ class LearnerGroup(Checkpointable):
         return self._first(operator.methodcaller("weights_for_runners"))
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns ``{"learner": state}``; all learners have the same state.
+        """Returns the state of the learners as ``{"learner": state}``; all learners have the same state.
 
         Args:
             components: ``"learner"`` or parts of it, such as ``"learner/rl_module"`` or ``"rl_module"``; None for all.
@@ -477,12 +477,14 @@ class LearnerGroup(Checkpointable):
             self._change("set_state", state[COMPONENT_LEARNER])
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns the constructor arguments ``config`` and ``module_spec``."""
+        """Returns the constructor arguments of this group for checkpoints, ``config`` and ``module_spec``."""
         _, of_learner = self._first(operator.methodcaller("get_ctor_args_and_kwargs"))
         return (), {"config": self.config, "module_spec": of_learner["module_spec"]}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
-        """Returns the learner as component ``"learner"``; all learners have the same state."""
+        """Returns the first learner as the component ``"learner"``, which checkpoints save; all learners have the same
+        state.
+        """
         return [(COMPONENT_LEARNER, self._first(operator.methodcaller("describe_component")))]
 
     @classmethod

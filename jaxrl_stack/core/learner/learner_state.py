@@ -41,7 +41,8 @@ class LearnerState:
 
 
 def kept_where_it_fits(kept: Any, fresh: Any) -> Any:
-    """Returns `fresh`, with values of `kept` wherever both have the same keys, structure and shapes.
+    """Copies values of an earlier state, `kept`, into a new state, `fresh`, wherever both have the same keys, structure
+    and shapes; returns the result.
 
     For example, an earlier optimizer state is kept, unless it is missing or belongs to other parameters.
     """

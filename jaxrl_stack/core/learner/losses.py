@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 class LossOutputs(NamedTuple):
-    """Auxiliary outputs of the losses: module state, metrics and values per row.
+    """Auxiliary outputs of the losses of a minibatch: module state after the forward passes, metrics, and values logged
+    per row.
 
     Attributes:
         rest: Non-parameter state of the modules after the forward passes.
@@ -58,7 +59,9 @@ class TracedLosses:
 
     @classmethod
     def of(cls, losses: Losses, arguments: tuple[Any, ...], program: Any, out: Any) -> TracedLosses:
-        """Creates the object from the result of ``jax.make_jaxpr(losses, return_shape=True)(*arguments)``."""
+        """Creates `TracedLosses` from the trace of a `Losses` function, the result of ``jax.make_jaxpr(losses,
+        return_shape=True)(*arguments)``.
+        """
         once = once_of(losses, arguments, program, out)
         columns_read = {
             mid: frozenset(name for name, own in columns.items() if any(jax.tree.leaves(own)))
@@ -68,7 +71,7 @@ class TracedLosses:
 
 
 class Losses:
-    """Function from parameters and a minibatch to the losses, which calls the modules and the learner's
+    """Function from parameters and a minibatch to the losses; calls the modules' `forward_train` and the learner's
     `compute_losses`.
 
     Args:
@@ -126,7 +129,7 @@ class Losses:
         return losses, LossOutputs(rest, trace.metrics.collect(), trace.metrics.rows)
 
     def arguments(self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch) -> tuple[Any, ...]:
-        """Returns the arguments with which the losses are traced.
+        """Returns the arguments, for a minibatch of given shapes, with which the loss function is traced.
 
         Args:
             params: All parameters.
