@@ -1,4 +1,6 @@
-"""Records of single minibatches for debugging: metrics, gradient norms, and the rows with the largest losses."""
+"""Records of single minibatches for debugging: metrics, gradient norms, and the rows of the minibatch with the largest
+losses.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ NUM_MINIBATCHES = "num_minibatches"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recorder:
-    """Sizes of minibatch records: number of rows, and largest column.
+    """Sizes of the debugging record of a minibatch: number of recorded rows, and largest size of a recorded column.
 
     Attributes:
         num_rows: Number of rows with the largest losses that each minibatch records.
@@ -91,13 +93,15 @@ class MinibatchRecords:
         self._norms: Record = {}
 
     def note_gradients(self, gradients: ParamDict, applied: ParamDict) -> None:
-        """Stores the norms of the gradients before and after `Learner.postprocess_gradients` for the next record."""
+        """Stores the norms of a step's gradients before and after `Learner.postprocess_gradients`, for the next record
+        of a minibatch.
+        """
         self._norms = _norms(GRADIENT, gradients) | _norms(APPLIED_GRADIENT, applied)
 
     def __call__(
         self, before: Carry, after: Carry, logged: TracedMetrics, taken: TakenFrom, index: Mapping[ModuleID, Any]
     ) -> Record:
-        """Returns the record of a gradient step; call `note_gradients` before.
+        """Returns the debugging record of one gradient step; call `note_gradients` before.
 
         Args:
             before, after: Arrays before and after the step.
@@ -115,8 +119,8 @@ class MinibatchRecords:
         return record | self._rows(before, taken, index, trace.axis_name) if is_linear else record
 
     def _rows(self, before: Carry, taken: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> Record:
-        """Finds the rows of a minibatch with the largest losses, and returns their losses and columns as entries of a
-        record.
+        """Finds the rows of a minibatch with the largest losses; returns their losses and columns as entries of the
+        minibatch's debugging record.
         """
         counts = row_counts(taken, index, axis_name)
 
@@ -147,8 +151,8 @@ class MinibatchRecords:
     def _losses_of_rows(
         self, params: ParamDict, rest: dict[str, jax.Array], batch: dict[ModuleID, Any], counts: dict[ModuleID, Any]
     ) -> tuple[dict[ModuleID, jax.Array], dict[str, jax.Array]]:
-        """Returns the loss of every row in a microbatch, ``{module_id: float32 [rows]}``, and the new state of the
-        modules.
+        """Returns the loss of every row in a microbatch, ``{module_id: float32 [rows]}``, and the modules'
+        non-parameter state after the forward passes.
         """
 
         def total(weights: dict[ModuleID, jax.Array]) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -161,7 +165,7 @@ class MinibatchRecords:
         return {mid: own * counts[mid] for mid, own in found.items()}, rest
 
     def _shown(self, module_id: ModuleID, rows: jax.Array, index: jax.Array | None) -> Record:
-        """Returns the indices and the columns of some rows, as entries of a record.
+        """Returns the indices and the columns of some rows of a minibatch, as entries of its debugging record.
 
         Args:
             module_id: The module.
@@ -208,15 +212,15 @@ def _norms(name: str, leaves: ParamDict) -> Record:
 
 
 def _norm(x: jax.Array) -> jax.Array:
-    """Returns the Euclidean norm, scaled so that the squares do not overflow or underflow in float32."""
+    """Returns the Euclidean norm of an array, scaled so that the squares do not overflow or underflow in float32."""
     largest = jnp.max(jnp.abs(x), initial=0.0)
     scale = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1.0)
     return scale * jnp.sqrt(jnp.sum(jnp.square(x / scale)))
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
-    """Returns the entries of a column ``[S, N, ...]``, or of frame-stacked observations, at k pairs of indices (shard,
-    item).
+    """Returns k entries of a column ``[S, N, ...]``, or of frame-stacked observations: those at the index pairs
+    (shuffle shard, item).
     """
     if isinstance(column, FrameRows):
         return jax.vmap(lambda s, i: jax.tree.map(lambda x: x[s], column).take(i[None])[0])(shard, item)

@@ -35,7 +35,8 @@ def num_minibatches(num_rows: int, minibatch_size: int | None, num_epochs: int) 
 
 
 def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array:
-    """Returns the keys of the pseudo-random permutations that shuffle the rows of every epoch and shard.
+    """Returns the keys of the pseudo-random permutations that shuffle the rows, one for every epoch and shuffle shard
+    (group of rows that is shuffled separately).
 
     Args:
         seed: uint32 ``[NUM_ROUNDS]``, the round keys of this update.
@@ -50,7 +51,8 @@ def epoch_keys(seed: jax.Array, num_epochs: int, shards: jax.Array) -> jax.Array
 
 
 def minibatch_index(step: jax.Array, size: int, num_rows: int, keys: jax.Array | None) -> jax.Array:
-    """Returns the row indices of one minibatch, for every shuffle shard on this device.
+    """Returns the row indices of one minibatch, for every shuffle shard (group of rows that is shuffled separately) on
+    this device.
 
     Args:
         step: uint32 scalar, index of the minibatch in the update.
@@ -97,5 +99,7 @@ def minibatch_index_within(
 
 
 def in_parts(index: jax.Array, num_parts: int) -> jax.Array:
-    """Splits the row indices of a minibatch, ``[S, m]``, into equal microbatches, ``[num_parts, S, m / num_parts]``."""
+    """Splits the row indices of a minibatch, ``[S, m]`` for S shuffle shards, into equal microbatches, ``[num_parts, S,
+    m / num_parts]``.
+    """
     return jnp.moveaxis(index.reshape(len(index), num_parts, -1), 1, 0)

@@ -33,8 +33,8 @@ times fewer operations for a network of a dozen leaves."""
 
 
 def is_elementwise(factory: Any) -> bool:
-    """Whether an optimizer factory, or the function inside a `functools.partial`, is one of
-    `ELEMENTWISE_OPTIMIZERS`.
+    """Whether an optimizer factory, or the function inside a `functools.partial`, is one of `ELEMENTWISE_OPTIMIZERS`,
+    which update each parameter entry independently.
     """
     return (factory.func if isinstance(factory, functools.partial) else factory) in ELEMENTWISE_OPTIMIZERS
 
@@ -82,7 +82,8 @@ class RegisteredOptimizer:
         return self.factory(jnp.float32(0.0)).init(_laid_end_to_end(own) if self.is_flat else own)
 
     def step(self, lr: Any, gradients: ParamDict, state: Any, params: ParamDict) -> tuple[ParamDict, Any]:
-        """Makes one optimizer step. Non-finite gradient entries are replaced by finite numbers.
+        """Makes one optimizer step on the optimizer's parameters. Non-finite gradient entries are replaced by finite
+        numbers.
 
         Args:
             lr: Current learning rate, float32 scalar; None if the optimizer has no rate.
@@ -124,7 +125,7 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
     def register(
         self, pure: PureModule, module_id: ModuleID, name: str, optimizer: Any, params: Any, lr_or_lr_schedule: Any
     ) -> None:
-        """Adds an optimizer.
+        """Adds an optimizer of one module to the learner's optimizers.
 
         Args:
             pure: The learner's modules.
@@ -145,7 +146,7 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
         )
 
     def find(self, module_id: ModuleID, name: str) -> RegisteredOptimizer:
-        """Returns the optimizer of a module by name.
+        """Returns an optimizer of a module by its name.
 
         Raises:
             KeyError: If it does not exist.
@@ -164,12 +165,12 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
         return [item for mid in ids for item in self.get(mid, {}).items()]
 
     def init(self, params: ParamDict) -> dict[ModuleID, dict[str, Any]]:
-        """Returns the initial states of all optimizers, ``{module_id: {name: optax state}}``."""
+        """Returns the initial states of all optimizers of the learner, ``{module_id: {name: optax state}}``."""
         return {mid: {name: own.init(params) for name, own in by_name.items()} for mid, by_name in self.items()}
 
     def rates(self) -> dict[ModuleID, dict[str, Any]]:
-        """Returns the learning rates as schedule arrays, ``{module_id: {name: schedule}}``, without optimizers that
-        take no rate.
+        """Returns the optimizers' learning rates as schedule arrays, ``{module_id: {name: schedule}}``; leaves out
+        optimizers that take no learning rate.
         """
         return {
             mid: {name: schedules.encode(own.lr) for name, own in by_name.items() if own.lr is not None}
@@ -191,7 +192,9 @@ def as_vector(params: ParamDict) -> tuple[Any, Callable[[Any], ParamDict]]:
 
 
 def check_gradients(gradients: Any, hook: str, learner: str) -> None:
-    """Raises a ValueError if a gradient hook of a learner class did not return a dict ``{ref: gradient}``."""
+    """Raises a ValueError if a gradient hook of a learner class did not return a dict ``{ref: gradient}`` (ref: name of
+    a parameter).
+    """
     if not isinstance(gradients, Mapping):
         raise ValueError(
             f"{learner}.{hook}() returned {type(gradients).__name__}. Return the gradients, a dict {{ref: array}}."
@@ -199,7 +202,7 @@ def check_gradients(gradients: Any, hook: str, learner: str) -> None:
 
 
 def clip_gradients(gradients: ParamDict, grad_clip: Any, grad_clip_by: str) -> tuple[ParamDict, jax.Array]:
-    """Clips gradients as RLlib does.
+    """Clips gradients by value, by norm or by global norm, as RLlib does.
 
     Args:
         gradients: ``{ref: gradient}`` of one optimizer.
@@ -266,7 +269,8 @@ def optimizer_factory(
 
 
 def refs_to_optimize(pure: PureModule, params: Any, optimizer_name: str) -> tuple[str, ...]:
-    """Returns the names (refs) of the parameters that `Learner.register_optimizer` got as `params`, without duplicates.
+    """Returns the names (refs), without duplicates, of the parameters that were passed to `Learner.register_optimizer`
+    as `params`.
 
     Raises:
         ValueError: If there are no parameters, or unknown refs.
@@ -337,8 +341,8 @@ def is_another_value(value: Any, former: Any) -> bool:
 
 
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
-    """Returns an error message if changed learning rates would need a new compiled program or would have no effect;
-    else "".
+    """Returns an error message if a change of settings changes learning rates in a way that needs a new compiled
+    program or has no effect; else "".
 
     Args:
         before: Schedules of the learning rates, by module and optimizer.

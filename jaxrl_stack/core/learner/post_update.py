@@ -32,15 +32,15 @@ class UpdatedState(LearnerState):
 
     @classmethod
     def of(cls, state: LearnerState, metrics: Mapping[MetricKey, Any]) -> Self:
-        """Creates the object from a state and metrics."""
+        """Creates an `UpdatedState` from a learner state and metrics."""
         own = cls(**vars(_plain(state)))
         object.__setattr__(own, "_metrics", dict(metrics))
         return own
 
     @property
     def pair(self) -> UpdateResult | None:
-        """Pair ``(state, metrics)``; None if a hook replaced attributes of the state, because the copy has no
-        metrics.
+        """Pair ``(state, metrics)`` of this object; None if a hook has copied the object with changed attributes,
+        because copies have no metrics.
         """
         metrics = vars(self).get("_metrics")
         return None if metrics is None else (_plain(self), dict(metrics))

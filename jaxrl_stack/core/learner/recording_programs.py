@@ -1,4 +1,4 @@
-"""Compiled programs of updates that also record their minibatches, for debugging."""
+"""Compiled update programs that also record the minibatches of each update, for debugging."""
 
 from __future__ import annotations
 
@@ -48,19 +48,23 @@ class RecordingPrograms:
         return getattr(self._programs, name)
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> Callable[..., Any]:
-        """Returns a function that records and makes the update from sampled blocks; see `UpdatePrograms.of_blocks`."""
+        """Returns a function that records the minibatches of an update from sampled blocks and makes the update; see
+        `UpdatePrograms.of_blocks`.
+        """
         return self._recorded(self._programs.of_blocks(plan, blocks), self._whole(plan, self._recorder))
 
     def of_batch(self, batch: PaddedRows) -> Callable[..., Any]:
-        """Returns a function that records and makes the update from padded rows; see `UpdatePrograms.of_batch`."""
+        """Returns a function that records the minibatches of an update from padded rows and makes the update; see
+        `UpdatePrograms.of_batch`.
+        """
         most = max((int(np.max(counts.num_steps)) for counts in batch.row_counts), default=None)
         recorder = dataclasses.replace(self._recorder, most_minibatches=most)
         function = self._whole(batch.plan, recorder)
         return self._recorded(self._programs.of_batch(batch), function, most, num_mapped=len(batch.row_counts))
 
     def of_rows(self) -> Callable[..., Any]:
-        """Returns a function that records and makes the update with one gradient step on all rows; see
-        `UpdatePrograms.of_rows`.
+        """Returns a function that makes an update with one gradient step on all rows and records it as one minibatch;
+        see `UpdatePrograms.of_rows`.
         """
         learner, recorder = self._learner, self._recorder
 
@@ -80,7 +84,9 @@ class RecordingPrograms:
     def _recorded(
         self, training: Any, function: Callable[..., Any], most_minibatches: int | None = None, *, num_mapped: int = 0
     ) -> Callable[..., Any]:
-        """Returns a function that calls the recording program, then the training program from the same state."""
+        """Returns a function that first calls the recording program with a copy of the state, then the training program
+        with the state.
+        """
         key = (id(training), most_minibatches)
         if key not in self._compiled:
             # With the training program, whose id stays unique as long as it exists.

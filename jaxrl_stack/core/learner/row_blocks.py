@@ -29,7 +29,7 @@ _EIGHTHS = (8, 10, 12, 15)
 
 
 class PaddedRows(NamedTuple):
-    """Padded batch as arguments of a compiled update.
+    """Padded batch and its number of real rows, as arguments of a compiled update.
 
     Attributes:
         items: ``{module_id: Items}``, with the device axis first; see `lay_out_rows`.
@@ -43,7 +43,9 @@ class PaddedRows(NamedTuple):
 
 
 def padded_size(n: int) -> int:
-    """Returns the smallest allowed batch size for `n` rows; it is at most a quarter larger than `n`."""
+    """Returns the padded size for a batch of `n` rows: the smallest of the few allowed sizes that is at least `n`. It
+    is at most a quarter larger than `n`.
+    """
     if n <= 8:
         return n
     unit = 1 << ((n - 1).bit_length() - 4)
@@ -51,7 +53,9 @@ def padded_size(n: int) -> int:
 
 
 def rows_per_shard(num_rows: int, num_shards: int) -> int:
-    """Returns the number of rows in each shuffle shard, ``ceil(num_rows / num_shards)``."""
+    """Returns the number of rows in each of `num_shards` shuffle shards, ``ceil(num_rows / num_shards)``; the last
+    shards may be padded.
+    """
     return -(-num_rows // num_shards)
 
 
@@ -96,7 +100,7 @@ def lay_out_rows(
 
 
 def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
-    """Returns the common length of all columns.
+    """Returns the number of rows of a module's batch, the common length of all columns.
 
     Raises:
         ValueError: If lengths differ, or there is no row.

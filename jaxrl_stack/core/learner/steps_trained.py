@@ -35,7 +35,8 @@ class TrainedOn:
 
 
 class Amount(NamedTuple):
-    """Amount of data for one module in an update: steps, and items (steps, chunks or env steps) that minibatches draw.
+    """Amount of data for one module in an update: the number of steps, and the number of units that minibatches draw
+    (steps, chunks or env steps).
 
     Attributes:
         num_rows: Number of steps.
@@ -77,8 +78,8 @@ def trained_on(
     masks: Mapping[str, Any],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Counts the valid rows on which one update trains each module, from batch sizes and masks in host memory.
-    `counted_by_program` does so for masks inside a compiled program.
+    """Counts the valid rows (not masked) on which one update trains each module, from batch sizes and masks in host
+    memory. If masks are inside a compiled program, use `counted_by_program`.
 
     Args:
         modules: The learner's modules, by id.
@@ -123,8 +124,8 @@ def trained_in_each(
 
 
 def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, TrainedOn]:
-    """Reads the numbers of trained rows that a compiled program has counted, for modules whose masks only the program
-    knows.
+    """Reads from a compiled program's metrics on how many rows it has trained each module, for modules whose masks only
+    the program knows.
 
     Args:
         learned: Metrics of the program on the host: batch sizes of its last update, steps of all its updates.
@@ -141,7 +142,7 @@ def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, Trai
 
 @dataclasses.dataclass
 class StepsTrained:
-    """Lifetime counters of the rows used in gradient steps, by module.
+    """Lifetime counters of a Learner, by module: the number of rows used in gradient steps.
 
     The updates of an iteration on the device have equal sizes and are not counted one by one: `lifetime` extrapolates
     from the size of one update.
@@ -155,14 +156,16 @@ class StepsTrained:
     num_updates: int = 0
 
     def count(self, trained_on: Mapping[str, TrainedOn], num_updates: int) -> None:
-        """Adds the rows of one update; `num_updates` is the learner's number of updates afterwards."""
+        """Adds the rows that one update has used to the lifetime counters; `num_updates` is the learner's number of
+        updates afterwards.
+        """
         for name in (*trained_on, ALL_MODULES):
             used = trained_on[name].num_steps if name in trained_on else env_steps(trained_on)
             self.steps[name] = self.lifetime(name, used, num_updates)
         self.num_updates = num_updates
 
     def add(self, steps: Mapping[str, int], num_updates: int) -> None:
-        """Adds the rows of several updates.
+        """Adds the rows that several updates have used to the lifetime counters.
 
         Args:
             steps: Numbers of steps on which these updates together have trained modules, by module.
@@ -191,7 +194,7 @@ class StepsTrained:
         total: int,
         sizes: Mapping[str, Mapping[str, int]],
     ) -> dict[str, Any]:
-        """Returns the counters that a training result contains, such as ``num_module_steps_trained_lifetime``.
+        """Returns the counters of trained steps for a training result, such as ``num_module_steps_trained_lifetime``.
 
         Args:
             counts: Rows of each update, by module.
@@ -223,7 +226,7 @@ class StepsTrained:
         }
 
     def get_state(self, module_ids: Iterable[str]) -> dict[str, Any]:
-        """Returns the counters of the given modules as arrays, for checkpoints."""
+        """Returns the lifetime counters of the given modules as arrays, for checkpoints."""
         return {
             "steps": {name: counters.from_int(self.steps.get(name, 0)) for name in (*module_ids, ALL_MODULES)},
             "num_updates": np.array(self.num_updates, np.uint32),
@@ -231,7 +234,7 @@ class StepsTrained:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> StepsTrained:
-        """Creates the counters from a result of `get_state`."""
+        """Creates `StepsTrained` counters from a result of `get_state`."""
         steps = {name: counters.to_int(counter) for name, counter in state["steps"].items()}
         return cls(steps, int(state["num_updates"]))
 

@@ -104,5 +104,7 @@ class TargetNetworkUpdates(Learner):
 def _moved(
     main: dict[str, jax.Array], target: dict[str, jax.Array], due: jax.Array, tau: jax.Array | float
 ) -> dict[str, jax.Array]:
-    """Returns the target network's arrays after a soft update, or unchanged if no update is due."""
+    """Returns a target network's arrays after a soft update towards the main network's arrays; unchanged if no target
+    update is due.
+    """
     return jax.lax.cond(due, lambda: q_learning.soft_update(main, target, tau), lambda: target)

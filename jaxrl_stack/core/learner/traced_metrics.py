@@ -63,7 +63,7 @@ class TracedMetrics:
     def log_value(
         self, key: Key, value: Any, *, reduce: str | None = None, window: int | None = None, **kwargs: Any
     ) -> None:
-        """Logs a scalar under a path.
+        """Logs a scalar under a name, or under a path of names such as ``(module_id, "my_loss")``.
 
         Args:
             key: Name, or path such as ``(module_id, "my_loss")``.
@@ -105,7 +105,9 @@ class TracedMetrics:
         self._values[path] = (how, value)
 
     def log_dict(self, stats_dict: Mapping[str, Any], *, key: Key | None = None, **kwargs: Any) -> None:
-        """Logs every entry of a dict under the path `key`; nested dicts become longer paths. See `log_value`."""
+        """Logs every entry of a dict as in `log_value`, under the path `key` plus the entry's name; nested dicts become
+        longer paths.
+        """
         prefix = () if key is None else (key,) if isinstance(key, str) else tuple(key)
         for name, value in stats_dict.items():
             if isinstance(value, Mapping):
@@ -114,7 +116,8 @@ class TracedMetrics:
                 self.log_value((*prefix, name), value, **kwargs)
 
     def peek(self, key: Key, default: Any = None) -> Any:
-        """Returns the value that was logged under a path in this minibatch, an array through which gradients flow.
+        """Returns the value that was logged under a name or path in this minibatch, an array through which gradients
+        flow.
 
         Raises:
             KeyError: If nothing was logged under the path and `default` is None.
@@ -130,7 +133,8 @@ class TracedMetrics:
         function: Callable[[RunningStatistics], jax.Array | dict[str, jax.Array]],
         statistics: RunningStatistics,
     ) -> None:
-        """Logs a function of statistics (mean, variance) over the rows of the last minibatch.
+        """Logs a metric that `function` computes from statistics (mean, variance) over the rows of an update's last
+        minibatch.
 
         The statistics of all parts of a minibatch and of all devices are merged first.
 
@@ -174,7 +178,7 @@ class Metrics:
 
     @classmethod
     def of(cls, logged: Mapping[MetricKey, tuple[How, Any]]) -> Metrics:
-        """Creates the object from ``{path: (reduction, scalar or statistics)}``."""
+        """Creates `Metrics` from logged values, ``{path: (reduction, scalar or statistics)}``."""
         by_how: dict[str, list[Any]] = {}
         for how, value in logged.values():
             if isinstance(how, str):
@@ -184,21 +188,25 @@ class Metrics:
         return cls(numbers, statistics, tuple((path, how) for path, (how, _) in logged.items()))
 
     def logged(self) -> dict[MetricKey, tuple[How, Any]]:
-        """Returns the metrics as ``{path: (reduction, scalar or statistics)}``, in the order of logging."""
+        """Returns these metrics as logged values, ``{path: (reduction, scalar or statistics)}``, in the order of
+        logging.
+        """
         numbers = {how: iter(values) for how, values in self.numbers.items()}
         statistics = iter(self.statistics)
         return {path: (how, next(numbers[how] if isinstance(how, str) else statistics)) for path, how in self.entries}
 
     def _with(self, numbers: Mapping[str, Any], statistics: Any = None) -> Metrics:
-        """Returns a copy with some numbers replaced, and with all statistics replaced if given."""
+        """Returns a copy of these metrics in which `numbers` replaces some of the values, and `statistics`, if given,
+        all of the statistics.
+        """
         statistics = self.statistics if statistics is None else statistics
         return dataclasses.replace(self, numbers={**self.numbers, **numbers}, statistics=statistics)
 
     # ----------------------------------------------------------------------------------------- parts of a minibatch
 
     def nothing(self) -> Metrics:
-        """Returns the identity element of `with_part`, with the same structure: zeros, and ±inf for minima and
-        maxima.
+        """Returns the identity element of `with_part` (merging), as metrics with the same structure: zeros, and ±inf
+        for minima and maxima.
         """
         numbers = {
             how: tuple(jnp.full(x.shape, _START.get(how, 0.0), x.dtype) for x in own)
@@ -207,7 +215,7 @@ class Metrics:
         return self._with(numbers, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.statistics))
 
     def with_part(self, part: Metrics) -> Metrics:
-        """Merges the metrics of two microbatches of the same minibatch."""
+        """Merges these metrics with the metrics of another microbatch of the same minibatch."""
         merges = {"min": jnp.minimum, "max": jnp.maximum}
         numbers = {
             how: tuple(map(merges.get(how, jnp.add), own, part.numbers[how])) for how, own in self.numbers.items()
@@ -217,12 +225,14 @@ class Metrics:
 
     @property
     def averages(self) -> dict[str, tuple[jax.Array, ...]]:
-        """Numbers that are averaged over devices; they can be part of the gradients' all-reduce."""
+        """Values of the metrics that are averaged over devices, ``{reduction: arrays}``; they can be part of the
+        gradients' all-reduce.
+        """
         return {how: x for how, x in self.numbers.items() if how in _AVERAGED}
 
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
-        """Returns the statistics with an axis of devices, ``[D, ...]``: this device's values at its index, zeros
-        elsewhere.
+        """Returns the statistics (mean, variance) of logged values with an axis of devices, ``[D, ...]``: this device's
+        values at its index, zeros elsewhere.
 
         Their sum over devices contains the statistics of each device, and can join an existing all-reduce: a separate
         one takes tens of microseconds, whatever its size.
@@ -235,28 +245,30 @@ class Metrics:
         )
 
     def exchanged(self, averages: Mapping[str, Any], slots: tuple[RunningStatistics, ...]) -> Metrics:
-        """Returns a copy with `averages` and `statistics_in_slots` replaced by their sums or means over the devices."""
+        """Returns a copy of these metrics in which the given results of an all-reduce over devices replace `averages`
+        and `statistics_in_slots`.
+        """
         return self._with(averages, slots)
 
     # -------------------------------------------------------------------------------------------------- minibatches
 
     def over_minibatches(self) -> Metrics:
-        """Reduces metrics with an axis of minibatches, ``[num_minibatches, ...]``, to metrics of the update."""
+        """Reduces metrics of all minibatches, values ``[num_minibatches, ...]``, to metrics of the update."""
         reducers = {"last": lambda x: x[-1], "mean": jnp.mean, "sum": jnp.sum, "min": jnp.min, "max": jnp.max}
         numbers = {how: tuple(map(reducers[how], own)) for how, own in self.numbers.items()}
         return self._with(numbers, jax.tree.map(lambda x: x[-1], self.statistics))
 
     def before_minibatches(self) -> tuple[Metrics, dict[str, tuple[jax.Array, ...]]]:
-        """Returns the initial carry of a loop that reduces metrics over minibatches: metrics, and rounding errors of
-        sums.
+        """Returns the initial carry of a loop that reduces metrics over minibatches: empty metrics, and the rounding
+        errors of their sums.
         """
         start = self.nothing()
         return start, {how: own for how, own in start.numbers.items() if how in ("mean", "sum")}
 
     @staticmethod
     def with_minibatch(reduced: tuple[Metrics, dict[str, Any]], latest: Metrics) -> tuple[Metrics, dict[str, Any]]:
-        """Adds the metrics of one minibatch to the carry of the loop, `reduced` (see `before_minibatches`); sums are
-        compensated (see `reductions.compensated_add`).
+        """Adds the metrics of one minibatch to `reduced`, the carry of the loop over minibatches (see
+        `before_minibatches`); sums are compensated for rounding errors.
         """
         so_far, errors = reduced[0].numbers, dict(reduced[1])
         numbers: dict[str, Any] = dict(latest.numbers)
@@ -270,8 +282,8 @@ class Metrics:
 
     @staticmethod
     def after_minibatches(reduced: tuple[Metrics, dict[str, Any]], num_minibatches: jax.Array) -> Metrics:
-        """Returns the metrics of the update after the loop: divides the sums of metrics with the reduction "mean" by
-        `num_minibatches` (a scalar).
+        """Returns the metrics of the update from the final carry of the loop over minibatches: divides sums of metrics
+        with the reduction "mean" by `num_minibatches` (a scalar).
         """
         metrics, _ = reduced
         number = num_minibatches.astype(jnp.float32)

@@ -66,8 +66,8 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class LinearizedLosses:
-    """Losses of a minibatch and their derivative as a linear function, from which the gradients of each loss follow
-    without another forward pass.
+    """Losses of a minibatch and their derivative as a linear function of the parameters; gradients of each loss need no
+    further forward pass.
 
     Attributes:
         function: ``{ref: tangent} -> {module_id: tangent of the loss, or {optimizer: tangent}}``; linear.
@@ -78,7 +78,8 @@ class LinearizedLosses:
     params: ParamDict
 
     def gradients(self, of: Callable[[dict[ModuleID, Any]], Any], refs: Iterable[str]) -> ParamDict:
-        """Returns the gradients of a linear function of the losses, such as their sum, for some parameters.
+        """Returns the gradients, for some parameters, of a linear function of the losses, such as the sum of all
+        losses.
 
         Computations that lead only to other losses are skipped, and, in a compiled program, also those that lead only
         to other parameters.
@@ -93,8 +94,8 @@ class LinearizedLosses:
 
 
 class Tracing(threading.local):
-    """State of tracing in this thread, such as the `Trace` that hooks read. Other threads may use the learner at the
-    same time.
+    """Thread-local state of a learner while JAX traces an update, such as the `Trace` that hooks read. Other threads
+    may use the learner at the same time.
 
     Attributes:
         trace: The trace; None outside of tracing.
@@ -107,5 +108,5 @@ class Tracing(threading.local):
     has_rows: Mapping[str, Any] | None = None
 
     def __reduce__(self) -> tuple[type[Tracing], tuple[()]]:
-        """Pickles as a new object, because a copy of a learner is not being traced."""
+        """Pickles this tracing state as a new, empty object, because a copy of a learner is not being traced."""
         return Tracing, ()

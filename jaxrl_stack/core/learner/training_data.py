@@ -39,7 +39,7 @@ class TrainingData:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The attributes that are set (not None), ``{name: value}``."""
+        """The data arguments of `Learner.update` that are set (not None), ``{name: value}``."""
         pairs = ((field.name, getattr(self, field.name)) for field in dataclasses.fields(self))
         return {name: value for name, value in pairs if value is not None}
 
@@ -58,7 +58,7 @@ class TrainingData:
 
     @classmethod
     def of(cls, training_data: Any, *data: Any) -> TrainingData:
-        """Creates the object from the data arguments of `update`.
+        """Creates `TrainingData` from the data arguments of `Learner.update`.
 
         Args:
             training_data: An object with (some of) the attributes of this class, or None.
@@ -84,12 +84,12 @@ class TrainingData:
         return found
 
     def _split_agents(self) -> None:
-        """Replaces multi-agent episodes by their single-agent episodes."""
+        """Replaces multi-agent episodes in this data by their single-agent episodes."""
         if self.episodes is not None:
             self.episodes = episodes_of_agents(self.episodes)
 
     def validate(self) -> None:
-        """Raises a ValueError unless exactly one attribute is set.
+        """Raises a ValueError unless exactly one data argument of `Learner.update` is set.
 
         Raises:
             ValueError: If none or several are set, or `batches` is not a list of at least one batch.
@@ -107,7 +107,7 @@ class TrainingData:
             )
 
     def solve_refs(self) -> None:
-        """Replaces Ray references by their objects; referenced lists are concatenated.
+        """Replaces Ray references in this data by their objects; referenced lists are concatenated.
 
         Raises:
             ImportError: If Ray is not installed.
@@ -119,7 +119,7 @@ class TrainingData:
             self._split_agents()
 
     def shard(self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any) -> list[TrainingData]:
-        """Splits the data over learners, as evenly as possible.
+        """Splits the data of an update over learners, as evenly as possible.
 
         Batches are split by rows, module by module; episodes into time slices with equal numbers of steps, so that at
         most ``num_shards - 1`` episodes are cut. References of batches are passed on if their number is a multiple of
@@ -174,7 +174,7 @@ def _fetched(refs: Sequence[Any], name: str) -> list[Any]:
 
 
 def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
-    """Returns the range ``(start, stop)`` of each shard: consecutive ranges of items, of which the first may be longer
+    """Splits a number of items into consecutive ranges ``(start, stop)``, one per shard; the first ranges may be longer
     by one.
     """
     size, more = divmod(num_items, num_shards)
@@ -185,7 +185,7 @@ def bounds(num_items: int, num_shards: int) -> list[tuple[int, int]]:
 def slice_episodes(
     episodes: Sequence[SingleAgentEpisode], num_shards: int, len_lookback_buffer: int | None = None
 ) -> list[list[SingleAgentEpisode]]:
-    """Splits episodes in time, so that all shards have the same number of steps, or one less.
+    """Splits episodes in time into one list per shard, so that all shards have the same number of steps, or one less.
 
     Args:
         episodes: Episodes, which are concatenated in this order and cut where a shard is full.
@@ -214,7 +214,8 @@ def slice_episodes(
 
 
 def split_rows(batches: Sequence[Mapping[str, Any]], num_shards: int) -> list[list[dict[str, Any]]]:
-    """Splits concatenated batches by rows; modules may have different numbers of rows.
+    """Splits batches by rows into one list per shard, as if the batches were concatenated; modules may have different
+    numbers of rows.
 
     Args:
         batches: ``{module_id: {column: [N, ...]}}`` or ``{column: [N, ...]}``.

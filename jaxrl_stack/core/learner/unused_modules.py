@@ -1,4 +1,4 @@
-"""Restores the state of modules without a valid row after an update."""
+"""Restores, after an update, the state of modules for which the batch has no valid row (all rows are masked)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def restore_unused_modules(
     learner: Learner, before: LearnerState, after: Carry, has_rows: Mapping[ModuleID, Any]
 ) -> Carry:
-    """Restores parameters, other state and optimizer states of modules without a valid row.
+    """Restores parameters, other state and optimizer states of modules for which the batch has no valid row (all rows
+    are masked).
 
     Zero gradients are not enough: momentum and weight decay change parameters anyway. Leaves that several modules
     share, and optimizers of such leaves, are restored only if none of these modules has rows.
@@ -55,7 +56,9 @@ def restore_unused_modules(
 
 
 def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: type[nnx.Variable]) -> dict[str, Any]:
-    """Returns, for each parameter or variable name (ref), whether a module that contains it has rows in the batch."""
+    """Returns, for each parameter or variable name (ref), whether any module that contains it has valid rows in the
+    batch.
+    """
     flags: dict[str, list[Any]] = {}
     for mid, own in has_rows.items():
         for ref in learner.pure.refs_of(learner.template[mid], kind):
@@ -64,7 +67,9 @@ def _has_rows_by_ref(learner: Learner, has_rows: Mapping[ModuleID, Any], kind: t
 
 
 def _any(flags: list[Any]) -> Any:
-    """Returns the logical "or" of flags: True if one is the Python constant True, else a bool scalar."""
+    """Returns the logical "or" of flags (True or bool scalars): True if one is the Python constant True, else a bool
+    scalar.
+    """
     if any(flag is True for flag in flags):
         return True
     return functools.reduce(jnp.logical_or, {id(flag): flag for flag in flags}.values())

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class _Started:
-    """Inputs of an update's gradient steps, after the hook `pre_update`.
+    """Inputs of an update's gradient steps (state, batch, current settings), after the hook `pre_update`.
 
     Attributes:
         state: State after `pre_update`.
@@ -72,7 +72,7 @@ class _Started:
 
 
 class RowsUpdate(NamedTuple):
-    """Result of `Update.step`: state, metrics and values per row.
+    """Result of `Update.step`: state, metrics, and values that the loss logged per row.
 
     Attributes:
         state: State after the update.
@@ -201,7 +201,9 @@ class Update:
         return trains_nothing(learner.policies_to_train, trained)
 
     def _items(self, module_id: ModuleID, data: Block | Items, plan: UpdatePlan) -> Items:
-        """Converts a module's block to `Items`, from which minibatches are drawn; returns `Items` unchanged."""
+        """Converts a module's sampled steps (a `Block`) to `Items`, from which minibatches are drawn; returns `Items`
+        unchanged.
+        """
         if isinstance(data, Items):
             return data
         data.check(module_id)  # connectors may have made other columns
@@ -211,8 +213,8 @@ class Update:
         )
 
     def _as_connectors_take_them(self, blocks: Mapping[ModuleID, Block]) -> dict[ModuleID, Block]:
-        """Converts single frames to frame-stacked observations in sampled steps, unless all readers accept single
-        frames.
+        """Converts single frames in sampled steps to frame-stacked observations, unless connectors and minibatches can
+        read single frames.
 
         Frames are kept if all their readers take them: the connectors, and minibatches of rows.
 
@@ -253,7 +255,8 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[LearnerState, dict[ModuleID, Block]]:
-        """Passes sampled blocks through the learner connector pipeline, which may add blocks of other modules.
+        """Passes all modules' sampled steps (blocks) through the learner connector pipeline, which may add blocks of
+        other modules.
 
         Args:
             state, blocks, settings, timesteps, axis_name: See `__call__`.
@@ -376,7 +379,8 @@ class Update:
         *,
         axis_name: str | None,
     ) -> tuple[Flat]:
-        """Returns the losses and logged metrics of rows as in `step`, without gradients and without an update.
+        """Returns the losses and logged metrics of a batch of rows, computed as in `step`, without gradients and
+        without an update.
 
         Args:
             state, batch, settings, timesteps, axis_name: See `step`.
@@ -399,8 +403,8 @@ class Update:
     def _connected_rows(
         self, state: LearnerState, batch: Batch, settings: dict[str, Any], timesteps: Any, axis_name: str | None
     ) -> tuple[LearnerState, Batch, dict[ModuleID, Form]]:
-        """Passes rows through the learner connector pipeline; returns state, rows and the shapes that losses receive
-        (`Form`).
+        """Passes a batch of rows through the learner connector pipeline; returns state, batch, and the shapes that
+        losses receive (`Form`).
         """
         template, needs_time = self._learner.template, self._learner.loss_needs_time
         forms = forms_of_batch(template, batch, needs_time=needs_time)
@@ -509,8 +513,8 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """Returns blocks whose layouts agree with the minibatch size: either whole env steps of all agents are drawn, or
-    single rows.
+    """Returns sampled blocks, adapted to the minibatch size: if minibatches cannot consist of whole env steps of all
+    agents, or rows are masked, they draw rows one by one.
 
     If a minibatch is too small for whole steps of all agents in some module, or rows of some module are masked, rows
     are drawn one by one in all modules. Otherwise blocks stay unchanged: some may draw agents together, others rows.
@@ -535,7 +539,7 @@ def _with_lr_factors(learner: Learner, state: LearnerState, values: dict[str, An
 
 
 def _trained_refs(learner: Learner, trained: set[ModuleID], batch: Batch) -> tuple[str, ...]:
-    """Returns the names (refs) of the parameters that an update from this batch changes.
+    """Returns the names (refs) of the parameters that an update with this batch changes.
 
     These are the parameters of every optimizer that a module of the batch has or shares, without modules that
     ``policies_to_train`` leaves out. Zero gradients for the others are not enough: momentum and weight decay change
@@ -566,13 +570,15 @@ def _device_key(state: LearnerState, purpose: int, axis_name: str | None) -> jax
 
 
 def _has_valid_rows(items: Mapping[ModuleID, WholeItems], axis_name: str | None) -> dict[ModuleID, jax.Array]:
-    """Returns, for each module with a mask, whether any device has a valid row, as a bool scalar."""
+    """Returns, for each module with a mask, whether its batch has a valid row (not masked) on any device, as a bool
+    scalar.
+    """
     numbers = {mid: jnp.sum(own.mask, dtype=jnp.uint32) for mid, own in items.items() if own.mask is not None}
     return {mid: own > 0 for mid, own in (reductions.psum(numbers, axis_name) if numbers else {}).items()}
 
 
 class _Minibatches:
-    """Number of an update's minibatches, and the indices of the items in each minibatch.
+    """Number of an update's minibatches, and the indices of the items (steps, chunks or env steps) in each minibatch.
 
     Args:
         learner: The learner.
@@ -603,7 +609,9 @@ class _Minibatches:
         self._num_parts = microbatches_per_minibatch(learner, self._sizes, plan.shards_per_device, self.forms)
 
     def shapes(self) -> dict[ModuleID, Any]:
-        """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns that losses receive in one call."""
+        """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns that losses receive for one
+        microbatch.
+        """
         shards = self._plan.shards_per_device
         return {mid: own.shapes(shards * self._sizes[mid] // self._num_parts) for mid, own in self._items.items()}
 
@@ -623,13 +631,14 @@ class _Minibatches:
 
     @property
     def most(self) -> int:
-        """Upper bound of the number of minibatches, which determines the size of records."""
+        """Upper bound of the number of minibatches in the update, which determines the size of its debugging record."""
         if self._recorder is not None and self._recorder.most_minibatches is not None:
             return self._recorder.most_minibatches
         return max(self._plan.num_steps(own.num_items, own.form.rows_per_item) for own in self._items.values())
 
     def indices(self, state: LearnerState) -> Callable[[jax.Array], dict[ModuleID, jax.Array]]:
-        """Returns the function from the number of a minibatch to the indices of the items in it.
+        """Returns the function from the number of a minibatch to the indices of the items (steps, chunks or env steps)
+        in this minibatch.
 
         The results are ``{module_id: uint32 [parts, S, m / parts]}``.
 
@@ -665,7 +674,8 @@ class _Minibatches:
         return lambda step: {mid: of_module(mid, step) for mid in items}
 
     def counted(self) -> dict[ModuleID, CountedRows]:
-        """Counts the valid rows of the batch and of all minibatches, by module; ``{}`` if no module has a masked block.
+        """Counts the valid rows (not masked) of the batch and of all minibatches, by module; ``{}`` if no module's
+        sampled block has masks.
 
         In that case the host knows the numbers; it also counts the masked rows of a batch that is ready for the loss.
         """

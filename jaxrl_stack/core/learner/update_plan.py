@@ -1,4 +1,4 @@
-"""Sizes of an update: a static plan that is compiled into the program, and row counts that are its arguments."""
+"""Sizes of an update: a static plan that is compiled into the program, and numbers of rows that are its arguments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class UpdatePlan:
 
     @property
     def local_shards(self) -> int:
-        """Number of shuffle shards of one learner."""
+        """Number of shuffle shards (groups of rows that are shuffled separately) of one learner."""
         return self.num_shards // self.num_learners
 
     @property
@@ -44,11 +44,12 @@ class UpdatePlan:
 
     @property
     def shards_per_device(self) -> int:
-        """Number of shuffle shards of one device."""
+        """Number of shuffle shards (groups of rows that are shuffled separately) of one device."""
         return self.num_shards // self.num_devices
 
     def rows_per_shard_and_step(self, length: int = 1) -> int | None:
-        """Returns the number of rows that a minibatch takes from each shuffle shard; None: all rows.
+        """Returns the number of rows (or chunks) that a minibatch takes from each shuffle shard (group of rows that is
+        shuffled separately); None: all.
 
         Args:
             length: Number of steps of a chunk. If above 1, the result counts chunks: those that fit, but at least one.
@@ -68,7 +69,7 @@ class UpdatePlan:
 
 @struct.dataclass
 class RowCounts:
-    """Numbers of unpadded rows of a padded batch, as arrays, so that one compiled program serves all numbers.
+    """Numbers of real rows in a padded batch, as arrays, so that one compiled program serves all numbers.
 
     Attributes:
         domains: ``{module_id: uint32 [3]}``, `permutation.domain` of the rows per shard.

@@ -105,14 +105,15 @@ class UpdateProgram:
         return _joined(params, others, keys), metrics, rows
 
     def _fetched_row(self, row: jax.Array) -> np.ndarray:
-        """Fetches a value that was logged for each row, ``[N, ...]``, from all devices."""
+        """Fetches a metric with one value per row, ``[N, ...]``, from all devices to the host."""
         if not self._is_mapped:
             return np.asarray(row)
         shards = np.asarray(row) if self._is_eager else devices.own_shards(row)
         return shards.reshape(-1, *shards.shape[2:])
 
     def _split(self, state: LearnerState) -> tuple[LearnerState, dict[str, Any]]:
-        """Separates parameters and PRNG keys from a state; returns the rest of the state, and the keys.
+        """Separates parameters and PRNG keys from a learner state; returns the other entries of the state, and the
+        keys.
 
         A key that a program takes and returns costs as much time as several arrays. Keys rarely change: programs derive
         their random numbers from them and from the number of updates.
@@ -123,12 +124,12 @@ class UpdateProgram:
 
 
 def _joined(params: Any, others: LearnerState, keys: Mapping[str, Any]) -> LearnerState:
-    """Joins parameters, other state and PRNG keys to a state; inverse of `UpdateProgram._split`."""
+    """Joins parameters, other entries and PRNG keys to a learner state; inverse of `UpdateProgram._split`."""
     return dataclasses.replace(others, params=params, rest={**others.rest, **keys["rest"]}, key=keys["key"])
 
 
 def fetched(metrics: Flat | None) -> dict[MetricKey, Any]:
-    """Copies metrics from the devices to the host, ``{path: value}``; {} if the program returned none."""
+    """Copies an update's metrics from the devices to the host, ``{path: value}``; {} if the program returned none."""
     return {} if metrics is None else metrics.unravel(np.asarray(devices.host_view(metrics.vector)))
 
 

@@ -51,15 +51,19 @@ class UpdatePrograms:
     # ---------------------------------------------------------------------------------------------------------- updates
 
     def of_blocks(self, plan: UpdatePlan, blocks: Mapping[ModuleID, Block]) -> UpdateProgram:
-        """Returns the program that updates from sampled blocks of these shapes, with columns ``[D, T, B / D, ...]``."""
+        """Returns the program for updates from sampled blocks with the shapes of `blocks`, columns ``[D, T, B / D,
+        ...]``.
+        """
         return self._of_shapes("blocks", plan, lambda own: own.columns, blocks)
 
     def of_batch(self, batch: PaddedRows) -> UpdateProgram:
-        """Returns the program that updates from a padded batch of these shapes."""
+        """Returns the program for updates from padded batches with the shapes of `batch`."""
         return self._of_shapes("items", batch.plan, lambda own: own.batch_of_devices, batch.items, *batch.row_counts)
 
     def of_rows(self) -> UpdateProgram:
-        """Returns the program that makes one gradient step on all rows of a batch; it accepts all shapes."""
+        """Returns the program for updates with one gradient step on all rows of a batch; it accepts batches of all
+        shapes.
+        """
         key = ("rows", self._learner.num_connector_changes)
         if key not in self._compiled:
             learner = self._learner
@@ -71,7 +75,7 @@ class UpdatePrograms:
     def _of_shapes(
         self, name: str, plan: UpdatePlan, shown: Callable[[Any], dict[str, Any]], *mapped: Any
     ) -> UpdateProgram:
-        """Returns the program of an update for these argument shapes; compiles it at the first call.
+        """Returns the program of an update for arguments of the given shapes; compiles it at the first call.
 
         Args:
             name: Kind of the batch.
@@ -96,7 +100,7 @@ class UpdatePrograms:
     # ------------------------------------------------------------------------------------------ programs that only read
 
     def connect(self, blocks: Mapping[ModuleID, Block], counter: np.ndarray) -> tuple[Any, dict[ModuleID, Block]]:
-        """Passes blocks that were built from episodes through the compiled learner connectors.
+        """Passes blocks that were built from episodes through the learner connector pipeline, in a compiled program.
 
         Args:
             blocks: Blocks with columns ``[D, T, B / D, ...]``.
@@ -130,7 +134,7 @@ class UpdatePrograms:
         return state.connector, blocks
 
     def evaluate(self, rows: Batch, counter: np.ndarray, seed: int) -> dict[MetricKey, Any]:
-        """Returns the losses of rows ``[N, ...]`` and their metrics, on the host; see `Update.evaluate`."""
+        """Returns the losses and metrics of a batch of rows ``[N, ...]``, on the host; see `Update.evaluate`."""
         learner = self._learner
         key = ("evaluation", learner.num_connector_changes)
         if key not in self._compiled:
@@ -151,7 +155,8 @@ class UpdatePrograms:
     def padded(
         self, rows: Batch, forms: Mapping[ModuleID, Form], per_shard: Mapping[ModuleID, int], plan: UpdatePlan
     ) -> PaddedRows:
-        """Pads a batch to sizes for which programs are compiled, and splits it over devices and shuffle shards.
+        """Pads a batch to one of a few sizes for which programs are compiled, and splits it over devices and shuffle
+        shards (groups of rows that are shuffled separately).
 
         Args:
             rows: ``{module_id: {column: [N, ...]}}``.
@@ -196,14 +201,14 @@ class UpdatePrograms:
         return PaddedRows(items, (row_counts,), plan)
 
     def largest_of_all_learners(self, sizes: dict[str, int]) -> dict[str, int]:
-        """Returns the maximum of each size over joined learners, which need equal shapes because they run one
-        program.
+        """Returns the maximum of each size (such as a number of rows) over joined learners, which need equal shapes
+        because they run one program.
         """
         return {name: int(everyone.max()) for name, everyone in self.sizes_of_all_learners(sizes).items()}
 
     def sizes_of_all_learners(self, sizes: Mapping[str, int], batch: Any = None) -> dict[str, np.ndarray]:
-        """Exchanges sizes between joined learners: returns each learner's value of each size. All learners must call it
-        with the same names.
+        """Exchanges sizes, such as numbers of rows, between joined learners: returns each learner's value of each size.
+        All learners must call it with the same names.
 
         Args:
             sizes: Sizes of this learner, by name.
@@ -232,7 +237,8 @@ class UpdatePrograms:
 
     @contextlib.contextmanager
     def guard(self, num_updates: int, go_on_from: Callable[[LearnerState], None]) -> Iterator[None]:
-        """Context manager around the call of an update program: if the call destroys the state, a snapshot replaces it.
+        """Context manager around the call of an update program: if the call fails and destroys the learner's state, a
+        snapshot replaces the state.
 
         Ctrl-C is deferred until both are done. If the program fails while it runs, and the donated state is lost, the
         learner continues from the last copy. Lost updates stay counted, so that ``weights_seq_no`` never decreases.
@@ -270,6 +276,6 @@ class UpdatePrograms:
         self._snapshots.renamed(old, new)
 
     def forget(self) -> None:
-        """Frees all compiled programs and snapshots."""
+        """Frees all compiled programs of this learner, and the snapshots of its state."""
         self._compiled.clear()
         self._snapshots.forget()

@@ -1,4 +1,4 @@
-"""Minibatches over the valid rows of masked blocks, whose number is known only inside the running program.
+"""Minibatches over the valid rows (not masked) of sampled steps, whose number is known only inside the running program.
 
 Each shard has a list of its valid rows, or of its chunks with a valid step, in their order; minibatches draw only from
 these. All devices make the same number of gradient steps. So shards and modules with fewer valid rows start over until
@@ -20,7 +20,8 @@ from jaxrl_stack.ops import masks, permutation, reductions
 
 @struct.dataclass
 class ValidItems:
-    """Indices of the valid rows (or chunks) of one module, in every shuffle shard on this device.
+    """Indices of one module's valid rows (not masked), or of its chunks with a valid step, in every shuffle shard on
+    this device.
 
     Attributes:
         order: int32 ``[S, N]``, indices of the valid items in order, then ``N - 1``.
@@ -47,7 +48,8 @@ class ValidItems:
         return cls(order, domains, num_items, num_rows)
 
     def minibatch(self, step: jax.Array, size: int, seed: jax.Array | None, shards: jax.Array) -> jax.Array:
-        """Returns the indices of the rows (or chunks) in one minibatch, for every shuffle shard on this device.
+        """Returns the indices of the valid rows (or chunks) in one minibatch, for every shuffle shard (group of rows
+        that is shuffled separately) on this device.
 
         Args:
             step: uint32 scalar, index of the minibatch in the update.
@@ -66,7 +68,7 @@ class ValidItems:
         return jax.vmap(of_shard)(self.order, self.domains, shards)
 
     def num_trained(self, num_steps: Any, size: int | None) -> jax.Array:
-        """Returns the number of valid steps in the first `num_steps` minibatches on this device, uint32.
+        """Returns the number of valid steps (not masked) in the first `num_steps` minibatches on this device, uint32.
 
         Args:
             num_steps: Number of minibatches, an int or an array.
@@ -82,15 +84,15 @@ class ValidItems:
         return jnp.sum(rounds * self.num_rows + jnp.where(self.num_rows == number, rest, share))
 
     def num_minibatches(self, size: int, num_epochs: int) -> jax.Array:
-        """Returns the number of minibatches for `num_epochs` passes over this device's shard with the most valid rows,
-        uint32.
+        """Returns the number of minibatches for `num_epochs` passes over this device's shuffle shard with the most
+        valid rows, uint32.
         """
         return (jnp.uint32(num_epochs) * jnp.max(self.num_items) + jnp.uint32(size - 1)) // jnp.uint32(size)
 
 
 class CountedRows(NamedTuple):
-    """Valid rows of one module in an update: whether the batch has any, and their numbers per gradient step and in all
-    gradient steps.
+    """Numbers of one module's valid rows (not masked) in an update: whether the batch has any, and how many each
+    gradient step and all gradient steps use.
 
     Attributes:
         has_rows: bool scalar, whether any device has a valid row; True for a module without masks.
@@ -106,7 +108,8 @@ class CountedRows(NamedTuple):
 def num_minibatches(
     valid: Mapping[Any, ValidItems], sizes: Mapping[Any, int], num_epochs: int, at_least: int, axis_name: str | None
 ) -> jax.Array:
-    """Returns the number of minibatches after which all shuffle shards on all devices have made `num_epochs` passes.
+    """Returns the number of minibatches after which every shuffle shard (group of rows that is shuffled separately) on
+    every device has had `num_epochs` passes.
 
     Args:
         valid: Valid items of modules with masks, by module.
