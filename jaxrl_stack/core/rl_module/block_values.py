@@ -1,4 +1,6 @@
-"""Value function outputs for a sampled block: values of all observations, and of final observations where needed."""
+"""Value function outputs for sampled steps: values of all observations, and of final observations (before a reset)
+where needed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ have fewer truncated rows, many have none."""
 
 
 class BlockValues(NamedTuple):
-    """Value function outputs for a block ``[T, B, ...]``: for all steps, and for the states after them.
+    """Value function outputs for sampled steps ``[T, B, ...]``: values of the state before each step, and of the state
+    after it.
 
     Attributes:
         of_steps: float32 ``[T, B]``, values of the states in which the actions were taken.
@@ -37,8 +40,8 @@ class BlockValues(NamedTuple):
     after_rows: Callable[[Any], jax.Array]
 
     def at_truncations(self, block: Block) -> jax.Array:
-        """Returns the bootstrap values of truncated rows, computed from the observation before the reset, float32 ``[T,
-        B]``; elsewhere 0.
+        """Returns the bootstrap values of truncated steps, computed from the observation before the reset, float32
+        ``[T, B]``; elsewhere 0.
 
         Args:
             block: The block of these values.
@@ -51,7 +54,8 @@ class BlockValues(NamedTuple):
 
 
 def values_of_block(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues:
-    """Computes the value function for all steps of a block; recurrent chunks start from their ``STATE_IN``.
+    """Computes the value function for all steps of a sampled block; for recurrent modules, each chunk (training
+    sequence) starts from its ``STATE_IN``.
 
     The value of a final observation uses the recurrent state after the episode's last step: the sequence continues with
     the final observation.
@@ -68,7 +72,7 @@ def values_of_block(block: Block, module: Any, bound: Callable[[], Any]) -> Bloc
 
 
 def _of_rows(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues:
-    """Computes the value function for a block of a module without a recurrent state."""
+    """Computes the value function for all steps of a sampled block, for a module without a recurrent state."""
 
     def values_of(observations: Any) -> jax.Array:
         return bound().compute_values({Columns.OBS: observations}).astype(jnp.float32)
@@ -85,7 +89,8 @@ def _of_rows(block: Block, module: Any, bound: Callable[[], Any]) -> BlockValues
 
 
 def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any]) -> BlockValues:
-    """Computes the value function for a block of a recurrent module, chunk by chunk.
+    """Computes the value function for all steps of a sampled block, for a recurrent module, whose chunks (training
+    sequences) start from stored recurrent states.
 
     Every chunk is extended by one step, the final observation after its last row. For the last chunk this gives the
     value after the block. If rows are masked, the final observation follows the last valid row of the chunk: it
@@ -108,7 +113,9 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         of_block = (each, last // length, last % length + 1)
 
     def extended(x: jax.Array, final: Any) -> jax.Array:
-        """Cuts ``[T, B, ...]`` into G chunks and adds the final observation to each: ``[B, G, L + 1, ...]``."""
+        """Cuts a column ``[T, B, ...]`` into G chunks of L steps and adds the final observation to each: ``[B, G, L +
+        1, ...]``.
+        """
         return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
 
     final_obs = columns[Columns.FINAL_OBS]
@@ -117,14 +124,16 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
     states = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), columns[Columns.STATE_IN])
 
     def values_of(obs: Any, resets: jax.Array, states: Any) -> jax.Array:
-        """Returns the values of all steps of sequences ``[n, L + 1, ...]``."""
+        """Returns the value function's outputs for all steps of recurrent sequences ``[n, L + 1, ...]``."""
         own, batch = bound(), {Columns.OBS: obs, Columns.RESETS: resets, Columns.STATE_IN: states}
         if not handles_resets(module):
             batch, _ = step_by_step(own, batch)
         return own.compute_values(batch).astype(jnp.float32).reshape(resets.shape)
 
     def values_after(row: jax.Array) -> jax.Array:
-        """Returns the values of the states after given rows; `row` contains indices of the flattened block."""
+        """Returns the value function's outputs for the states after the given steps; `row` contains indices of steps in
+        the flattened block.
+        """
         step, column = row // num_columns, row % num_columns
         chunk, at = step // length, step % length + 1
 
@@ -147,7 +156,7 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
 
 
 def values_at(needed: jax.Array, observations: Any, values_of) -> jax.Array:
-    """Applies `values_of` only to the rows where `needed` is True; the other rows get 0.
+    """Applies `values_of` (observations to values) only to the rows where `needed` is True; the other rows get 0.
 
     Each pass finds and evaluates the next `TRUNCATED_ROWS_PER_PASS` of them, or 1/1024 of N if that is more.
 

@@ -70,11 +70,15 @@ def check_module_outputs(
 
 
 class _ReadsDeclaredColumn(Exception):
-    """Raised inside a check if a forward pass reads an additional column of sampled steps, whose shape is unknown."""
+    """Raised while a forward pass is checked, if the pass reads an additional column of sampled steps, whose shape is
+    unknown.
+    """
 
 
 class _ForwardCheck:
-    """Check of one method of a module: `_forward_exploration`, `_forward_inference` or `_forward_train`."""
+    """Check of the outputs of one forward method of a module: `_forward_exploration`, `_forward_inference` or
+    `_forward_train`.
+    """
 
     def __init__(self, module: RLModule, module_id: str | None, forward: str, declared: Collection[str]):
         self.module = module

@@ -122,14 +122,14 @@ class DefaultModelConfig(Plain):
         super().__setattr__(name, value)
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns all settings, `{name: value}`, as plain data for checkpoints. Each setting overrides the algorithm's
-        default.
+        """Returns all settings of this config, `{name: value}`, as plain data for checkpoints. Each setting overrides
+        the algorithm's default.
         """
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> DefaultModelConfig | dict[str, Any]:
-        """Creates a config from a result of `to_plain`; returns a dict if some settings are missing.
+        """Creates a `DefaultModelConfig` from a result of `to_plain`; returns a dict if some settings are missing.
 
         Such data is of a checkpoint in which only the fields override an algorithm's settings that it has.
         """
@@ -138,7 +138,7 @@ class DefaultModelConfig(Plain):
 
 
 class OpaqueDict(dict):
-    """Dict that JAX treats as one leaf: JAX does not look for arrays inside dict subclasses.
+    """Dict that JAX treats as one leaf of a pytree: JAX does not look for arrays inside dict subclasses.
 
     Arrays in a module's model config are no state of the module.
     """

@@ -28,7 +28,7 @@ MODULES_ATTRIBUTE = "_rl_modules"
 
 
 def join_path(path: Path) -> str:
-    """Joins the path of an array to its name (ref), `"encoder/dense_0/kernel"`."""
+    """Joins the parts of an array's path to its name (ref), such as `"encoder/dense_0/kernel"`."""
     return "/".join(str(part) for part in path)
 
 
@@ -38,7 +38,7 @@ def raw_value(leaf: Any) -> Any:
 
 
 def copy_array(value: Any) -> jax.Array:
-    """Returns a copy in a new buffer, which can be donated; also for PRNG keys."""
+    """Returns a copy of an array (or of PRNG keys) in a new buffer, which can be donated."""
     if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
         data = np.array(jax.random.key_data(value))
         return jax.random.wrap_key_data(jax.device_put(data), impl=str(jax.random.key_impl(value)))
@@ -46,12 +46,11 @@ def copy_array(value: Any) -> jax.Array:
 
 
 class ModuleDefinition:
-    """Static part of a module: graph definition, leaf paths, and NumPy constants.
+    """Static part of a Flax NNX module: graph definition, paths of the arrays, and NumPy constants.
 
     NumPy arrays among the attributes are constants of the definition: they are neither trained nor part of
     the state, and stay NumPy arrays in the merged module. JAX arrays and Variables other than `nnx.Param` are
     `rest`.
-
     """
 
     def __init__(self, graphdef: Any, params: Flat, rest: Flat, rename: Callable[[Path], str]):
@@ -69,8 +68,8 @@ class ModuleDefinition:
 
     @classmethod
     def of(cls, module: nnx.Module, rename: Callable[[Path], str] = join_path) -> tuple[ModuleDefinition, Flat, Flat]:
-        """Splits `module` into its definition, parameters and other arrays; the latter two are `{ref: array}`, without
-        copies.
+        """Splits `module` into its static definition, its parameters and its other arrays; the latter two are `{ref:
+        array}` (ref: path joined by "/"), without copies.
 
         Args:
             module: The module; it is not changed.
@@ -89,7 +88,8 @@ class ModuleDefinition:
         )
 
     def is_alike(self, other: ModuleDefinition) -> bool:
-        """Whether a program traced with `other` also works with this definition, provided that both have the same spec.
+        """Whether a program traced with the module definition `other` also works with this one, provided that both
+        modules were built from the same spec.
 
         Objects that are compared by identity, which each module creates, count as equal.
         """
@@ -103,19 +103,19 @@ class ModuleDefinition:
         )
 
     def merge(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> Any:
-        """Builds a module from its arrays."""
+        """Builds the module of this definition from its arrays."""
         return nnx.merge(self.graphdef, nnx.from_flat_state([*self.by_path(params, rest), *self.constants.items()]))
 
     def by_path(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> list[tuple[Path, Any]]:
-        """Converts arrays by ref to the leaves of a flat NNX state, ``[(path, array)]``."""
+        """Converts arrays by name (ref) to the leaves of a flat NNX state, ``[(path, array)]``."""
         return [
             *((path, params[ref]) for path, ref in self.param_refs.items()),
             *((path, rest[ref]) for path, ref in self.rest_refs.items()),
         ]
 
     def flatten(self, module: nnx.Module) -> tuple[Flat, Flat]:
-        """Returns the parameters and other arrays of a module with this definition, ``{ref: array}``, in the
-        definition's order.
+        """Returns the parameters and the other arrays of a module with this definition, two dicts ``{ref: array}`` in
+        the definition's order.
         """
         _, params, rest = _split(module)
         return self._named(type(module), params, rest)
@@ -153,8 +153,8 @@ def _split(module: nnx.Module) -> tuple[Any, Flat, Flat]:
 
 
 class PureModule:
-    """Pure functions for a built `MultiRLModule`, which take its arrays as arguments; the static definition is stored
-    once.
+    """Functional form of a built `MultiRLModule`: pure functions that take the module's arrays as arguments; the static
+    definition is stored once.
 
     A Variable that several modules share has one ref. It belongs to the module with the fewest Params, so that a
     shared part with its own module id belongs to that id; among equal numbers, to the module that was added first.
@@ -204,7 +204,7 @@ class PureModule:
         self.target_refs = frozenset(ref for ref, kind in types.items() if issubclass(kind, TargetParam))
 
     def bind(self, params: Mapping[str, Any], rest: Mapping[str, Any]) -> MultiRLModule:
-        """Builds the module from arrays. It is cheap enough to call while tracing.
+        """Builds the MultiRLModule from arrays. It is cheap enough to call while tracing.
 
         Inside `jax.grad` or `jax.lax.scan`, bind and unbind within the transformed function: a module that
         was bound outside must not draw random numbers there.
@@ -212,18 +212,20 @@ class PureModule:
         return self.definition.merge(params, rest)
 
     def unbind(self, module: MultiRLModule) -> tuple[Flat, Flat]:
-        """Returns the parameters and other arrays of a module that `bind` built, with the structure and order of the
-        initial arrays.
+        """Returns the parameters and the other arrays of a module that `bind` built, with the structure and order of
+        the initial arrays.
         """
         return self.definition.flatten(module)
 
     def reseed(self, rest: Mapping[str, Any], key: jax.Array) -> Flat:
-        """Returns `rest` with all random streams restarted from `key`; unchanged if the module has none."""
+        """Returns `rest` (the module's arrays that are not parameters) with all random streams restarted from `key`;
+        unchanged if the module has no streams.
+        """
         return {**rest, **self.random_streams(rest, key)}
 
     def random_streams(self, rest: Mapping[str, Any], key: jax.Array, module_id: str | None = None) -> Flat:
-        """Returns the entries of `rest` that `reseed` changes: random streams restarted from `key`. Use `jax.vmap` for
-        many keys.
+        """Returns only the arrays that `reseed` changes: the module's random streams, restarted from `key`. Use
+        `jax.vmap` for many keys.
 
         Args:
             rest: Non-parameter state.
@@ -244,8 +246,8 @@ class PureModule:
         return fresh
 
     def refs_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> list[str]:
-        """Returns the names (refs) of one Variable of the template module, or of all Variables of a kind in a
-        submodule.
+        """Returns the names (refs, paths joined by "/") of one Variable of the module, or of all Variables of a type in
+        a submodule.
 
         Variables that the submodule shares with others are included.
 
@@ -259,7 +261,7 @@ class PureModule:
         return list(self.paths_of(variable_or_submodule, kind).values())
 
     def paths_of(self, variable_or_submodule: Any, kind: type = nnx.Param) -> dict[str, str]:
-        """Returns ``{path within the submodule: ref}`` of the same Variables as `refs_of`; the path of a single
+        """Returns ``{path within the submodule: ref}`` for the Variables that `refs_of` names; the path of a single
         Variable is "".
         """
         if isinstance(variable_or_submodule, nnx.Variable):
@@ -277,11 +279,11 @@ class PureModule:
 
     @property
     def stream_refs(self) -> frozenset[str]:
-        """Names (refs) of the random streams' keys and counts in `rest`, the arrays that are not parameters."""
+        """Names (refs) of the arrays that store the keys and counts of the module's random streams."""
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:
-        """Copies arrays into the leaves of a module of this definition."""
+        """Copies arrays, given by name (ref), into the leaves of a module of this definition, in place."""
         leaves = [(path, copy_array(value)) for path, value in self.definition.by_path(params, rest)]
         nnx.update(module, nnx.from_flat_state(leaves))
 
@@ -301,12 +303,12 @@ class PureModule:
 
     @property
     def trainable_ids(self) -> list[str]:
-        """Ids of the modules with parameters, including parameters shared with other modules."""
+        """Ids of the modules that have parameters; parameters shared with other modules count."""
         return list(self._trainable_ids)
 
     def module_refs(self, module_id: str) -> list[str]:
-        """Returns the names (refs) of a module's parameters. A parameter that several modules share belongs to one of
-        them.
+        """Returns the names (refs) of one module's parameters. A parameter that several modules share belongs to only
+        one of them.
 
         Raises:
             KeyError: If the module does not exist.

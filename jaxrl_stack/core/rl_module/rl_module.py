@@ -83,7 +83,7 @@ _OTHER_ATTRIBUTES = {
 
 
 class _RLModuleMeta(type(nnx.Module)):
-    """Metaclass that checks and completes a module after its constructor, also for subclasses that override the
+    """Metaclass that checks and completes an RLModule after its constructor, also if a subclass overrides the
     constructor.
     """
 
@@ -230,7 +230,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 delattr(owner, name)
 
     def _non_inference_attributes(self) -> tuple[str, ...]:
-        """Returns the paths of the attributes that this inference-only module lacks; () for other modules."""
+        """Returns the paths of the networks (attributes) that this module lacks because it is inference-only; () for
+        other modules.
+        """
         if self.inference_only and isinstance(self, InferenceOnlyAPI):
             return tuple(self.get_non_inference_attributes())
         return ()
@@ -254,7 +256,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     # Methods to override.
 
     def setup(self) -> None:
-        """Builds the networks. `self.rngs` is the source of layers' initial weights and random streams."""
+        """Builds the module's networks. `self.rngs` is the source of initial weights and of random streams."""
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Forward pass that `_forward_inference`, `_forward_exploration` and `_forward_train` call unless they are
@@ -340,7 +342,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
     def get_state(
         self, components: Parts = None, *, not_components: Parts = None, inference_only: bool = False
     ) -> dict[str, np.ndarray]:
-        """Returns weights and other state as a flat dict `{"path/to/leaf": numpy array}`.
+        """Returns the module's weights and other state as a flat dict `{"path/to/leaf": numpy array}`.
 
         Parts that the module shares with others are included; random streams are not.
 
@@ -362,7 +364,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets the state to a result of `get_state`; missing leaves keep their values.
+        """Sets the module's state to a result of `get_state`; missing leaves keep their values.
 
         An inference-only module ignores leaves of attributes that it lacks.
 
@@ -406,8 +408,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
                 update_target_network(main_net=main, target_net=target, tau=1.0)
 
     def _fitting(self, state: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Any, Any]]:
-        """Checks that the leaves of a state exist in this module and have matching shapes and dtypes; returns ``(path,
-        value, current array)`` of each.
+        """Checks that this module has the leaves of a given state, with matching shapes and dtypes; returns ``(path,
+        value, current array)`` of each leaf.
 
         Raises:
             ValueError: If the module does not have a leaf of a name, or its shape or kind of dtype differs.
@@ -443,14 +445,18 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         return build()
 
     def _check_outline(self, state: Mapping[str, Any]) -> None:
-        """Raises a ValueError if a state does not fit the module, or lacks one of its leaves."""
+        """Raises a ValueError if a state does not fit the module: if a leaf is missing or unknown, or has a different
+        shape or dtype.
+        """
         self._fitting(state)
         missing = sorted(set(self._state_leaves()) - set(state))
         if missing:
             raise ValueError(f"The state of this {type(self).__name__} is damaged: it lacks {missing[:5]}.")
 
     def _state_leaves(self) -> dict[str, tuple[tuple[Any, ...], Any]]:
-        """Returns `{ref: (path, array)}` of all leaves except constants and random streams."""
+        """Returns the arrays that are the module's state, `{ref: (path, array)}`: all leaves except constants and
+        random streams.
+        """
         return {
             join_path(path): (path, raw_value(leaf))
             for path, leaf in nnx.to_flat_state(nnx.state(self))
@@ -459,7 +465,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         }
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns constructor arguments for an equal module with new weights."""
+        """Returns constructor arguments with which an equal module, with new weights, can be built."""
         return (), _attributes(self, _ARGUMENTS) | {"model_config": dict(self.model_config)}
 
     def as_multi_rl_module(self) -> MultiRLModule:
@@ -545,7 +551,7 @@ class MultiRLModule(RLModule):
         super().__init__(config, inference_only=inference_only, **kwargs)
 
     def setup(self) -> None:
-        """Builds the modules of `rl_module_specs`."""
+        """Builds the RLModules that `rl_module_specs` describes."""
         key = self.rngs.params()
         for module_id, spec in self.rl_module_specs.items():
             if self.inference_only:
@@ -555,7 +561,7 @@ class MultiRLModule(RLModule):
             self.add_module(module_id, spec.build(rngs=_module_key(key, module_id)))
 
     def add_module(self, module_id: str, module: RLModule, *, override: bool = False) -> None:
-        """Adds a built module.
+        """Adds a built RLModule to this container.
 
         Args:
             module_id: Id of the module: non-empty, without "/" (which separates the parts of refs).
@@ -577,7 +583,7 @@ class MultiRLModule(RLModule):
         self._rl_modules[module_id] = module
 
     def remove_module(self, module_id: str, *, raise_err_if_not_found: bool = True) -> None:
-        """Removes a module.
+        """Removes an RLModule from this container.
 
         Raises:
             KeyError: If the module does not exist, unless `raise_err_if_not_found` is False.
@@ -603,7 +609,7 @@ class MultiRLModule(RLModule):
         return self._rl_modules[module_id]
 
     def get(self, module_id: str, default: RLModule | None = None) -> RLModule | None:
-        """Returns a module by its id, or `default`."""
+        """Returns the module with the given id, or `default` if it does not exist."""
         return self._rl_modules[module_id] if module_id in self else default
 
     def keys(self) -> KeysView[str]:
@@ -644,7 +650,7 @@ class MultiRLModule(RLModule):
         return self._forward_each("_forward_train", batch, kwargs)
 
     def get_initial_state(self) -> Any:
-        """Returns `{module_id: initial state}` of the stateful modules."""
+        """Returns the initial recurrent states of all stateful modules, `{module_id: state}`."""
         states = {module_id: module.get_initial_state() for module_id, module in self.items()}
         return {module_id: state for module_id, state in states.items() if state}
 
@@ -669,7 +675,7 @@ class MultiRLModule(RLModule):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets the states of modules, `{module_id: state}`; missing modules keep their states.
+        """Sets the states of modules in this container, `{module_id: state}`; missing modules keep their states.
 
         Raises:
             KeyError: If a module id is unknown.
@@ -686,7 +692,7 @@ class MultiRLModule(RLModule):
             self[module_id].set_state(module_state)
 
     def load_rllib_weights(self, weights: str | os.PathLike[str] | Mapping[str, Any]) -> None:
-        """Loads ``{module_id: weights}``; see `RLModule.load_rllib_weights`.
+        """Loads RLlib weights into the modules, ``{module_id: weights}``; see `RLModule.load_rllib_weights`.
 
         Raises:
             KeyError: If a module id is unknown.
@@ -751,7 +757,7 @@ class RLModuleSpec:
             raise ValueError("RLModuleSpec(model_config_dict=...) is gone. Use model_config=.")
 
     def build(self, *, seed: int | None = None, rngs: nnx.Rngs | int | jax.Array | None = None) -> RLModule:
-        """Builds the module.
+        """Builds the RLModule that this spec describes.
 
         Args:
             seed: Seed of the initial weights; equal seeds give equal weights.
@@ -771,7 +777,7 @@ class RLModuleSpec:
 
     @classmethod
     def from_module(cls, module: RLModule) -> RLModuleSpec:
-        """Returns the spec that builds an equal module, with new weights.
+        """Returns the spec that builds an equal RLModule, with new weights.
 
         Raises:
             ValueError: If it is a MultiRLModule.
@@ -799,7 +805,7 @@ class RLModuleSpec:
         return cls(**_spec_from_dict(d, allow))
 
     def update(self, other: RLModuleSpec, override: bool = True) -> None:
-        """Copies fields of another spec into this one, in place.
+        """Copies fields of another RLModuleSpec into this one, in place.
 
         Args:
             other: The other spec; fields that are None are ignored.
@@ -866,7 +872,7 @@ class MultiRLModuleSpec:
     def build(
         self, module_id: str | None = None, *, seed: int | None = None, rngs: nnx.Rngs | int | jax.Array | None = None
     ) -> RLModule:
-        """Builds the MultiRLModule, or only one of its modules.
+        """Builds the MultiRLModule that this spec describes, or only one of its modules.
 
         A module's weights depend on the seed and its id, not on other modules.
 
@@ -892,8 +898,8 @@ class MultiRLModuleSpec:
                 module[module_id].restore_from_path(stored.part(module_id).path)
 
     def add_modules(self, module_specs: Mapping[str, RLModuleSpec], override: bool = True) -> None:
-        """Adds specs in place. An existing spec is replaced if `override`; otherwise only its fields that are None are
-        set.
+        """Adds specs of modules to this spec, in place. If `override`, an existing module's spec is replaced; otherwise
+        only its fields that are None are set.
         """
         for module_id, spec in module_specs.items():
             if override or module_id not in self.rl_module_specs:
@@ -902,7 +908,7 @@ class MultiRLModuleSpec:
                 self.rl_module_specs[module_id].update(spec, override=False)
 
     def remove_modules(self, module_ids: str | Collection[str]) -> None:
-        """Removes one or more specs in place; unknown ids are ignored."""
+        """Removes the specs of one or more modules from this spec, in place; unknown ids are ignored."""
         for module_id in as_names(module_ids) or ():
             self.rl_module_specs.pop(module_id, None)
 
@@ -942,7 +948,7 @@ class MultiRLModuleSpec:
         return cls(**kwargs)
 
     def update(self, other: AnyRLModuleSpec, override: bool = False) -> None:
-        """Copies specs or fields of another spec into this one, in place.
+        """Copies module specs or fields of another spec into this one, in place.
 
         Args:
             other: A MultiRLModuleSpec (id by id; new ids are added) or an RLModuleSpec (for each module).
@@ -980,7 +986,9 @@ AnyRLModuleSpec = RLModuleSpec | MultiRLModuleSpec
 
 
 class _CompiledForwards:
-    """Compiled forward passes of a module, compiled again if its structure or plain attributes change."""
+    """Compiled forward passes of a module; they are compiled again if the module's structure or plain attributes
+    change.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, list[tuple[ModuleDefinition, Callable[..., Any]]]] = {}
@@ -1037,7 +1045,9 @@ def _attributes(owner: Any, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _spec_to_dict(spec: AnyRLModuleSpec) -> dict[str, Any]:
-    """Converts a spec to plain data, ``{field: value}``: classes as names, spaces and the model config as dicts."""
+    """Converts a module spec to plain data, ``{field: value}``: classes as names, spaces and the model
+    config as dicts.
+    """
     out: dict[str, Any] = {}
     for name, value in _attributes(spec, (field.name for field in dataclasses.fields(spec))).items():
         if name.endswith("_class"):
@@ -1051,7 +1061,7 @@ def _spec_to_dict(spec: AnyRLModuleSpec) -> dict[str, Any]:
 
 
 def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[str, Any]:
-    """Creates a spec from a result of `_spec_to_dict`."""
+    """Converts a result of `_spec_to_dict` back to the fields of a module spec, ``{field: value}``."""
     out = dict(fields)
     for name, value in fields.items():
         if name.endswith("_class") and isinstance(value, str):
@@ -1062,8 +1072,8 @@ def _spec_from_dict(fields: Mapping[str, Any], allow: Collection[type]) -> dict[
 
 
 def _take_over(spec: Any, other: Any, override: bool, leave: str = "") -> None:
-    """Copies fields from another spec into `spec`, except those in `leave`; without `override`, only into fields that
-    are None.
+    """Copies the fields of the module spec `other` that are not None into `spec`, except the field `leave`; without
+    `override`, only into fields that are None.
     """
     for field in dataclasses.fields(spec):
         mine, theirs = getattr(spec, field.name), getattr(other, field.name)
@@ -1079,7 +1089,7 @@ def _can_hold(dtype: Any, given: Any) -> bool:
 
 
 def check_fits_specs(specs: MultiRLModuleSpec, states: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises a ValueError if modules built from these specs do not fit the given states. Allocates no arrays.
+    """Raises a ValueError if the modules that these specs describe do not fit the given states. Allocates no arrays.
 
     Args:
         specs: Complete specs.
@@ -1136,7 +1146,9 @@ def _takes_t(function: Callable[..., Any]) -> bool:
 
 
 def _accepted(method: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns `kwargs`, without `t` if `method` has no such argument."""
+    """Returns the arguments `kwargs` of a forward pass, without `t` (env steps so far) if `method` has no
+    argument `t`.
+    """
     if "t" in kwargs and not _takes_t(method.__func__):  # type: ignore[attr-defined]
         return {name: value for name, value in kwargs.items() if name != "t"}
     return kwargs

@@ -34,7 +34,7 @@ _MAX_NAME = 300
 
 
 def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str, Any]:
-    """Reads the weights in a file, ``{name: array}``.
+    """Reads RLlib weights from a file, ``{name: array}``.
 
     Args:
         path: ``.npz``; ``.safetensors``; or ``.pt``, ``.pth`` of a state dict, which needs PyTorch.
@@ -131,7 +131,9 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
-    """Returns the name (ref) of a layer of a torch Sequential, whose indices also count activations and padding."""
+    """Returns this package's name (ref) of a layer in a torch Sequential, whose indices also count activations and
+    padding.
+    """
     net, index, kind = layer["net"], int(layer["index"]), layer["kind"]
     # Weights of a dense layer have two axes and those of a convolution four; those of a layer normalisation, which
     # follows either, have one.
@@ -146,7 +148,7 @@ def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _net_ref(net: str) -> str:
-    """Returns the name (ref) of a network; the names of actor and critic encoders are replaced."""
+    """Returns this package's name (ref) of an RLlib network; encoders have different names in RLlib."""
     first, *rest = net.split(".")
     if first in ("encoder", "_old_encoder") and rest and rest[0] in _ENCODERS:
         rest[0] = _ENCODERS[rest[0]]

@@ -1,4 +1,5 @@
-"""Declared properties of modules: independent rows, handling of resets, observations shared by agents.
+"""Properties that a module's class declares: independent rows of a batch, handling of episode starts in sequences,
+observations shared by agents.
 
 They are: independent rows, so that a batch may be split and padded; sequences with starts of episodes; observations
 that the agents of a step share.
@@ -31,7 +32,7 @@ def rows_are_independent(module: RLModule) -> bool:
 
 
 def handles_resets(module: RLModule) -> bool:
-    """Whether a recurrent module handles training sequences in which an episode starts.
+    """Whether a recurrent module correctly processes training sequences in which a new episode starts.
 
     True if its class and its catalog declare it (`RLModule.handles_resets`), and its encoder, if any.
     """
@@ -63,7 +64,7 @@ def _say(classes: list[type], name: str) -> bool:
 
 
 def _says_so(cls: type, name: str) -> Any:
-    """Returns a class attribute that declares a property of a module, such as ``rows_are_independent``.
+    """Returns the value of a class attribute that declares a property of a module, such as ``rows_are_independent``.
 
     False if no class declares it, or a subclass of the declaring class defines a method.
     """

@@ -14,7 +14,7 @@ Network = TypeVar("Network")
 
 
 class TargetParam(nnx.Variable):
-    """Parameter of a target network. It follows a trained parameter and has no optimizer."""
+    """Parameter of a target network. It follows a trained parameter slowly, and no optimizer updates it."""
 
 
 def make_target_network(main_net: Network) -> Network:

@@ -1,4 +1,4 @@
-"""Sequences drawn from replay, prepared for recurrent networks."""
+"""Sequences drawn from a replay buffer, prepared for one pass through recurrent networks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ StateAfter = Callable[[dict[str, Any]], Any]
 
 
 def states_of(encoder: Any) -> StateAfter:
-    """Returns a function from columns to the encoder's recurrent state after the last step; observations may contain an
-    action mask.
+    """Returns a function from a batch's columns to the encoder's recurrent state after the last step; observations may
+    contain an action mask.
     """
     return lambda columns: encoder(split_action_mask(columns)[0])[Columns.STATE_OUT]
 
 
 class Timeline:
-    """Sequences from replay, each extended by the observation after its last valid step, so that one pass of a
+    """Sequences from a replay buffer, each extended by the observation after its last valid step, so that one pass of a
     recurrent network evaluates observations and next observations.
 
     Burn-in, the steps before the valid ones, only updates the recurrent state of each network, online and target,
@@ -68,20 +68,23 @@ class Timeline:
             self._steps = jnp.clip(steps, 0, length - burn_in - 1)
 
     def _from_first(self, values: Any, number: int) -> Any:
-        """Returns `number` steps of `[N, K, ...]`, from the first valid step on; repeats the last step at the end."""
+        """Returns `number` steps of each sequence in `values` ``[N, K, ...]``, from the first valid step (after
+        burn-in) on; repeats the last step at the end.
+        """
         first = self._num_before[:, None] if self.burn_in else jnp.zeros((1, 1), jnp.int32)
         leaves = jax.tree.leaves(values)
         steps = jnp.minimum(first + jnp.arange(number), leaves[0].shape[1] - 1)
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """Returns columns `[N, J, ...]` for the same steps as `obs`, `[N, M + 1, ...]`; repeats the last step at the
-        end.
+        """Converts columns `[N, J, ...]` to the steps of `obs`, `[N, M + 1, ...]`: without burn-in steps, with the last
+        step repeated at the end.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
-        """Returns the inputs of a recurrent network: `OBS` `[N, M + 1, ...]`, and `STATE_IN` after the burn-in steps.
+        """Returns the inputs of a recurrent network: `OBS` `[N, M + 1, ...]`, and `STATE_IN`, the recurrent state after
+        the burn-in steps.
 
         Args:
             state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to
@@ -110,14 +113,14 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Converts outputs `[N, M + 1, ...]` to outputs for the observations of the steps, `[N, J, ...]`; meaningless
-        in masked steps.
+        """Converts a network's outputs for `obs`, `[N, M + 1, ...]`, to outputs for the observation of each step, `[N,
+        J, ...]`; meaningless in masked steps.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Converts outputs `[N, M + 1, ...]` to outputs for the next observations of the steps, `[N, J, ...]`;
-        meaningless in masked steps.
+        """Converts a network's outputs for `obs`, `[N, M + 1, ...]`, to outputs for the next observation of each step,
+        `[N, J, ...]`; meaningless in masked steps.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 
