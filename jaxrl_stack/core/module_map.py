@@ -148,7 +148,9 @@ class ModuleMap:
         return rows
 
     def by_agent(self, rows: Mapping[str, Any], axis: int = 0) -> dict[Any, Any]:
-        """Splits arrays by module into arrays by agent; inverse of `rows`."""
+        """Splits ``{module id: array}`` along the axis of environments into ``{agent id: array}``; inverse
+        of `rows`.
+        """
         of_agents = {}
         if self.ranges:
             return self._by_agent_of_ranges(rows, axis)

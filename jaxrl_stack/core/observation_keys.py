@@ -117,7 +117,7 @@ def _part(space: gym.spaces.Dict, observation: Any) -> Any:
 
 
 def _num_batch_dims(space: gym.Space, observation: Any) -> int:
-    """Returns the number of leading batch axes of an observation, equal for all leaves."""
+    """Returns the number of leading batch axes of an observation, which is equal for all leaves of the pytree."""
     numbers = map_parts(lambda part, value: jnp.ndim(value) - len(part.shape or ()), space, observation)
     return jax.tree.leaves(numbers)[0]
 

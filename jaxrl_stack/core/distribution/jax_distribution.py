@@ -340,7 +340,7 @@ class _Product(Distribution):
         return _total(child.kl(o) for child, o in zip(self.children, other.children, strict=True))
 
     def _draw(self, method: str, key: jax.Array | None, sample_shape: Any) -> list[Any]:
-        """Draws from each child with a separate key; deterministic children need no key."""
+        """Draws from each child distribution with a separate key; deterministic children need no key."""
         keys = [None] * len(self.children) if key is None else jax.random.split(key, len(self.children))
         return [
             getattr(child, method)(key=k, sample_shape=sample_shape)
@@ -419,7 +419,8 @@ class MultiDistribution(_Product):
     def from_logits(
         cls, logits: jax.Array, child_distribution_cls_struct: Any, input_lens: Any, **kwargs: Any
     ) -> MultiDistribution:
-        """Creates the distribution from concatenated inputs, in the order of `jax.tree.leaves` (sorted dict keys).
+        """Creates the distribution from the concatenated inputs of all child distributions, in the order of
+        `jax.tree.leaves` (sorted dict keys).
 
         Args:
             logits: Float `[..., sum of all input lengths]`.
@@ -456,7 +457,9 @@ class MultiDistribution(_Product):
 
     @staticmethod
     def required_input_dim(space: Any, input_lens: Any, as_list: bool = False, **kwargs: Any) -> Any:
-        """Returns the total input width; with `as_list` the widths of the children, in order."""
+        """Returns the width of `from_logits`' input for all child distributions; with `as_list` the widths of the
+        children, in order.
+        """
         lengths = [int(n) for n in jax.tree.leaves(input_lens)]
         return lengths if as_list else sum(lengths)
 

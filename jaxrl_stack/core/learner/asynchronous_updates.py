@@ -1,4 +1,4 @@
-"""Non-blocking updates of learner actors."""
+"""Updates of Learners in Ray actors, without waiting for the results."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AsynchronousUpdates:
         return self._actors.send_update(shares, dict(arguments), return_state)
 
     def finished(self) -> list[list[dict[str, Any]] | Exception]:
-        """Returns the results of the updates that have finished since the last call, oldest first.
+        """Returns the results of the sent updates that have finished since the last call, oldest first.
 
         Returns:
             For each update one dict of metrics per learner, or the exception that it raised. Updates that were lost

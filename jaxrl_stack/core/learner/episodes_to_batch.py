@@ -1,4 +1,6 @@
-"""Conversion of episodes to padded blocks ``[T, B, ...]``, for ``Learner.update(episodes=...)``."""
+"""Conversion of episodes to padded blocks (batches ``[T, B, ...]`` with one episode per column), for
+``Learner.update(episodes=...)``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class EpisodesAsBlocks(NamedTuple):
-    """Result of `episodes_to_batch`: the episodes of each module as one padded block, split over devices.
+    """Result of `episodes_to_batch`: the episodes of each module as one padded batch ``[T, B, ...]``, split over
+    devices.
 
     Attributes:
         blocks: Blocks by module, split over devices, ``[D, T, B / D, ...]``. Their columns are obs, actions, rewards,
@@ -42,7 +45,8 @@ def episodes_to_batch(
     num_devices: int = 1,
     common_sizes: Callable[[dict[str, int]], dict[str, int]] | None = None,
 ) -> EpisodesAsBlocks:
-    """Converts episodes to blocks ``[T, B, ...]`` with one episode per column, and splits the columns over devices.
+    """Converts episodes to padded batches ``[T, B, ...]`` with one episode per column, and splits the columns over
+    devices.
 
     Lengths and numbers of columns are padded to powers of two, so that few shapes are compiled; padded rows have
     ``LOSS_MASK`` False. A chunk of a running episode counts as truncated at its end.

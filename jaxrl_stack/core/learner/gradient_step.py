@@ -201,8 +201,8 @@ def _log_finiteness(
 
 
 def row_counts(items: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> dict[ModuleID, jax.Array]:
-    """Returns the mean number of valid rows per device in a minibatch, ``{module_id: float32}``; 1 if no row is
-    valid.
+    """Returns the mean number of valid rows (not masked) per device in a minibatch, ``{module_id: float32}``; 1 if no
+    row is valid.
     """
     counts = {}
     for mid, own in items.items():

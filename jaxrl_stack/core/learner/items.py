@@ -55,11 +55,13 @@ class RowForm:
         return ()
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of items (units that minibatches draw) in a block ``[T, B, ...]``."""
+        """Returns the number of items (units that minibatches draw) in sampled steps ``[T, B, ...]``."""
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Reshapes the columns of drawn items, ``[m, ...]``, to the shapes that losses receive."""
+        """Reshapes the columns of a minibatch, ``[m, ...]`` for m drawn items (here single steps), to the shapes that
+        losses receive.
+        """
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
@@ -175,7 +177,9 @@ class ChunkForm:
         return (self.length,)
 
     def num_items(self, num_steps: int, num_columns: int) -> int:
-        """Returns the number of chunks in a block ``[T, B, ...]``; the last chunk of each column may be padded."""
+        """Returns the number of chunks (training sequences) in sampled steps ``[T, B, ...]``; the last chunk of each
+        column may be padded.
+        """
         return -(-num_steps // self.length) * num_columns
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
@@ -393,8 +397,8 @@ class Items:
         return jax.tree.map(lambda x: x.reshape(len(x), 1, -1, *x.shape[3:]), self.columns)
 
     def shapes(self, number: int) -> dict[str, Any]:
-        """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns that losses receive for `number` drawn
-        items.
+        """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of the columns that losses receive for a minibatch of
+        `number` items (steps, chunks or env steps).
         """
         items = {name: _shapes_of(column, number) for name, column in self.columns.items()}
         return jax.eval_shape(self.form.shown, items)
@@ -433,8 +437,8 @@ class PackedItems:
         self._matrix, self._loose, self._slots = packing.pack(leaves, lead=2)
 
     def take(self, index: jax.Array) -> dict[str, Any]:
-        """Gathers a minibatch: the items ``index[s]`` of every shard ``s``, concatenated, in the shapes that losses
-        receive.
+        """Gathers a minibatch: the items (steps, chunks or env steps) ``index[s]`` of every shuffle shard ``s``,
+        concatenated, in the shapes that losses receive.
 
         Args:
             index: uint32 ``[S, m]``.
@@ -519,13 +523,13 @@ def shard_rows(block: Any, num_shards: int) -> Any:
 
 
 def _taken(shard: jax.Array, index: jax.Array) -> jax.Array:
-    """Returns ``shard[index]`` without bounds checks; all indices must be in bounds."""
+    """Returns the rows ``shard[index]`` without bounds checks; all indices must be in bounds."""
     return shard.at[index].get(mode="promise_in_bounds")
 
 
 def _shapes_of(column: Any, number: int) -> Any:
-    """Returns the `jax.ShapeDtypeStruct`s of `number` items of a column ``[S, N, ...]``, or of frame-stacked
-    observations.
+    """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of `number` entries drawn from a column ``[S, N, ...]``,
+    or from frame-stacked observations.
     """
     if isinstance(column, FrameRows):
         one_of_each_shard = jax.ShapeDtypeStruct((len(column.counts), 1), jnp.uint32)

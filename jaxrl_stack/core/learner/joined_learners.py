@@ -314,7 +314,9 @@ class JoinedLearners:
         return self._with_restart(lambda: self._gather([getattr(a, method).remote() for a in self._actors]))
 
     def first(self, func: Callable[..., Any], **kwargs: Any) -> Any:
-        """Returns ``func(learner, **kwargs)`` of the first learner; all have the same state."""
+        """Calls ``func(learner, **kwargs)`` in the first learner actor, and returns the result; all learners have the
+        same state.
+        """
         return self._with_restart(lambda: self._gather([self._actors[0].apply.remote(func, kwargs)]))[0]
 
     def foreach(
@@ -376,8 +378,8 @@ class JoinedLearners:
         self._gather([actor.call.remote(method, ref) for actor in self._actors])
 
     def change(self, method: str, value: Any) -> None:
-        """Calls ``learner.method(value)`` on all learners, then takes a snapshot, so that a restart does not lose the
-        change.
+        """Calls ``learner.method(value)`` on all learners, then takes a snapshot of their state, so that a restart does
+        not lose the change.
         """
         self._with_restart(lambda: self._send_to_all(method, value))
         self._take_snapshot()
@@ -420,7 +422,7 @@ class JoinedLearners:
         return self._received(self._with_restart(send), return_state, self._num_sent)
 
     def update_rows(self, experience: Experience, arguments: dict[str, Any]) -> dict[Any, np.ndarray]:
-        """Makes one gradient step on all rows, see `LearnerGroup.update_rows`."""
+        """Makes one gradient step on all rows of a batch, jointly in all learners; see `LearnerGroup.update_rows`."""
         shares = experience.split(self.num_learners)
         answers = self._with_restart(lambda: self._gather(self._send_update(shares, arguments, False)))
         self._received(answers, False, self._num_sent)
@@ -428,7 +430,9 @@ class JoinedLearners:
         return {key: np.concatenate([own[key] for own in rows]) for key in rows[0]}
 
     def evaluate_rows(self, experience: Experience, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-        """Returns losses and metrics of rows without an update of the modules; see `LearnerGroup.evaluate_rows`."""
+        """Returns losses and metrics of a batch of rows without an update of the modules; see
+        `LearnerGroup.evaluate_rows`.
+        """
         shares = experience.split(self.num_learners)
         calls = [operator.methodcaller("evaluate_rows", share, **arguments) for share in shares]
 
@@ -494,7 +498,8 @@ class JoinedLearners:
         return True
 
     def finished_updates(self) -> list[list[dict[str, Any]] | Exception]:
-        """Returns the results of newly finished updates of `send_update`, oldest first.
+        """Returns the results of the updates that `send_update` has sent and that have finished since the last call,
+        oldest first.
 
         Returns:
             For each update one dict of metrics per learner, or the exception that it raised. Updates that were lost

@@ -256,7 +256,9 @@ class Learner(Checkpointable):
         return devices.learner_devices(config)
 
     def _make_module(self) -> MultiRLModule:
-        """Returns the MultiRLModule to update: the given one, or one built from the spec."""
+        """Returns the MultiRLModule that this learner updates: the one given to its constructor, or one built from the
+        spec.
+        """
         if self._module_given is not None:
             module = self._module_given
         else:
@@ -309,7 +311,7 @@ class Learner(Checkpointable):
         return []
 
     def rl_module_is_compatible(self, module: RLModule) -> bool:
-        """Whether `module` implements `rl_module_required_apis`."""
+        """Whether `module` implements all APIs (interfaces) of `rl_module_required_apis`."""
         return all(isinstance(module, api) for api in self.rl_module_required_apis())
 
     @property
@@ -326,7 +328,9 @@ class Learner(Checkpointable):
 
     @property
     def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
-        """Columns read from every sampled step of the trained modules, ``{module_id: names}``."""
+        """Names of the additional columns that losses, modules and connectors read from every sampled step, for the
+        trained modules, ``{module_id: names}``.
+        """
         trained = {mid: own for mid, own in self.template.items() if is_trained(self.policies_to_train, mid)}
         of_connectors = [name for connector in self._learner_connector for name in declared_columns(connector)]
         return {
@@ -393,8 +397,8 @@ class Learner(Checkpointable):
         )
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Returns the initial arrays of algorithm state in addition to networks, such as a KL coefficient; ``{}`` by
-        default. Override it.
+        """Returns the initial values of the algorithm's state besides networks, such as a KL coefficient, as arrays;
+        ``{}`` by default. Override it.
         """
         return {}
 
@@ -446,8 +450,8 @@ class Learner(Checkpointable):
 
     @property
     def metrics(self) -> MetricsLogger | TracedMetrics:
-        """Metrics logger: in a hook that is compiled into the update, a collector of traced values, otherwise the
-        host's MetricsLogger.
+        """Metrics logger of this learner: in a hook that is compiled into the update, a collector of traced values,
+        otherwise the host's MetricsLogger.
         """
         if self._tracing.trace is not None:
             return self._tracing.trace.metrics
@@ -481,8 +485,8 @@ class Learner(Checkpointable):
 
     @property
     def reduction_axis(self) -> str | None:
-        """Name of the axis for reductions over devices; None for a single device, where reductions would take longer
-        than a small update.
+        """Name of the axis for reductions over the learner's devices; None for a single device, where reductions would
+        take longer than a small update.
         """
         return self.axis_name if self.num_devices > 1 else None
 
@@ -531,7 +535,7 @@ class Learner(Checkpointable):
 
     @property
     def host_connectors(self) -> dict[str, ConnectorV2]:
-        """Connectors of the learner pipeline that run on the host, by name.
+        """Connectors of the learner pipeline that run on the host (not in the compiled update), by name.
 
         Raises:
             TypeError: If one of them comes after a compiled connector.
@@ -572,7 +576,7 @@ class Learner(Checkpointable):
         }
 
     def placed_settings(self) -> Any:
-        """Returns `settings` on this learner's devices; they are copied only once."""
+        """Returns the arrays of `settings` (such as ``lr``) on this learner's devices; they are copied only once."""
         if self._settings_on_device is None:
             self._settings_on_device = devices.place_replicated(self.settings(), self.devices)
         return self._settings_on_device
@@ -673,7 +677,7 @@ class Learner(Checkpointable):
         return self.pure.refs_of(param)[0]
 
     def filter_param_dict_for_optimizer(self, param_dict: ParamDict, optimizer: RegisteredOptimizer) -> ParamDict:
-        """Returns the entries of `param_dict` that `optimizer` updates."""
+        """Returns the entries of `param_dict`, a dict of parameters or gradients, that `optimizer` updates."""
         return {ref: param_dict[ref] for ref in optimizer.refs if ref in param_dict}
 
     # --------------------------------------------------------------------------------- hooks, in the order of an update
@@ -887,7 +891,7 @@ class Learner(Checkpointable):
                 trace.optimizers = {**trace.optimizers, module_id: {**trace.optimizers[module_id], name: new_state}}
 
     def optimizer_is_due(self, module_id: ModuleID, optimizer_name: str) -> Any:
-        """Whether an optimizer makes a step in this update; by default every optimizer does.
+        """Whether an optimizer of the learner makes a step in the current update; by default every optimizer does.
 
         Without a step, the parameters and the optimizer's state stay as they are. A gradient of 0 would not do, because
         momentum moves parameters all the same. The loss can skip its computation by `jax.lax.cond` with this scalar.
@@ -944,7 +948,8 @@ class Learner(Checkpointable):
     # ------------------------------------------------------------------------------------- help for hooks, while traced
 
     def masked_mean(self, x: jax.Array, batch: Mapping[str, Any]) -> jax.Array:
-        """Returns the mean of `x` over the valid rows of `batch` on all devices. Use it for means in losses.
+        """Returns the mean of `x` over the valid rows (not masked) of the minibatch `batch` on all devices. Use it for
+        means in losses.
 
         Args:
             x: float32 ``[N, ...]``, one value per row.
@@ -953,7 +958,8 @@ class Learner(Checkpointable):
         return self.masked_means({"x": x}, batch)["x"]
 
     def masked_means(self, values: Mapping[str, jax.Array], batch: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """Returns several means as in `masked_mean`, with a single reduction over the devices.
+        """Returns the means of several arrays over valid rows, as `masked_mean` does, with a single reduction over the
+        devices.
 
         For losses of different optimizers call `masked_mean` for each loss: means that share a reduction are
         differentiated together, even if an optimizer needs only one of them.
@@ -1051,7 +1057,8 @@ class Learner(Checkpointable):
         return self._running_trace("updates_so_far").num_updates
 
     def has_rows(self, module_id: ModuleID) -> Any:
-        """Whether the running update contains valid rows of a module, for use in `post_update`.
+        """Whether the batch of the running update contains valid rows (not masked) of a module, for use in
+        `post_update`.
 
         Returns:
             False for a module that the update leaves out, a traced bool scalar if its rows may be masked, else True.
@@ -1237,7 +1244,7 @@ class Learner(Checkpointable):
         return self._result()
 
     def update_rows(self, experience: Experience, *, timesteps: Timesteps = None) -> dict[MetricKey, np.ndarray]:
-        """Makes one gradient step on all rows of a batch drawn from replay.
+        """Makes one gradient step on all rows of a batch, for example one drawn from a replay buffer.
 
         This is the hot path of off-policy algorithms: values of rows are not checked, and metrics stay on the devices
         until `row_results` fetches the last update's. The learner pipeline receives the rows as one time step.
@@ -1603,7 +1610,7 @@ class Learner(Checkpointable):
         return numbers
 
     def _parameter_counts(self) -> dict[str, dict[str, int]]:
-        """Returns the numbers of parameters of every module, and of all modules together."""
+        """Returns the number of parameters of every module of this learner, and of all modules together."""
         if self._num_parameters is None:
             self._num_parameters = self.pure.parameter_counts()
         return self._num_parameters

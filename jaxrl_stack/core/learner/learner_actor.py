@@ -95,7 +95,9 @@ class LearnerActor:
         )
 
     def leave(self) -> None:
-        """Undoes `join`. All learners must call it; no update is possible afterwards."""
+        """Disconnects this process from the other learners, to which `join` connected it. All learners must call it; no
+        update is possible afterwards.
+        """
         jax.distributed.shutdown()
 
     def build(self) -> dict[str, Any]:
@@ -164,8 +166,8 @@ class LearnerActor:
         )
 
     def weights_for_runners(self) -> tuple[None, dict[str, Any]]:
-        """Returns None and the weights as two Ray objects: the caller waits for None, so that it need not fetch the
-        weights.
+        """Returns two Ray objects, None and the weights for env runners: the caller waits for None, so that it need not
+        fetch the weights.
         """
         return None, weights_for_runners(self.learner)
 

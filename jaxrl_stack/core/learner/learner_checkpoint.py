@@ -55,7 +55,8 @@ class LearnerCheckpoint:
         return {name: make[name]() for name in selected(STATE_COMPONENTS, components, not_components, "a Learner")}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Sets the state to a result of `get_state`; if a component does not match, the learner stays unchanged.
+        """Sets the learner's state to a result of `get_state`; if a component does not match, the learner stays
+        unchanged.
 
         Raises:
             ValueError: See `Learner.set_state`.

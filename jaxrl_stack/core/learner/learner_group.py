@@ -100,7 +100,7 @@ class LearnerGroup(Checkpointable):
 
     @property
     def local_learner(self) -> Learner | None:
-        """The learner of this process; None if learners are actors."""
+        """The Learner in this process; None if the learners are Ray actors."""
         return self._learner
 
     @property
@@ -125,11 +125,14 @@ class LearnerGroup(Checkpointable):
 
     @property
     def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
-        """Columns read from every sampled step, by module; see `Learner.declared_columns`."""
+        """Names of the additional columns that losses, modules and connectors read from every sampled step, by module;
+        see `Learner.declared_columns`.
+        """
         return self._local.declared_columns if self._actors is None else self._actors.info["declared_columns"]
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Ray's ``scheduling_strategy`` of actors on the nodes of the learners; None for actors that Ray places.
+        """Ray ``scheduling_strategy`` values that place additional actors on the nodes of the learners; None lets Ray
+        choose the node.
 
         Args:
             number: Number of actors per learner, of one CPU each.
@@ -137,7 +140,7 @@ class LearnerGroup(Checkpointable):
         return near_this_process(number) if self._actors is None else self._actors.strategies_of_neighbours(number)
 
     def __len__(self) -> int:
-        """Number of learners, including a local one."""
+        """Number of learners in this group; 1 for a learner in this process."""
         return 1 if self._actors is None else self._actors.num_learners
 
     @property
@@ -274,7 +277,7 @@ class LearnerGroup(Checkpointable):
         return self._actors.update(experience.deal_out(len(self)), arguments, async_update, return_state)
 
     def asynchronous_updates(self) -> AsynchronousUpdates:
-        """Returns an object for non-blocking updates of learner actors.
+        """Returns an object that sends updates to learner actors without waiting for the results.
 
         Raises:
             ValueError: If the learner is in this process.
@@ -324,7 +327,9 @@ class LearnerGroup(Checkpointable):
         return self._actors.evaluate_rows(Experience.check(experience, is_rows=True), arguments)
 
     def row_results(self, num_updates: int = 1) -> list[dict[str, Any]]:
-        """Returns the metrics of the last `update_rows`, one dict per learner; see `Learner.row_results`."""
+        """Returns the metrics and counters of the last `update_rows`, one dict per learner; see
+        `Learner.row_results`.
+        """
         if self._actors is None:
             return [self._local.row_results(num_updates)]
         return [call.get() for call in self.foreach_learner(operator.methodcaller("row_results", num_updates))]
@@ -417,7 +422,9 @@ class LearnerGroup(Checkpointable):
             self._actors.change(method, value)
 
     def copied_modules(self) -> dict[str, RLModule]:
-        """Returns new modules in this process with the current weights, ``{module_id: module}``."""
+        """Returns copies of the learners' modules in this process, with the current weights, ``{module_id:
+        module}``.
+        """
         modules = self._first(_spec_of_modules).build(seed=0)
         modules.set_state(self.get_weights())
         return dict(modules.items())
@@ -494,7 +501,7 @@ class LearnerGroup(Checkpointable):
         return super()._build_from_checkpoint(args, kwargs, state)
 
     def shutdown(self) -> None:
-        """Ends the learners. Idempotent."""
+        """Ends the learners (and their Ray actors) of this group. Idempotent."""
         if self._actors is not None:
             self._actors.shutdown()
         elif self._learner is not None:

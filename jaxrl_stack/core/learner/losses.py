@@ -88,7 +88,8 @@ class Losses:
     def __call__(
         self, params: ParamDict, rest: dict[str, jax.Array], batch: Batch, row_counts: Any, trained: ParamDict
     ) -> tuple[dict[ModuleID, Any], LossOutputs]:
-        """Computes the losses of a minibatch, ``{module_id: loss}``, and their auxiliary outputs.
+        """Computes the losses of a minibatch, ``{module_id: loss}``, and their auxiliary outputs: module state, metrics
+        and values per row.
 
         Args:
             params: All parameters.

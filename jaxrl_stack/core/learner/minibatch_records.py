@@ -196,7 +196,9 @@ class MinibatchRecords:
 
     @staticmethod
     def _place(form: Form, shard: Any, item: Any, step: Any, num_columns: int, index: Any) -> Record:
-        """Returns the column b and the time step t of rows in the sampled block ``[T, B]`` of this device."""
+        """Returns where rows of a minibatch come from: their column b and time step t in the sampled block ``[T, B]``
+        of this device.
+        """
         num_agents = form.num_agents if isinstance(form, EnvStepForm) else 1
         per_shard = num_columns // num_agents // index.shape[1]
         column, time = shard * per_shard + item % per_shard, item // per_shard

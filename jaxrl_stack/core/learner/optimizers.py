@@ -302,7 +302,7 @@ def registered_optimizer(
     params: Any,
     lr_or_lr_schedule: Any,
 ) -> RegisteredOptimizer:
-    """Builds a registered optimizer from the arguments of `Learner.register_optimizer`.
+    """Builds a `RegisteredOptimizer` from the arguments of `Learner.register_optimizer`.
 
     Args:
         pure: The learner's modules.

@@ -62,8 +62,8 @@ def rows_per_shard(num_rows: int, num_shards: int) -> int:
 def lay_out_rows(
     columns: dict[str, Any], form: Form, *, num_devices: int, num_shards: int, size: int, mask: bool
 ) -> Items:
-    """Splits a batch of rows ``[N, ...]``, or of chunks, over devices and shuffle shards, and pads it: columns ``[D, S
-    / D, size, ...]``.
+    """Splits a batch of rows ``[N, ...]``, or of chunks, over D devices and S shuffle shards (shuffled separately), and
+    pads it: columns ``[D, S / D, size, ...]``.
 
     Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. The padding of the last
     shards up to ``n``, and of every shard up to `size`, repeats real rows, so that it causes no invalid gradients.
@@ -115,8 +115,8 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
 
 
 def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: UpdatePlan) -> Block:
-    """Checks that a module's sampled steps ``[T, B, ...]`` fit the module and the devices, and returns them with a
-    `Layout`.
+    """Checks that a module's sampled steps ``[T, B, ...]`` fit the module and the devices; returns them with a `Layout`
+    (static description of the columns).
 
     Args:
         module_id: Id of the module.

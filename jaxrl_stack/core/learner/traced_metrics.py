@@ -148,7 +148,7 @@ class TracedMetrics:
         self._values[path] = (function, statistics)
 
     def collect(self) -> Metrics:
-        """Returns the logged metrics as a pytree, which traced functions can return."""
+        """Returns the metrics logged so far as a pytree, which traced functions can return."""
         return Metrics.of(self._values)
 
 
@@ -294,7 +294,8 @@ class Metrics:
     # ------------------------------------------------------------------------------------------------------ devices
 
     def values(self, axis_name: str | None = None, *, are_exchanged: bool = False) -> dict[MetricKey, jax.Array]:
-        """Returns the final number of each metric, ``{path: float32}``, merged over devices if `axis_name` is given.
+        """Returns the final value of each metric of an update, ``{path: float32}``, merged over devices if `axis_name`
+        is given.
 
         Args:
             axis_name: Device axis, to merge the metrics of all devices; None returns this device's metrics.

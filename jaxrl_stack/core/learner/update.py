@@ -697,7 +697,7 @@ def _over_minibatches(
     minibatches: _Minibatches,
     records: MinibatchRecords | None,
 ) -> tuple[Carry, Metrics, Any]:
-    """Makes a gradient step on each minibatch, in one loop.
+    """Makes a gradient step on each minibatch of an update, in one compiled loop.
 
     Args:
         step: The gradient step.
@@ -733,7 +733,7 @@ def _over_minibatches(
 def _scan(
     body: Callable[[Any, jax.Array], tuple[Any, Metrics, Any]], carry: Any, num_steps: int
 ) -> tuple[Any, Metrics, Any]:
-    """Makes a gradient step on each minibatch with `lax.scan`, for a static number of minibatches.
+    """Makes a gradient step on each minibatch of an update with `lax.scan`; the number of minibatches is static.
 
     Args:
         body: ``(carry, index of the minibatch) -> (carry, metrics, record)``.
@@ -755,8 +755,8 @@ def _scan(
 def _scan_while(
     body: Callable[[Any, jax.Array], tuple[Any, Metrics, Any]], carry: Any, num_steps: jax.Array, most: int
 ) -> tuple[Any, Metrics, Any]:
-    """Makes a gradient step on each minibatch with `lax.while_loop`, for a number that is a traced value, uint32 of at
-    least 1.
+    """Makes a gradient step on each minibatch of an update with `lax.while_loop`; the number of minibatches is a traced
+    uint32 of at least 1.
 
     Records have leaves ``[most, ...]``, where `most` is an upper bound of the number.
     """

@@ -92,7 +92,7 @@ class UpdatePrograms:
         return self._compiled[key]
 
     def compiled(self, function: Callable[..., Any], **sizes: int) -> UpdateProgram:
-        """Returns a new program of an update on this learner's devices; see `UpdateProgram`."""
+        """Returns a new program that runs `function`, an update, on this learner's devices; see `UpdateProgram`."""
         learner = self._learner
         keys = [ref for ref, leaf in learner.pure.rest.items() if is_key(leaf)]
         return UpdateProgram(function, learner.devices, learner.axis_name, key_refs=keys, **sizes)

@@ -134,7 +134,7 @@ def counted_rows(
     num_learners: int,
     axis_name: str | None,
 ) -> dict[Any, CountedRows]:
-    """Counts, for each module, the valid rows in the batch and in the minibatches of an update.
+    """Counts, for each module, the valid rows (not masked) in the batch and in the minibatches of an update.
 
     Args:
         valid: Valid items, by module.
