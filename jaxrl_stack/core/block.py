@@ -250,7 +250,7 @@ class Block:
     @property
     def _steps(self) -> dict[str, Any]:
         """Columns of the block with one entry per step: all except recurrent states (one per chunk) and the frames
-        before the first step, which only complete later frame stacks.
+        before the first step (needed for the first frame stacks).
         """
         if self.layout is None:
             return {name: own for name, own in self.columns.items() if name not in _NOT_STEPS}

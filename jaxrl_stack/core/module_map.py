@@ -290,7 +290,7 @@ class ByModule(Mapping[str, ValueT]):
 def single_agent(
     module_ids: Collection[str] = (), needs: str = "batches of the form {module_id: columns}"
 ) -> ModuleMap:
-    """Returns the map for a single agent, also for batches without module ids.
+    """Returns the `ModuleMap` (agents to modules) of an env with a single agent, also for batches without module ids.
 
     Args:
         module_ids: Ids of the modules. The agent acts with the only one, or with "default_policy" if there are several

@@ -36,7 +36,7 @@ class SnapshotRecord(NamedTuple):
 
     @property
     def games(self) -> int:
-        """Number of games against the snapshot."""
+        """Number of games that the policy has played against the snapshot."""
         return self.wins + self.draws + self.losses
 
     @property
@@ -162,12 +162,12 @@ def draw_probabilities(draw: str, records: Sequence[SnapshotRecord]) -> np.ndarr
 
 
 def snapshot_name(number: int) -> str:
-    """Returns the name of the snapshot with a given number."""
+    """Returns the name of the policy snapshot with a given number."""
     return f"{SNAPSHOT_PREFIX}{number}"
 
 
 def is_snapshot_name(name: str) -> bool:
-    """Whether a snapshot can have this name."""
+    """Whether a name has the form of `snapshot_name`'s results, so that a policy snapshot can have it."""
     return name.startswith(SNAPSHOT_PREFIX) and name.removeprefix(SNAPSHOT_PREFIX).isdecimal()
 
 

@@ -328,7 +328,9 @@ class _Product(Distribution):
 
     @abc.abstractmethod
     def _parts(self, value: Any) -> list[Any]:
-        """Splits an action into the parts for the child distributions."""
+        """Splits an action into its parts, one for each of the independent distributions of this product (its
+        children).
+        """
 
     def logp(self, value: Any) -> jax.Array:
         return _total(child.logp(part) for child, part in zip(self.children, self._parts(value), strict=True))
@@ -340,7 +342,9 @@ class _Product(Distribution):
         return _total(child.kl(o) for child, o in zip(self.children, other.children, strict=True))
 
     def _draw(self, method: str, key: jax.Array | None, sample_shape: Any) -> list[Any]:
-        """Draws from each child distribution with a separate key; deterministic children need no key."""
+        """Draws from each of the independent distributions of this product (its children) with a separate key;
+        deterministic children need no key.
+        """
         keys = [None] * len(self.children) if key is None else jax.random.split(key, len(self.children))
         return [
             getattr(child, method)(key=k, sample_shape=sample_shape)

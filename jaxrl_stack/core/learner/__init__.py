@@ -1,4 +1,4 @@
-"""Learners: a compiled update from a train batch to the next learner state."""
+"""Learners, whose compiled update maps a train batch and a learner state to the next learner state."""
 
 from __future__ import annotations
 

@@ -413,20 +413,26 @@ def _nested(flat: Mapping[MetricKey, Any]) -> dict[str, Any]:
 
 
 def _setting(value: np.ndarray) -> float:
-    """Returns a setting that `put_setting` stored as float32 ``[1]``, as a Python float."""
+    """Returns a setting, such as a learning rate, that `put_setting` stored in metrics as float32 ``[1]``, as a Python
+    float.
+    """
     return float(str(value[0]))
 
 
 def _counter(value: np.ndarray) -> float:
-    """Returns a counter that `put_counter` stored as float32 ``[2]``, as a Python float."""
+    """Returns a counter that `put_counter` stored in metrics as float32 ``[2]``, as a Python float."""
     return float(value[0]) + float(value[1])
 
 
 def _settings(values: np.ndarray) -> np.ndarray:
-    """Returns the settings of M runs that `put_setting` stored, float32 ``[1, M]``, as float64 ``[M]``."""
+    """Returns a setting of M runs of a population, stored by `put_setting` in metrics as float32 ``[1, M]``, as float64
+    ``[M]``.
+    """
     return np.array([_setting(value[None]) for value in values[0]], np.float64)
 
 
 def _counters(values: np.ndarray) -> np.ndarray:
-    """Returns the counters of M runs that `put_counter` stored, float32 ``[2, M]``, as float64 ``[M]``."""
+    """Returns a counter of M runs of a population, stored by `put_counter` in metrics as float32 ``[2, M]``, as float64
+    ``[M]``.
+    """
     return values[0].astype(np.float64) + values[1].astype(np.float64)

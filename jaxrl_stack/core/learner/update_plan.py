@@ -12,7 +12,8 @@ from jaxrl_stack.core.learner.minibatches import num_minibatches
 
 @dataclasses.dataclass(frozen=True)
 class UpdatePlan:
-    """Static sizes of an update (epochs, minibatch size, shards); each combination is compiled separately.
+    """Static sizes of an update (number of epochs, minibatch size, shuffle shards); each combination is compiled
+    separately.
 
     Attributes:
         num_epochs: Number of passes over the batch.

@@ -100,7 +100,8 @@ class UpdatePrograms:
     # ------------------------------------------------------------------------------------------ programs that only read
 
     def connect(self, blocks: Mapping[ModuleID, Block], counter: np.ndarray) -> tuple[Any, dict[ModuleID, Block]]:
-        """Passes blocks that were built from episodes through the learner connector pipeline, in a compiled program.
+        """Passes padded batches ``[T, B, ...]``, built from episodes, through the learner connector pipeline, in a
+        compiled program.
 
         Args:
             blocks: Blocks with columns ``[D, T, B / D, ...]``.

@@ -150,7 +150,7 @@ class _ForwardCheck:
             ) from error
 
     def run(self, required: Collection[str], traced: dict[str, Any]) -> None:
-        """Traces the forward pass, and raises a ValueError if its outputs are invalid.
+        """Traces the module's forward pass, and raises a ValueError if the outputs are invalid.
 
         Args:
             required: Columns that the pass must return.

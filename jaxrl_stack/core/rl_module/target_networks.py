@@ -1,4 +1,6 @@
-"""Target networks: untrained copies of networks that follow them slowly."""
+"""Target networks: copies of trained networks (main networks); the copies are not trained, but slowly follow the main
+networks.
+"""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ TARGET_NETWORK_ACTION_DIST_INPUTS = "target_network_action_dist_inputs"
 
 
 class TargetNetworkAPI(abc.ABC):
-    """Interface of RLModules with target networks: copies of some networks that follow them slowly."""
+    """Interface of RLModules with target networks: copies of some networks, which slowly follow these main networks."""
 
     @abc.abstractmethod
     def make_target_networks(self) -> None:
-        """Creates the target networks as attributes, equal to their main networks.
+        """Creates the module's target networks as attributes, with the current weights of the main networks.
 
         It is called once, after `setup()`. Create them with `core.learner.utils.make_target_network`, whose results
         have no parameters for optimizers.
