@@ -167,8 +167,8 @@ class JoinedLearners:
                 raise _LostLearnersError from outcome.error
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Ray ``scheduling_strategy`` that places `number` additional actors next to each learner; None for all if a
-        learner's placement-group bundle has too few CPUs.
+        """Ray ``scheduling_strategy`` that places `number` additional actors next to each learner; None for all without
+        a placement group, or if a learner's bundle has too few CPUs.
 
         Args:
             number: Actors per learner, of one CPU each.

@@ -485,8 +485,8 @@ class Learner(Checkpointable):
 
     @property
     def reduction_axis(self) -> str | None:
-        """Name of the axis for reductions over the learner's devices; None for a single device, where reductions would
-        take longer than a small update.
+        """Name of the axis for reductions over the devices of all learners; None for a single device, where reductions
+        would take longer than a small update.
         """
         return self.axis_name if self.num_devices > 1 else None
 
