@@ -66,8 +66,8 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class LinearizedLosses:
-    """Losses of a minibatch and their derivative as a linear function of the parameters; gradients of each loss need no
-    further forward pass.
+    """Losses of a minibatch and their derivative as a linear function of parameter changes, which gives the gradients
+    of each loss without another forward pass.
 
     Attributes:
         function: ``{ref: tangent} -> {module_id: tangent of the loss, or {optimizer: tangent}}``; linear.
