@@ -142,7 +142,7 @@ class Block:
                 frames; else None.
 
         Returns:
-            Columns ``[T, R * B, ...]``.
+            Block with columns ``[T, R * B, ...]``.
         """
         before = {}
         if earlier is not None:
@@ -210,8 +210,8 @@ class Block:
             )
 
     def check_shapes(self, module_id: str, module: RLModule) -> None:
-        """Checks that all columns of the block have the same leading axes ``(T, B)``, and that a recurrent module has
-        one recurrent state per chunk (training sequence).
+        """Checks that all columns of the block have the same leading axes ``(T, B)``, and that recurrent states match
+        the module: one per chunk (training sequence), or none for a module without a recurrent state.
 
         Raises:
             ValueError: If shapes do not match.
@@ -286,8 +286,8 @@ class Block:
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Whether a minibatch of `num_rows` rows can consist of whole env steps: it must be a multiple of the number of
-        agents whose rows of an env step are drawn together.
+        """Whether a minibatch of `num_rows` rows can consist of whole env steps: `num_rows` must be a multiple of the
+        number of agents whose rows of an env step are drawn together.
         """
         return num_rows % self.known_layout.num_agents == 0
 

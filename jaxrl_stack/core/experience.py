@@ -60,8 +60,8 @@ class Versions(NamedTuple):
 
 
 class AgentTimes(NamedTuple):
-    """Time steps of the vector env in which agents' steps began and became complete, for envs with several agents;
-    NumPy arrays.
+    """Vector steps (steps of all environments at once) in which agents' steps began and became complete, for envs with
+    several agents; NumPy arrays.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the running episode of environment i continues, too, unless ``ends[-1, i]`` is True in the

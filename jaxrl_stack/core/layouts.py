@@ -191,8 +191,8 @@ def sequence_length(module: RLModule, num_steps: int) -> int:
 
 
 def full_sequence_length(module: RLModule) -> int | None:
-    """Returns the maximum length of a module's training sequences, the setting ``max_seq_len``; None if it is None: a
-    sequence then contains all steps of a block.
+    """Returns the maximum length of a module's training sequences, the setting ``max_seq_len``; None without this
+    setting: a sequence then contains all steps of a block.
 
     It is 1 for a module without a recurrent state.
 

@@ -111,7 +111,7 @@ class Snapshots:
                 raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
-        """Returns two numbers of environments per device: those with self-play, and those in each group that plays
+        """Returns two numbers of environments per device: those with self-play, and those in each block, which plays
         against one snapshot.
 
         Args:
@@ -134,16 +134,16 @@ class Snapshots:
         return num_self_play, (each - num_self_play) // self.size
 
     def _num_self_play(self, each: int) -> int | None:
-        """Returns how many of a device's `each` environments use self-play; None if the other environments cannot form
-        `size` equal groups, one per snapshot.
+        """Returns how many of a device's `each` environments use self-play; None if this is not a whole number, or the
+        other environments cannot form `size` equal blocks, each of which plays one snapshot.
         """
         number = self.share_of_self_play * each
         is_whole = abs(number - round(number)) <= 1e-6
         return round(number) if is_whole and not (each - round(number)) % self.size else None
 
     def _fitting(self, each: int) -> int:
-        """Returns the next larger number of environments per device that divides into self-play environments and equal
-        groups, one per snapshot.
+        """Returns the next larger number of environments per device that divides into self-play environments and `size`
+        equal blocks, each of which plays one snapshot.
         """
         numbers = range(each + 1, each + 100 * self.size + 1)
         return next((number for number in numbers if self._num_self_play(number) is not None), 100 * self.size)

@@ -1,4 +1,4 @@
-"""Learners, whose compiled update maps a train batch and a learner state to the next learner state."""
+"""Learners: compiled updates that map a learner state and a train batch to the next learner state."""
 
 from __future__ import annotations
 

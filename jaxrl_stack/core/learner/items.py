@@ -65,7 +65,9 @@ class RowForm:
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one step of each of the m drawn items (here single steps, so that `step` is ignored)."""
+        """Returns one step of each of the m drawn items: the items are single steps, so that `step`, ``[m]``, is
+        ignored.
+        """
         return items
 
     def all_valid(self, columns: Mapping[str, Any]) -> jax.Array:
@@ -332,8 +334,8 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
 def forms_of_batch(
     modules: MultiRLModule, batch: Mapping[str, Mapping[str, Any]], *, needs_time: bool
 ) -> dict[str, Form]:
-    """Returns, for a batch ``{module_id: {column: [N, ...]}}``, whether each module's rows are single steps or chunks,
-    with their shapes; see `form_of_batch`.
+    """Returns the array shapes of each module's part of a batch ``{module_id: {column: [N, ...]}}`` (single steps or
+    chunks), ``{module_id: form}``; see `form_of_batch`.
     """
     return {mid: form_of_batch(modules[mid], columns, needs_time=needs_time) for mid, columns in batch.items()}
 

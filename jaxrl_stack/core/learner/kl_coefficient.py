@@ -34,7 +34,7 @@ class AdaptiveKLCoefficient(Learner):
 
     @property
     def curr_kl_coeffs_per_module(self) -> dict[str, Any]:
-        """Current KL coefficient of every module, ``{module_id: float32 scalar}``."""
+        """Current KL coefficient of every module that the algorithm's loss trains, ``{module_id: float32 scalar}``."""
         return self.extra[CURR_KL_COEFF_KEY]
 
     def post_update(

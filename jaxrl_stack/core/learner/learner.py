@@ -485,8 +485,8 @@ class Learner(Checkpointable):
 
     @property
     def reduction_axis(self) -> str | None:
-        """Name of the axis for reductions over the devices of all learners; None for a single device, where reductions
-        would take longer than a small update.
+        """Name of the axis for reductions over the devices of all joined processes; None for a single device, where
+        reductions would take longer than a small update, and with ``disable_jit``.
         """
         return self.axis_name if self.num_devices > 1 else None
 
@@ -1284,8 +1284,8 @@ class Learner(Checkpointable):
         return rows
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns metrics and counters of this learner's last update, such as `update_rows`, in the form of `update`'s
-        result.
+        """Returns metrics and counters of this learner's last update, for example by `update_rows`, in the form of
+        `update`'s result.
 
         Args:
             num_updates: Number of updates that the counters "trained" cover.

@@ -1,5 +1,5 @@
-"""Records of single minibatches for debugging: metrics, gradient norms, and the rows of the minibatch with the largest
-losses.
+"""Records of single minibatches for debugging: metrics, gradient norms, and those rows of each minibatch that have the
+largest losses.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class MinibatchRecords:
         return record | self._rows(before, taken, index, trace.axis_name) if is_linear else record
 
     def _rows(self, before: Carry, taken: TakenFrom, index: Mapping[ModuleID, Any], axis_name: str | None) -> Record:
-        """Finds the rows of a minibatch with the largest losses; returns their losses and columns as entries of the
+        """Finds the rows with the largest losses in a minibatch; returns their losses and columns as entries of the
         minibatch's debugging record.
         """
         counts = row_counts(taken, index, axis_name)

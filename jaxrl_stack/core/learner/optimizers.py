@@ -341,8 +341,8 @@ def is_another_value(value: Any, former: Any) -> bool:
 
 
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
-    """Returns an error message if a change of settings changes learning rates in a way that needs a new compiled
-    program or has no effect; else "".
+    """Returns an error message if changed settings need a new compiled program, because optimizers or the shapes of
+    schedules differ, or if changed learning rates have no effect; else "".
 
     Args:
         before: Schedules of the learning rates, by module and optimizer.

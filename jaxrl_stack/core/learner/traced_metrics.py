@@ -268,7 +268,7 @@ class Metrics:
     @staticmethod
     def with_minibatch(reduced: tuple[Metrics, dict[str, Any]], latest: Metrics) -> tuple[Metrics, dict[str, Any]]:
         """Adds the metrics of one minibatch to `reduced`, the carry of the loop over minibatches (see
-        `before_minibatches`); sums are compensated for rounding errors.
+        `before_minibatches`); sums are compensated for rounding errors (see `reductions.compensated_add`).
         """
         so_far, errors = reduced[0].numbers, dict(reduced[1])
         numbers: dict[str, Any] = dict(latest.numbers)

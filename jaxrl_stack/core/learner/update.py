@@ -216,7 +216,8 @@ class Update:
         """Converts single frames in sampled steps to frame-stacked observations, unless connectors and minibatches can
         read single frames.
 
-        Frames are kept if all their readers take them: the connectors, and minibatches of rows.
+        Frames are kept if all their readers accept them: connectors and minibatches of single rows do, but the hook
+        `Learner.pre_update`, losses that need steps in order, and recurrent modules do not.
 
         Raises:
             ValueError: If columns do not match their layouts.
@@ -516,8 +517,9 @@ def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> 
     """Returns sampled blocks, adapted to the minibatch size: if minibatches cannot consist of whole env steps of all
     agents, or rows are masked, they draw rows one by one.
 
-    If a minibatch is too small for whole steps of all agents in some module, or rows of some module are masked, rows
-    are drawn one by one in all modules. Otherwise blocks stay unchanged: some may draw agents together, others rows.
+    If this holds for one module, rows are drawn one by one in all modules. Whole env steps need a minibatch whose rows
+    per shuffle shard are a multiple of the number of agents. Otherwise blocks stay unchanged: minibatches may draw
+    whole env steps of some modules, and single rows of others.
     """
     per_shard = plan.rows_per_shard_and_step() or 0
     if all(own.fits_minibatches(per_shard) and own.mask is None for own in blocks.values()):

@@ -100,8 +100,8 @@ class UpdatePrograms:
     # ------------------------------------------------------------------------------------------ programs that only read
 
     def connect(self, blocks: Mapping[ModuleID, Block], counter: np.ndarray) -> tuple[Any, dict[ModuleID, Block]]:
-        """Passes padded batches ``[T, B, ...]``, built from episodes, through the learner connector pipeline, in a
-        compiled program.
+        """Passes padded blocks, built from episodes, through the compiled connectors of the learner pipeline; host
+        connectors are left out.
 
         Args:
             blocks: Blocks with columns ``[D, T, B / D, ...]``.

@@ -131,7 +131,8 @@ class DefaultModelConfig(Plain):
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> DefaultModelConfig | dict[str, Any]:
         """Creates a `DefaultModelConfig` from a result of `to_plain`; returns a dict if some settings are missing.
 
-        Such data is of a checkpoint in which only the fields override an algorithm's settings that it has.
+        Checkpoints of earlier versions contain only the settings that the config was given. As a dict, only these
+        override the algorithm's defaults.
         """
         del loader
         return cls(**data) if data.keys() >= cls.__dataclass_fields__.keys() else dict(data)

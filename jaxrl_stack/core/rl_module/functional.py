@@ -279,7 +279,7 @@ class PureModule:
 
     @property
     def stream_refs(self) -> frozenset[str]:
-        """Names (refs) of the arrays that store the keys and counts of the module's random streams."""
+        """Names (refs) of the entries of `rest` that store the keys and counts of the module's random streams."""
         return frozenset([*self._key_refs, *self._count_refs])
 
     def write_to(self, module: MultiRLModule, params: Mapping[str, Any], rest: Mapping[str, Any]) -> None:

@@ -446,7 +446,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
 
     def _check_outline(self, state: Mapping[str, Any]) -> None:
         """Raises a ValueError if a state does not fit the module: if a leaf is missing or unknown, or has a different
-        shape or dtype.
+        shape or kind of dtype.
         """
         self._fitting(state)
         missing = sorted(set(self._state_leaves()) - set(state))
@@ -454,8 +454,8 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             raise ValueError(f"The state of this {type(self).__name__} is damaged: it lacks {missing[:5]}.")
 
     def _state_leaves(self) -> dict[str, tuple[tuple[Any, ...], Any]]:
-        """Returns the arrays that are the module's state, `{ref: (path, array)}`: all leaves except constants and
-        random streams.
+        """Returns the arrays that are the module's state, `{ref: (path, array)}`: all leaves except constants,
+        `nnx.Intermediate` values and random streams.
         """
         return {
             join_path(path): (path, raw_value(leaf))

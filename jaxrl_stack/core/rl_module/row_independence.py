@@ -1,8 +1,7 @@
-"""Properties that a module's class declares: independent rows of a batch, handling of episode starts in sequences,
-observations shared by agents.
+"""Properties that a module's class declares: independent rows, handling of resets, observations shared by agents.
 
-They are: independent rows, so that a batch may be split and padded; sequences with starts of episodes; observations
-that the agents of a step share.
+If the rows of a batch are independent, the batch may be split and padded. A module that handles resets processes
+training sequences in which episodes start. Shared observations are equal for all agents of a step.
 """
 
 from __future__ import annotations

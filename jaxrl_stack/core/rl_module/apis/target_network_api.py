@@ -10,7 +10,7 @@ TARGET_NETWORK_ACTION_DIST_INPUTS = "target_network_action_dist_inputs"
 
 
 class TargetNetworkAPI(abc.ABC):
-    """Interface of RLModules with target networks: copies of some networks, which slowly follow these main networks."""
+    """Interface of RLModules with target networks: copies that slowly follow some of the networks (main networks)."""
 
     @abc.abstractmethod
     def make_target_networks(self) -> None:
