@@ -349,7 +349,7 @@ class AgentRecording:
 
 @dataclasses.dataclass(eq=False)
 class AgentRecordings:
-    """Recordings of the steps of all modules in ``B`` environments, for agents that do not act in every env step;
+    """Recordings of the steps of all modules in ``B`` environments with several agents, which may skip env steps;
     implements `RolloutRecording`.
 
     Attributes:

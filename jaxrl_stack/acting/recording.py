@@ -313,7 +313,7 @@ class Recording:
         return {self.module_id: self.resets[0]}
 
     def times(self) -> None:
-        """Returns None: times of agent steps are only recorded for agents that do not act in every env step."""
+        """Returns None: times of agent steps are only recorded for several agents, which may skip env steps."""
 
     def num_module_steps(self) -> dict[str, int]:
         """Returns the number of completed steps of each module."""

@@ -45,8 +45,8 @@ class RolloutRecording(Protocol):
 
     @property
     def resets(self) -> np.ndarray | None:
-        """Marks the recorded steps that are the first of an episode, bool ``[T + 1, B]``; None if agents do not all act
-        in every step, so that they have separate episode starts.
+        """Marks the recorded steps that are the first of an episode, bool ``[T + 1, B]``; None if rows belong to agents
+        instead of environments, as with several agents.
         """
         ...
 
@@ -147,5 +147,5 @@ class Rollout(Protocol):
         ...
 
     def forget_episodes(self) -> None:
-        """Discards the objects of running episodes, which only `EnvRunner.sample` needs."""
+        """Discards objects of running episodes that only `EnvRunner.sample` needs; callbacks keep theirs."""
         ...

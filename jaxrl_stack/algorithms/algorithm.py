@@ -287,8 +287,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             return make_driver(resolved, self, config, step, self.callbacks)
 
     def _start_anew(self, config: AlgorithmConfig, callbacks: CallbackList) -> None:
-        """Resets what an algorithm accumulates over its iterations: counters, metrics, evaluation sums and setting
-        changes.
+        """Resets what an algorithm accumulates over its iterations, such as counters, history, evaluation sums and
+        setting changes.
         """
         self._reported_config = config.to_dict()
         # Of the settings that have changed since: their values when this algorithm was built.
@@ -1492,7 +1492,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.cleanup()
 
     def cleanup(self) -> None:
-        """Stops the actors and runners that `setup` started, and closes the output files."""
+        """Releases what `setup` created: actors, environments, device memory and output files."""
         with contextlib.ExitStack() as stack:  # If one of them raises, the others are stopped, too.
             stack.callback(self.driver.stop)
             stack.callback(self._offline_evaluations.stop)

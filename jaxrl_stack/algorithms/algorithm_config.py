@@ -478,14 +478,14 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Uses another config's cache of environments, so that a registered environment creator is called only once for
-        both configs.
+        """Uses another config's cache of the answer to `samples_on_device` by environment, so that a registered
+        environment creator is not called again to find it.
         """
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
     def _resolve_env(self) -> ResolvedEnv:
-        """Finds the environment that the setting `env` names (an id, class or instance), with the `EnvContext` of this
-        process's first environment.
+        """Finds the environment that the setting `env` names (an instance, class, registered name or id), with the
+        `EnvContext` of this process's first environment.
         """
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)

@@ -35,8 +35,8 @@ class EvaluationCounts:
         self.set_state({})
 
     def add(self, found: dict[str, Any]) -> None:
-        """Adds one evaluation's numbers of episodes and steps to the sums over the run, and writes the sums into the
-        evaluation's results.
+        """Adds one evaluation's numbers of episodes, steps and batches to the sums over the run, and writes the sums
+        into the evaluation's results.
         """
         add_lifetime_counts(found, self._sums)
 
@@ -241,7 +241,7 @@ class OfflineEvaluations(Evaluations):
 
     def use_config(self, config: AlgorithmConfig) -> None:
         """Replaces the evaluation config by one that differs only in settings that compiled programs take as arguments
-        (traced settings), such as ``lr``.
+        (traced settings), such as ``lr``, or after `Algorithm.reset` also in the seed.
         """
         self._runs.use_config(config)
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 class Counting(Protocol):
-    """Interface to the counters (steps, updates, episodes) that the training loop of a run or of a population of runs
-    reads.
+    """Interface to the counters (steps, updates, episodes) that the training loop of a run (`Driver`) or of a
+    population of runs (`PopulationDriver`) reads. A population counts episodes per member.
     """
 
     @property

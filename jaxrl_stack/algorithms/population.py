@@ -466,8 +466,8 @@ class Population(Checkpointable):
     # --------------------------------------------------------------------------------------------------- its members
 
     def best_member(self, key: str | None = None) -> int:
-        """Index of the member with the highest mean return (or another metric) in the last iteration; stopped members
-        do not count.
+        """Index of the member with the highest mean return (or another metric) in the last iteration; stopped and
+        diverged members do not count.
 
         Args:
             key: Path of the number in results; None for the mean return of the last evaluation, or of training without
@@ -655,7 +655,9 @@ class Population(Checkpointable):
         self._change({int(i): (own, self._settings.changed(int(i), own, call % i)) for i, own in settings.items()})
 
     def _change(self, changed: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> None:
-        """Applies new settings to population members in the running program and in the records of the population."""
+        """Applies new settings to population members in the running program and in the records of the population.
+        `changed` has each member's settings, and the config that `MemberSettings.changed` returned for them.
+        """
         template: Any = self._template.driver
         configs = [config for _, config in changed.values()]
         starts = member_starts(configs, self._first, template, self.driver.axes.env_params)

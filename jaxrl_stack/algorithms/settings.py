@@ -129,7 +129,7 @@ per_module = functools.partial(Setting, read_by=LEARNER, per_module=True)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Section:
-    """Section of settings: those of one config method, such as ``training()``.
+    """Settings of one config method, such as ``training()``.
 
     Attributes:
         name: Name of the method.

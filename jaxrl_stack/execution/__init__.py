@@ -1,5 +1,5 @@
-"""Training steps (sampling, then updates), one file per kind, and drivers: objects that run training steps on the
-device or with actors.
+"""Training steps (sampling or reading data, then updates), one file per kind, and drivers: objects that run training
+steps on the device or with actors.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class Aggregation:
         self._at_work = {i: {} for i in self._at_work}
 
     def stop(self) -> None:
-        """Stops the aggregator actors, which concatenate samples to batches."""
+        """Stops the aggregator actors, which concatenate samples into train batches."""
         if self.has_actors:
             self._manager.clear()
             self._at_work = {}

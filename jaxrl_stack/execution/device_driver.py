@@ -265,7 +265,7 @@ class DeviceDriver(LocalDriver):
 
     def _planned_training_steps(self) -> int:
         """Computes the number of training steps that one call of the compiled program runs, from the config's minimum
-        number of steps per iteration.
+        number of steps per iteration; 1 if every training step returns to the host.
         """
         config, plan = self.config, self.plan
         wanted, each = config.min_sample_timesteps_per_iteration, plan.num_env_steps * self.counted_per_env_step
@@ -276,8 +276,8 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Returns the sizes of an update (rows, steps), from which the learner counts the env steps it has trained on.
-        If the training step does not sample, these are the sizes in `update_of_rows`.
+        """Returns the sizes of an update (rows, steps), from which the learner counts the env steps and module steps
+        that it has trained on. If the training step plans no update on samples, `update_of_rows` is the update's plan.
         """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares

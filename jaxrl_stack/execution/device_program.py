@@ -298,8 +298,8 @@ class DeviceProgram(Place):
         return self.num_training_steps * self.plan.num_env_steps // (self.num_envs * self.num_devices)
 
     def ended(self, sampler: Sampler) -> tuple[Any, Any]:
-        """Adds the episodes that ended in this call to the runner's statistics of the last W episodes; returns
-        ``(runner state, recorded columns)``.
+        """Adds the episodes that ended in this call to the runner's statistics of the last episodes (`EpisodeWindow`);
+        returns ``(runner state, recorded columns)``.
         """
         if self.rollout is None:
             return sampler.runner, ()

@@ -395,7 +395,7 @@ class Driver(abc.ABC):
     @abc.abstractmethod
     def components(self) -> list[tuple[str, Any]]:
         """Parts of the algorithm with separate folders in checkpoints, such as the learners: pairs ``(name,
-        Checkpointable)``, or ``(name, description)`` for a part in an actor.
+        Checkpointable)``, or ``(name, description)`` for a part that may be in an actor.
         """
 
     @abc.abstractmethod
@@ -422,8 +422,8 @@ class Driver(abc.ABC):
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from the complete state of a driver (a result of `get_state` with the replay
-        buffer), after all other components.
+        """Restores the replay buffer from the complete state of a driver (a result of `get_state`, and the state of
+        `stored_replay` if there is one), after all other components.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

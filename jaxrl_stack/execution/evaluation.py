@@ -274,7 +274,7 @@ class Evaluation(abc.ABC):
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Returns the evaluation's EnvRunner for checkpoints, or a description of it if it is in an actor; None if
+        """Returns the evaluation's EnvRunner for checkpoints, or a description of it if it may be in an actor; None if
         checkpoints contain no runner of this evaluation.
         """
         return None

@@ -39,15 +39,15 @@ class EpisodeRecord(NamedTuple):
 
 
 class ColumnOrder(NamedTuple):
-    """Order of sampling rounds, agents and environments along the last axis of the columns that a device samples, ``[T,
-    rounds * agents * B]``.
+    """Order of sampling rounds, agents and environments along the batch axis of the columns that a device samples,
+    ``[T, R * agents * B]``.
 
     Attributes:
         num_envs: ``B``, number of environments of one device.
         num_steps: ``T``.
-        num_shares: ``R``, number of successive shares of ``T`` steps.
+        num_shares: ``R``, number of successive sampling rounds of ``T`` steps.
         num_slots: Number of agents, by module.
-        is_by_agent: Whether the columns of an agent are adjacent over all shares, by module.
+        is_by_agent: Whether the columns of an agent are adjacent over all sampling rounds, by module.
     """
 
     num_envs: int

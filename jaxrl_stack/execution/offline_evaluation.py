@@ -48,7 +48,7 @@ class OfflineEvaluation:
 
     @property
     def group(self) -> OfflineEvaluationRunnerGroup:
-        """Group of the EnvRunners that evaluate on recorded data."""
+        """Group of the `OfflineEvaluationRunner` objects, which evaluate on recorded data."""
         if self._group is None:
             self._group = self._make_group()
         return self._group
@@ -82,7 +82,7 @@ class OfflineEvaluation:
         self.group.sync_weights(self._driver.learner_group, num_env_steps=self._driver.num_env_steps)
 
     def evaluate(self, is_training: Callable[[], bool] | None = None) -> dict[str, Any]:
-        """Evaluates the present policy once on the recorded data, and returns the results.
+        """Runs one evaluation of the present modules on the recorded data, and returns the results.
 
         Args:
             is_training: Returns whether concurrent training still runs, for an evaluation next to training, after
@@ -157,8 +157,8 @@ class OfflineEvaluation:
         return found
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Replaces the evaluation's config by one with other values of traced settings (hyperparameters); the next
-        evaluation creates new runners.
+        """Replaces the evaluation's config by one that differs only in seed and traced settings (hyperparameters that
+        are arguments of compiled programs); the next evaluation creates new runners.
         """
         self.config = config
         if self._group is not None:

@@ -81,7 +81,7 @@ class Plan:
     def of(
         cls, step: TrainingStep, samples: Sequence[SamplePlan] = (), update: SampledUpdate[Any] | None = None
     ) -> Self:
-        """Creates the plan for a training step that stores its sizes as attributes instead of returning a plan."""
+        """Creates the plan of a training step from the sizes that the step stores as attributes."""
         return cls(
             samples=tuple(samples),
             update=update,
@@ -120,8 +120,8 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
 
 
 class _NotingFacts:
-    """Wraps `Facts`, and stores the sample and update plans that it returns. A `TrainingStep.plan` that returns no
-    `Plan` needs these to build one.
+    """Wraps `Facts`, and stores the sample and update plans that it returns. If `TrainingStep.plan` returns no `Plan`,
+    `plan_of` builds one from these.
 
     Attributes:
         samples: Plans of samples so far.

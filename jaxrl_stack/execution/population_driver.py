@@ -503,8 +503,8 @@ class PopulationDriver:
             self.window = jax.tree.map(copied, self.window)
 
     def keep(self, members: Sequence[int]) -> None:
-        """Stops all running members except `members`, and moves the remaining ones into as few blocks (members trained
-        by one call) as possible.
+        """Stops all running members except `members`, moves the remaining ones into as few blocks (members trained by
+        one call) as possible, and frees the other blocks.
 
         The program stays the same until the members fit into one block of a smaller size. Block sizes are the size at
         the beginning, divided by powers of `SHRINKAGE`; each has a program, which its first call compiles.
@@ -560,7 +560,9 @@ class PopulationDriver:
         self._moves[self.layout](self.blocks, moves, with_streams=with_streams)
 
     def _with_streams(self, block: MemberStates, value: Any) -> MemberStates:
-        """Returns a copy of the states of a block of members in which each PRNG key is replaced by `value`."""
+        """Returns a copy of the states of a block of members in which each random stream (PRNG key of learner, runner
+        or data order) is replaced by `value`.
+        """
         runner, kept = block.runner, block.kept
         if self.template.program.rollout is not None:
             runner = dataclasses.replace(runner, key=value)
@@ -652,7 +654,8 @@ class PopulationDriver:
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the states of all members from a result of `get_state`.
+        """Restores the population from a result of `get_state`: states of running members, counters, and which members
+        are stopped.
 
         Raises:
             ValueError: If it has another number of members, or other modules, connectors or environments.

@@ -63,7 +63,7 @@ class HandedOut:
         return cls(bits, dataclasses.replace(metrics, vector=None))
 
     def read(self, bits: np.ndarray) -> tuple[dict[Any, Any], np.ndarray, np.ndarray, int]:
-        """Unpacks the metrics of M members from the packed arrays.
+        """Unpacks the metrics of M members from their packed array.
 
         Args:
             bits: uint32 ``[M, n]``, on the host.
@@ -148,8 +148,8 @@ class PopulationProgram:
         return after, timesteps, HandedOut.of(learned, window, is_live, learner.num_updates)
 
     def _is_finite(self, learner: Any, learned: Flat | None, window: Any) -> jax.Array:
-        """Whether parameters, losses, gradient norms and episode results of a member are finite after a call of the
-        program, bool scalar.
+        """Whether parameters, losses and gradient norms of a member are finite after a call of the program, bool
+        scalar; also checks returns and last observations, unless environments may return NaN.
         """
         checks = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(learner.params)]
         for path, value in () if learned is None else learned.tree().items():

@@ -61,7 +61,7 @@ class Resident:
 
     @property
     def where(self) -> dict[str, Any]:
-        """Read positions in the data and counters that change with each draw, by name."""
+        """Values that draws change, by name: read positions in the data, counters, and prepared columns."""
         return {name: getattr(self, name) for name in ("position", "passes", "num_draws", "until_pass", "prepared")}
 
 
@@ -152,8 +152,8 @@ class ResidentData:
         self.seed = config.root_seed
 
     def _parts(self, inputs: Sequence[Steps], numbers: range) -> list[list[Steps]]:
-        """Splits each data set into one part for each of the devices `numbers`. If the data is not divided, every
-        device gets all data sets.
+        """Splits each data set into one part per device of all processes, and returns the parts of the devices
+        `numbers`. If the data is not divided, every device gets all data sets.
         """
         if not self.is_divided:
             return [list(inputs)] * len(numbers)
@@ -274,7 +274,9 @@ class ResidentData:
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, kept: Resident) -> dict[str, Any]:
-        """Returns the read positions in the data, leaves ``[D, ...]`` with one entry per device."""
+        """Returns the read positions in the data and the prepared columns, leaves ``[D, ...]`` with one entry per
+        device, and the size of the data.
+        """
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}
 
     def set_state(self, kept: Resident, state: Mapping[str, Any]) -> Resident:

@@ -164,7 +164,7 @@ class Replay(HasState, Protocol):
         ...
 
     def component(self, kept: Kept) -> Checkpointable:
-        """Returns the replay buffer with the state `kept`, for ``Algorithm`` users and for checkpoints."""
+        """Returns the replay buffer, whose state is in `kept`, for ``Algorithm`` users and for checkpoints."""
         ...
 
     def results(self, kept: Any, num_env_steps: int) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Base class of training steps (sampling, then updates), and `Place`: the operations that a training step calls."""
+"""Base class of training steps (sampling or reading data, then updates), and `Place`: the operations that a training
+step calls.
+"""
 
 from __future__ import annotations
 
