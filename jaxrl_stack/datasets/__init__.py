@@ -1,1 +1,1 @@
-"""Recorded steps in memory and in files, from this package or others."""
+"""Recorded environment steps: in memory, and in files that this package or other programs wrote."""

@@ -94,7 +94,9 @@ class ArrayReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Returns the bytes that these columns will need in memory, in JAX's 32-bit dtypes."""
+        """Returns the number of bytes that the given columns of this file will need in memory, in JAX's
+        32-bit dtypes.
+        """
         wanted = [leaf for name in columns if name in self._columns.wanted for leaf in self._leaves(name)]
         return sum(math.prod(form.shape) * min(4, form.dtype.itemsize) for form in map(self._there.__getitem__, wanted))
 
@@ -142,7 +144,9 @@ def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetIn
 
 
 def _form(file: zipfile.ZipFile, name: str) -> ArrayForm | None:
-    """Returns shape and dtype of an array in an npz file; None for an unknown format version (not read)."""
+    """Returns shape and dtype of an array in an npz file, without reading its numbers; None if the array is stored in
+    an unknown format version.
+    """
     with file.open(f"{name}.npy") as content:
         version = np.lib.format.read_magic(content)  # pyright: ignore[reportArgumentType]
         if version not in _HEADERS:

@@ -41,7 +41,7 @@ def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int 
 
 
 class _ColumnRows:
-    """Builds error messages about values of a column, with the file and the row number."""
+    """Creates errors about values in one column of a file; the errors name the file and the row number."""
 
     def __init__(self, path: str, name: str, first_row: int):
         self.path, self.name, self.first_row = path, name, first_row
@@ -111,7 +111,9 @@ _IMAGES = {"PNG": b"\x89PNG", "JPEG": b"\xff\xd8\xff", "WebP": b"RIFF", "GIF": b
 
 
 def _below(array: Any) -> tuple[int, ...]:
-    """Returns the shape of one entry of a list column, without its first axis."""
+    """Returns the shape of one element of the lists in an Arrow column of nested lists: ``(3,)`` if each row is a list
+    ``[L, 3]``.
+    """
     kind, shape = array.type.value_type, []
     while pa.types.is_fixed_size_list(kind):
         shape.append(kind.list_size)

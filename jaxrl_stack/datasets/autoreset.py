@@ -59,7 +59,9 @@ def _first_rows(rows: Rows) -> np.ndarray:
 
 
 def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
-    """Returns the indices of steps in which an environment only reset; empty if few steps look like resets."""
+    """Returns the row indices of recorded steps in which the environment only reset; empty if too few steps look like
+    resets.
+    """
     rewards = np.asarray(rows.columns.get(Columns.REWARDS, np.zeros(rows.num_rows)))
     ended = set(_as_bytes(rows.next_obs, np.flatnonzero(rows.ended)))
     candidates = first[rewards[first] == 0]
@@ -72,7 +74,9 @@ def _resets(rows: Rows, first: np.ndarray) -> np.ndarray:
 
 
 def _only(rows: Rows, kept: np.ndarray, first: np.ndarray, resets: np.ndarray) -> Rows:
-    """Selects the kept rows; step numbers of an episode whose first row was a reset are reduced by 1."""
+    """Returns only the rows with the indices `kept`; if an episode's first row was a reset, the step numbers of its
+    other rows are reduced by 1.
+    """
     t = rows.t
     if t is not None:
         number = np.searchsorted(first, np.arange(rows.num_rows), "right") - 1

@@ -112,7 +112,9 @@ class FileRows:
         return self.row_of(0)[0]
 
     def error(self, what: str, odd: np.ndarray) -> BadDataError:
-        """Creates the error about the first invalid row; `odd`, bool ``[N]``, marks invalid rows."""
+        """Creates the error about the first invalid row of the recorded data; `odd`, bool ``[N]``, is True for invalid
+        rows.
+        """
         path, row = self.row_of(int(np.argmax(odd)))
         return BadDataError(what, path=path, row=row)
 
@@ -179,7 +181,8 @@ def _of_space(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, 
 
 
 def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: FileRows) -> Any:
-    """Converts a column to the shapes and dtypes of a space; the error names the setting to change.
+    """Converts a column of recorded observations or actions to the shapes and dtypes of a space. If the column does not
+    fit, the error names the space setting to change.
 
     Raises:
         BadDataError: It has another form.
@@ -273,7 +276,7 @@ def _converted(part: Any, array: Any, name: str, file_rows: FileRows) -> np.ndar
 
 
 def _shown(array: np.ndarray, odd: np.ndarray) -> str:
-    """Returns the first invalid value as text, at most 60 characters."""
+    """Returns the first value of an array that is marked as invalid (`odd`), as text of at most 60 characters."""
     text = repr(array[int(np.argmax(odd))].tolist())
     return text if len(text) <= 60 else f"{text[:59]}…"
 
@@ -282,8 +285,8 @@ def _shown(array: np.ndarray, odd: np.ndarray) -> str:
 
 
 def _check_actions(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> None:
-    """Checks recorded actions: discrete actions are valid choices from 0; with `has_bounds`, Box actions are within the
-    bounds.
+    """Checks recorded actions against the action space: discrete actions must be valid choices, counted from 0. If
+    `spaces.has_bounds`, Box actions must be within the bounds.
     """
     assert spaces.action is not None
     _check_choices(column, spaces.action, Columns.ACTIONS, file_rows, from_start=False)

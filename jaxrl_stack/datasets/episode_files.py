@@ -27,12 +27,12 @@ ITEM = "item"
 
 
 def has_episodes(schema: pa.Schema) -> bool:
-    """Whether a file contains packed episodes."""
+    """Whether a Parquet file contains RLlib's packed (serialized) episodes, in a single binary column."""
     return schema.names == [ITEM] and (pa.types.is_binary(schema.types[0]) or pa.types.is_large_binary(schema.types[0]))
 
 
 class EpisodeReader:
-    """Reads consecutive Parquet files of packed episodes, one row group or several small files at a time.
+    """Reads Parquet files of RLlib's packed (serialized) episodes, one row group or several small files at a time.
 
     Args:
         files: The files.
@@ -69,7 +69,7 @@ class EpisodeReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Estimates the bytes that these columns will need in memory, from the first episodes."""
+        """Estimates the bytes that the given columns of all episodes will need in memory, from the first episodes."""
         rows = (found for parts in self._parts for found in self._rows(parts[:1]))
         several = list(itertools.islice(rows, _SAMPLED_EPISODES))
         in_memory = sum(self._episode(*found).only(columns).num_bytes for found in several)
@@ -88,7 +88,9 @@ class EpisodeReader:
             ) from error
 
     def _rows(self, parts: Sequence[FilePart]) -> Iterator[tuple[str, int, bytes | None]]:
-        """Yields ``(path, row number in the file, content)`` for each row."""
+        """Yields ``(path, row number in the file, bytes of the packed episode)`` for each row of the given parts of
+        files.
+        """
         for part in parts:
             file = self._files[part.file]
             first = 0 if part.group is None else sum(file.rows_of(i) for i in range(part.group))

@@ -108,7 +108,9 @@ def _by_step(ids: np.ndarray, t: np.ndarray, ended: np.ndarray, file: np.ndarray
 
 
 def _with_repetition(group: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """Returns which groups of rows contain a step number twice, bool ``[G]``."""
+    """Returns for each of G groups of rows whether the group contains a step number twice, bool ``[G]``; `group` is the
+    group index of each row.
+    """
     found = np.zeros(int(group.max()) + 1, bool)
     rows = np.lexsort((t, group))
     again = (group[rows][1:] == group[rows][:-1]) & (t[rows][1:] == t[rows][:-1])
@@ -122,8 +124,8 @@ def _by_position(
     file: np.ndarray,
     continues: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sorts rows by episode id, without changing the table's order within an id; also returns which rows begin an
-    episode.
+    """Sorts a table's rows by episode id, and keeps the table's order of rows with the same id; also returns which rows
+    begin an episode.
     """
     rows = np.argsort(ids, kind="stable")
     starts = np.ones(len(rows), bool)

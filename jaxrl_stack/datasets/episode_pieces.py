@@ -1,4 +1,4 @@
-"""Assignment of episode chunks, anywhere in a data set, to episodes."""
+"""Assignment of recorded chunks of episodes, anywhere in a data set, to the episodes that they are parts of."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def episode_of_pieces(ids: Sequence[str], begin: np.ndarray, end: np.ndarray, en
 
 
 def _linked(pieces: Sequence[int], begin: np.ndarray, end: np.ndarray, ended: np.ndarray) -> list[tuple[int, int]]:
-    """Returns ``(chunk, first chunk of its episode)`` for chunks with the same episode id."""
+    """Returns index pairs ``(chunk, first chunk of the same episode)`` for chunks with the same episode id, which
+    several episodes may share.
+    """
     found: list[tuple[int, int]] = []
     open_: list[tuple[int, int]] = []  # last and first piece of episodes that have not ended
     for piece in sorted(pieces, key=lambda piece: (begin[piece], piece)):

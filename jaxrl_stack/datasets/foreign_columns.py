@@ -182,7 +182,9 @@ class ForeignColumns:
         return out
 
     def max_bytes(self, name: str, options: ReadOptions) -> int | None:
-        """Returns the maximum bytes of one packed value in a column; None if the column's space is unknown."""
+        """Returns the maximum bytes of one packed value (an array encoded as text) in a column; None if the column's
+        space is unknown.
+        """
         column = self.column_of(name)
         is_obs = column in (Columns.OBS, Columns.NEXT_OBS)
         space = options.observation_space if is_obs else options.action_space if column == Columns.ACTIONS else None
@@ -193,8 +195,8 @@ class ForeignColumns:
 
 
 def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path: str) -> Any:
-    """Finds the file's name for a column: from the schema, else the usual name, else the only known alias in
-    the file.
+    """Finds the file's name for a column of this package: from the setting `input_read_schema` (`schema`), else the
+    usual name, else the only known alias in the file.
     """
     names = set(there)
     if column in schema:

@@ -35,7 +35,7 @@ _TIME_MAJOR = (
 
 
 class ForeignTable(NamedTuple):
-    """N rows of another program's table, as read from the file, by column.
+    """N rows of a table that another program wrote, by column and as read from the file.
 
     Attributes:
         values: ``{column: pytree of [N, ...]}``; labels as arrays of Arrow.
@@ -53,14 +53,14 @@ class ForeignTable(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Path of the first row's file."""
+        """Path of the file that contains the first row of this table."""
         return self.row_of(0)[0]
 
 
 def piece_of(
     table: ForeignTable, columns: ForeignColumns, options: ReadOptions, info: DatasetInfo, *, has_bounds: bool = True
 ) -> Steps:
-    """Converts a table to recorded steps, grouped by episode.
+    """Converts a table that another program wrote to recorded steps, grouped by episode.
 
     Rewards and flags that the table does not have are no columns of the steps, but for truncated flags, which are
     False. Without next observations, next rows have them, and the last row of a piece that did not terminate becomes
@@ -104,7 +104,8 @@ def piece_of(
 
 
 def bytes_per_row(values: Mapping[str, Any], columns: Sequence[str]) -> float:
-    """Estimates the bytes of all given rows in memory for these columns, including extra rows for final observations.
+    """Estimates the bytes that the given columns of a table's rows will need in memory, all rows together, including
+    extra rows for final observations.
 
     Args:
         values: As in `ForeignTable`, of some rows.

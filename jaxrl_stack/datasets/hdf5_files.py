@@ -148,7 +148,9 @@ class MinariReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Estimates the bytes that these columns will need in memory, from the first episode."""
+        """Estimates the bytes that the given columns of the whole data set will need in memory, from the
+        first episode.
+        """
         if not self.pieces:
             return 0
         with damage_of(self.path), _opened(self._filesystem, self.path) as file:
@@ -242,7 +244,9 @@ def _content(dataset: Any, name: str, path: str) -> np.ndarray:
 
 
 def _tree(file: Any, name: str, path: str, depth: int = 0) -> Any:
-    """Reads an HDF5 array, or a group as a dict of arrays; a group with numbered members becomes a tuple."""
+    """Reads an HDF5 array, or a group as a dict of arrays. A group whose entries are named by index (``_index_0``, ...)
+    becomes a tuple.
+    """
     found = _dataset(file, name, path)
     if hasattr(found, "shape"):
         return _content(found, name, path)

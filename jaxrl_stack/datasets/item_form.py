@@ -36,7 +36,7 @@ class ItemForm:
 
     @property
     def steps_per_item(self) -> int:
-        """Maximum number of steps with a loss in each element of a minibatch; excludes burn-in."""
+        """Maximum number of steps in each element of a minibatch on which the loss is computed; excludes burn-in."""
         return 1 if self.length is None else self.length - self.burn_in
 
     @property
@@ -46,15 +46,16 @@ class ItemForm:
 
     @property
     def read(self) -> tuple[str, ...]:
-        """Names of recorded columns from which minibatches are built."""
+        """Names of the recorded columns that must be read to build minibatches."""
         names = [Columns.OBS if name == Columns.NEXT_OBS else name for name in self.columns]
         if self.length is not None and self.initial_state is None:
             names.append(Columns.STATE_IN)
         return tuple(dict.fromkeys(names))
 
     def of(self, steps: Steps) -> np.ndarray:
-        """Divides steps into items so that every step has a loss exactly once: row indices int32 ``[N]``, or for
-        sequences ``[N, 3]``: first row, number of burn-in steps, number of steps with a loss.
+        """Divides recorded steps into minibatch elements (items) so that the loss of every step is computed exactly
+        once. Returns row indices int32 ``[N]``, or for sequences ``[N, 3]``: first row, number of burn-in steps, number
+        of steps with a loss.
         """
         if self.length is None:
             return np.flatnonzero(~steps.is_final).astype(np.int32)

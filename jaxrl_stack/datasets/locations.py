@@ -17,7 +17,7 @@ _STORES = {"s3": "S3FileSystem", "gcs": "GcsFileSystem", "abs": "AzureFileSystem
 
 
 def filesystem_of(filesystem: Any, kwargs: Mapping[str, Any] | None = None, *, setting: str) -> Any:
-    """Creates the file system of a setting such as `input_filesystem`.
+    """Creates a file system object from a setting such as `input_filesystem`.
 
     Args:
         filesystem: "gcs", "s3" or "abs", an object of pyarrow or fsspec, or None.
@@ -69,7 +69,7 @@ class Folder:
         return self.filesystem.open_output_stream(self.file(name))
 
     def rename(self, name: str, new: str) -> str:
-        """Renames a file; returns the new path."""
+        """Renames a file in this folder; returns the new path."""
         self.filesystem.move(self.file(name), self.file(new))
         return self.file(new)
 

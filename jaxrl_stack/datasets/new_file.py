@@ -38,7 +38,7 @@ class NewFile:
         self._writer = pq.ParquetWriter(self._stream, schema, **{"use_dictionary": texts, **CHECKSUMS, **options})
 
     def write(self, table: pa.Table) -> None:
-        """Writes a table as a row group; deletes the file on failure."""
+        """Appends a table to the Parquet file as a row group; deletes the file if writing fails."""
         try:
             self._writer.write_table(table, row_group_size=table.num_rows)
         except BaseException:
@@ -47,7 +47,9 @@ class NewFile:
         self.num_rows += table.num_rows
 
     def complete(self, metadata: dict[bytes, bytes] | None = None) -> str:
-        """Completes the file and returns its path; deletes the file on failure."""
+        """Closes the Parquet file, gives the file its final name and returns the path; deletes the file if
+        this fails.
+        """
         try:
             self._writer.add_key_value_metadata(metadata or {})
             self._writer.close()
@@ -58,7 +60,7 @@ class NewFile:
             raise
 
     def abandon(self) -> None:
-        """Deletes the unfinished file."""
+        """Closes and deletes the unfinished Parquet file."""
         for close in (self._writer.close, self._stream.close):
             with contextlib.suppress(OSError, ValueError, pa.ArrowException):
                 close()

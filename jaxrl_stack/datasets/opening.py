@@ -56,7 +56,8 @@ class Dataset(TableView):
         return _sum(piece.num_steps for piece in self.pieces)
 
     def read(self, piece: PieceRef) -> Steps:
-        """Reads the steps of one part of the data set (row group or file); the last row contains a final observation.
+        """Reads the steps of one part of the data set (row group or file). The last row is not a step; it contains the
+        final observation.
 
         Raises:
             BadDataError: The file is damaged, or is not what the options say; names file and row.
@@ -64,19 +65,22 @@ class Dataset(TableView):
         return self.readers[piece.reader][1].read(piece)
 
     def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
-        """Yields all steps, or the steps of one input, in several parts; a part contains whole episodes, as far as
-        `Reader.read_all` keeps them together.
+        """Yields the steps of the whole data set, or of one entry of the setting `input_`, in several `Steps` objects.
+        Each contains whole episodes, as far as `Reader.read_all` keeps episodes together.
         """
         for number, reader in self.readers:
             if input_ in (None, number):
                 yield from (part for part in reader.read_all() if part.num_rows)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimates the bytes that these columns will need in memory; None if unknown before reading."""
+        """Estimates the bytes that the given columns of the whole data set will need in memory; None if unknown before
+        reading.
+        """
         return _sum(reader.num_bytes(columns) for _, reader in self.readers)
 
     def parts(self, max_bytes: int | None = None) -> Iterator[Steps]:
-        """Yields all steps as `read_parts` does; if they would need too much memory, one row group or file at a time.
+        """Yields all steps of the data set in several `Steps` objects, as `read_parts` does. If the steps may need more
+        memory than `max_bytes`, reads one row group or file at a time.
 
         Args:
             max_bytes: Bytes that they may take; None: as many as there are.
@@ -87,7 +91,7 @@ class Dataset(TableView):
         return (self.read(piece) for piece in self.pieces)
 
     def read_all(self, input_: int | None = None) -> Steps:
-        """Reads all steps, or the steps of one input, in order into memory.
+        """Reads all steps of the data set, or of one entry of the setting `input_`, into memory, in order.
 
         Raises:
             BadDataError: As `read`, or there are no steps.
@@ -148,7 +152,7 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Selects the files of a path that can be read; logs the skipped ones once.
+    """Selects the files at a path whose format is supported; logs once that other files are skipped.
 
     A file that is named is read, or refused with what is wrong.
     """
@@ -174,12 +178,14 @@ def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
 
 
 def _has_steps(filesystem: Any, path: str) -> bool:
-    """Whether a file that was skipped may contain steps; JSON files may also be something else."""
+    """Whether a skipped file may contain recorded steps; a JSON file only if its beginning contains the name of an
+    action column.
+    """
     return conversion_of(path) is not None and (not path.endswith(JSON) or JsonBatches.has_actions(filesystem, path))
 
 
 def _nothing_there(name: str, filesystem: Any, there: Sequence[str]) -> BadDataError:
-    """Creates the error about a path without readable files, with the probable reason."""
+    """Creates the error about an input path where no file can be read, with the probable reason."""
     named = f"input_ names {name!r}, where there are no files of {', '.join(SUFFIXES)}"
     convertible = next((path for path in there if conversion_of(path) is not None), None)
     if convertible is not None:
@@ -216,8 +222,8 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
 
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
-    """Returns the difference of two spaces as text, None if they are equal; observations may also have the space of
-    module inputs.
+    """Describes how a file's space differs from the known space; None if they agree. The observation space of a file
+    may also be the space of module inputs.
     """
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None
@@ -225,8 +231,8 @@ def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | Non
 
 
 def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo:
-    """Returns the description of the first file with an environment id (else the first file's), with the options'
-    spaces where files have none; raises BadDataError if spaces differ.
+    """Returns one description for all files: that of the first file with an environment id, else of the first file. The
+    spaces come from the options, else from the files; raises BadDataError if spaces differ.
     """
     infos = [reader.info for reader in readers]
     first = next((info for info in infos if info.env_id is not None), infos[0])

@@ -1,4 +1,4 @@
-"""Reads the Parquet files that `StepWriter` writes."""
+"""Reads the Parquet files that this package's `StepWriter` writes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
 
 
 def is_own(file: ParquetFile) -> bool:
-    """Whether a file was written by `StepWriter`."""
+    """Whether a Parquet file was written by this package's `StepWriter`."""
     return METADATA_KEY in file.own_metadata
 
 
 class OwnReader:
-    """Reads one file from `StepWriter`, one row group at a time; skips observation keys that the module does not use.
+    """Reads one Parquet file that this package's `StepWriter` wrote, one row group at a time; skips observation keys
+    that the module does not use.
 
     Args:
         file: The file.
@@ -61,7 +62,7 @@ class OwnReader:
             yield self.read(piece)
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Returns the bytes that these columns will need in memory."""
+        """Returns the number of bytes that the given columns of this file will need in memory."""
         return self._format.only(columns).row_bytes * self._file.metadata.num_rows
 
     def _steps(self, table: pa.Table, first_row: int) -> Steps:

@@ -1,4 +1,5 @@
-"""Arrays that RLlib packs as text: base64 of an LZ4 frame of a pickle. Unpickling refuses all other objects.
+"""Arrays that RLlib packs as text: base64 of an LZ4-compressed pickle. Unpickling refuses everything except arrays and
+numbers, also in dicts, lists and tuples.
 
 A pickle is a program. This one may put together arrays of numbers, in dicts, lists and tuples; all that it may call are
 the two functions here that stand for NumPy's, and what they make is no array before it is checked.
@@ -33,7 +34,8 @@ EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETI
 
 
 def unpacked(texts: Sequence[str], *, path: str, name: str, first_row: int = 0, max_bytes: int | None = None) -> Any:
-    """Decodes a column of packed arrays and stacks them to a pytree of ``[N, ...]``.
+    """Decodes a column with one packed array (an array encoded as text) per row, and stacks the arrays to a pytree of
+    ``[N, ...]``.
 
     Args:
         texts: The column.
@@ -187,7 +189,9 @@ class _SizesUnpickler(_Unpickler):
 
 
 def _arrays(value: Any, left: list[int], depth: int) -> Any:
-    """Converts unpickled descriptions to arrays, at most ``left[0]`` values."""
+    """Converts the nested result of the unpickler to arrays; raises ValueError if the result has more than ``left[0]``
+    values or is nested too deeply.
+    """
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:
         raise ValueError("the value is nested too deeply")
@@ -231,8 +235,8 @@ def checked_array(data: Any, dtype: Any, shape: Any, order: Any = "C") -> np.nda
 
 @dataclasses.dataclass(frozen=True)
 class _Template:
-    """Pickle of one array, split around its numbers. If other pickles differ only in the numbers, they are decoded
-    without an unpickler.
+    """Template made of one array's pickle: the bytes before and after the array's numbers. Pickles that differ only in
+    the numbers are decoded without an unpickler.
     """
 
     before: bytes
@@ -242,7 +246,9 @@ class _Template:
 
     @classmethod
     def of(cls, data: bytes, value: Any) -> _Template | None:
-        """Creates the template from a pickle and its unpickled value; None if the value is not a single array."""
+        """Creates a template (the bytes around an array's numbers) from a pickle and its unpickled value; None if the
+        value is not a single array.
+        """
         if not isinstance(value, np.ndarray) or not value.ndim or not value.flags.c_contiguous:
             return None
         content = value.tobytes()
@@ -255,7 +261,9 @@ class _Template:
         return None
 
     def array_of(self, data: bytes) -> np.ndarray | None:
-        """Returns the array of a pickle; None if the pickle differs from the template in more than the numbers."""
+        """Decodes the array in a pickle that differs from this template pickle only in the numbers; returns None for
+        other pickles.
+        """
         stop = len(data) - len(self.after)
         content = data[len(self.before) : stop]
         fits = len(content) == self.dtype.itemsize * math.prod(self.shape) and data.startswith(self.before)

@@ -63,7 +63,9 @@ class ParquetFile:
 
     @property
     def more(self) -> dict[str, Any]:
-        """Facts that this package stores in tables and packed episodes that it writes; {} for other programs' files."""
+        """Additional metadata that this package writes into tables and packed episodes; {} for files of
+        other programs.
+        """
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
             if not isinstance(found, dict):

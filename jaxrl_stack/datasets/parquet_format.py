@@ -104,7 +104,7 @@ class StepFormat:
 
     @classmethod
     def of(cls, steps: Steps) -> StepFormat:
-        """Creates the layout for the given steps.
+        """Creates the column layout (names, shapes, dtypes) of a file that will contain the given steps.
 
         Raises:
             TypeError: A column cannot be written.
@@ -146,7 +146,7 @@ class StepFormat:
 
     @classmethod
     def read(cls, metadata: bytes, path: str) -> tuple[StepFormat, DatasetInfo]:
-        """Creates the layout from a file's metadata, a result of `metadata`.
+        """Creates the column layout and the `DatasetInfo` of a file from its metadata, a result of `metadata`.
 
         Raises:
             BadDataError: It is damaged, or of a later version.
@@ -161,12 +161,14 @@ class StepFormat:
             raise BadDataError(f"Its metadata is damaged, or newer: {error}. Record it again.", path=path) from error
 
     def only(self, names: Iterable[str]) -> StepFormat:
-        """Returns the layout of only the named columns."""
+        """Returns a layout (names, shapes, dtypes) with only the named columns."""
         return StepFormat({name: own for name, own in self.columns.items() if name in names})
 
     @property
     def file_columns(self) -> list[str]:
-        """Names of the file's columns to read for this layout, with episode ids, step numbers and final-row flags."""
+        """Names of the file's columns to read: the columns of this layout, episode ids, step numbers, and flags of rows
+        with a final observation.
+        """
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 
     def steps(self, table: pa.Table, path: str, first_row: int = 0) -> Steps:
@@ -206,8 +208,8 @@ class StepFormat:
 def episodes_of(
     column: pa.ChunkedArray, is_final: np.ndarray, path: str, first_row: int = 0
 ) -> tuple[np.ndarray, list[str]]:
-    """Returns `Steps.episode` and `Steps.episode_ids` from a column of episode ids; the id may change only after a
-    final row.
+    """Returns `Steps.episode` (episode index of each row) and `Steps.episode_ids` from a column of episode ids. Raises
+    BadDataError if the id changes before an episode's final row.
     """
     if column.null_count:
         raise BadDataError(f"{column.null_count:,} rows have no {Columns.EPS_ID}. Record the file again.", path=path)

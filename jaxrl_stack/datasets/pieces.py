@@ -46,21 +46,22 @@ class Reader(Protocol):
 
     @property
     def pieces(self) -> Sequence[PieceRef]:
-        """Parts that can be read separately (row groups or files), in order."""
+        """Parts of the reader's files that can be read separately (row groups or files), in order."""
         ...
 
     def read(self, piece: PieceRef) -> Steps:
-        """Reads the steps of one part."""
+        """Reads the steps of one part of the reader's files (a row group, a file, or several small files)."""
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """Yields all steps in several parts. Tables are read as one part, so that episodes are whole wherever their
-        steps are; formats with episode chunks are read by row group, and a long episode may be in several parts.
+        """Yields all steps of the reader's files, in one or more `Steps` objects. Tables are read at once, so that
+        episodes are whole in any order of rows. Files of episode chunks are read by row group, which may divide a long
+        episode.
         """
         ...
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimates the bytes that these columns will need in memory, from a few steps; None if unknown before
-        reading.
+        """Estimates the bytes that the given columns of the reader's files will need in memory, from a few steps; None
+        if unknown before reading.
         """
         ...

@@ -28,7 +28,8 @@ SETTINGS: Mapping[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:
-    """Options for reading recorded data: the `input_*` settings of `offline_data()`, and the spaces.
+    """Options for reading recorded data: the `input_*` settings of `offline_data()`, and the spaces that the data must
+    fit.
 
     Attributes:
         schema: ``{column: its name in the files}`` for tables of steps (`input_read_schema`); "" leaves a column

@@ -69,7 +69,7 @@ class _File(NamedTuple):
 
 
 def readers_of(filesystem: Any, files: Sequence[str], options: ReadOptions) -> Iterator[Reader]:
-    """Creates the readers for one input's files, in order.
+    """Creates the readers for the files of one entry of the setting `input_`, in order.
 
     Raises:
         BadDataError: A file is none that can be read.
@@ -126,7 +126,7 @@ def conversion_of(path: str) -> str | None:
 
 
 def _together(files: Sequence[Any]) -> Iterator[list[Any]]:
-    """Groups consecutive small files of sample batches, up to the size of a row group."""
+    """Groups consecutive small files of RLlib's sample batches for reading, up to the size of a row group."""
     group: list[Any] = []
     for file in files:
         if group and sum(own.num_bytes for own in [*group, file]) > _BYTES_TOGETHER:

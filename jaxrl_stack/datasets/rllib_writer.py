@@ -76,7 +76,7 @@ class RLlibWriter:
         return sum(table.num_rows for table in self._waiting)
 
     def add(self, steps: Steps) -> None:
-        """Adds steps, and writes a file when there are enough.
+        """Adds recorded steps to the writer's buffer, and writes buffered steps to a file when there are enough.
 
         Raises:
             TypeError: If RLlib's form cannot hold them.
@@ -96,7 +96,7 @@ class RLlibWriter:
             self._write(all_of_it=False)
 
     def close(self) -> None:
-        """Writes buffered steps and completes the last file; a second call does nothing.
+        """Closes the writer: writes the buffered steps and completes the last file. A second call does nothing.
 
         Raises:
             OSError: The file cannot be written.

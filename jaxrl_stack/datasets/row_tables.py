@@ -64,7 +64,7 @@ class TableReader:
             yield self._steps([FilePart(i, None) for i, file in enumerate(self._files) if file.metadata.num_rows])
 
     def num_bytes(self, columns: Sequence[str]) -> int:
-        """Estimates the bytes that these columns will need in memory, from the first rows."""
+        """Estimates the bytes that the given columns of all tables will need in memory, from the first rows."""
         if not self.pieces:
             return 0
         first = self._parts[0][:1]
@@ -137,7 +137,9 @@ class TableReader:
             )
 
     def _value(self, arrays: Sequence[pa.ChunkedArray], parts: Sequence[FilePart], name: str, column: str) -> Any:
-        """Concatenates a column's values to an array (ids to text); None if an optional column cannot be read."""
+        """Concatenates the parts of a column to one array (ids become text); None if the column cannot be read and is
+        not required.
+        """
         if column in self._columns.labels:
             return pa.chunked_array([chunk for own in arrays for chunk in as_texts(own).chunks], pa.string())
         try:
@@ -240,8 +242,8 @@ def _check_rows_are_steps(arrays: Sequence[pa.ChunkedArray], name: str, path: st
 
 
 def _spread(array: np.ndarray, where: np.ndarray) -> np.ndarray:
-    """Writes the rows of an array into the entries where `where`, bool ``[N]``, is True; all other entries are
-    zeros.
+    """Returns zeros ``[N, ...]`` with the rows of `array` written at the entries where `where`, bool
+    ``[N]``, is True.
     """
     found = np.zeros((len(where), *array.shape[1:]), array.dtype)
     found[where] = array

@@ -41,32 +41,35 @@ class Rows:
 
     @functools.cached_property
     def ended(self) -> np.ndarray:
-        """Rows that terminate or truncate their episode, bool ``[N]``."""
+        """Mask of the rows whose step terminates or truncates the episode, bool ``[N]``."""
         return self.columns[Columns.TERMINATEDS] | self.columns[Columns.TRUNCATEDS]
 
     @functools.cached_property
     def same_episode(self) -> np.ndarray:
-        """Rows whose next row belongs to the same episode, by ids and flags, bool ``[N - 1]``."""
+        """Mask of the rows whose next row belongs to the same episode, by episode ids and end flags, bool
+        ``[N - 1]``.
+        """
         same = ~self.ended[:-1]
         return same if self.episode is None else same & (self.episode[1:] == self.episode[:-1])
 
     @functools.cached_property
     def counts_on(self) -> np.ndarray:
-        """Rows whose next row has the following step number, bool ``[N - 1]``."""
+        """Mask of the rows whose next row has the following step number, bool ``[N - 1]``."""
         if self.t is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
         return self.t[1:] == self.t[:-1] + 1
 
     @functools.cached_property
     def observed_next(self) -> np.ndarray:
-        """Rows whose next row has their next observation, bool ``[N - 1]``."""
+        """Mask of the rows whose recorded next observation is the observation of the next row, bool ``[N - 1]``."""
         if self.next_obs is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
         return is_next(self.next_obs, self.columns[Columns.OBS], slice(None, -1), slice(1, None))
 
     @functools.cached_property
     def ends(self) -> np.ndarray:
-        """Last rows of episode chunks, bool ``[N]``: the episode ends, or the next row does not continue it.
+        """Mask of the last rows of episode chunks, bool ``[N]``: the episode ends, or the next row does not continue
+        it.
 
         A row continues the row before it if both are of one episode, step numbers count on, and its observation is the
         next observation of the row before it.

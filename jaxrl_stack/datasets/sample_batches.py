@@ -61,11 +61,11 @@ class BatchFile(Protocol):
     num_groups: int
 
     def batches(self, names: Sequence[str], group: int | None) -> Iterator[StoredSampleBatch]:
-        """Yields the batches of one part of the file, or of all, with the given columns."""
+        """Yields the sample batches of one part of the file (`group`), or of the whole file, with the given columns."""
         ...
 
     def numbers(self, cell: Any, name: str, row: int) -> np.ndarray | Any:
-        """Decodes the numbers of a column in one batch, ``[T, ...]``."""
+        """Decodes the numbers of one column of a sample batch, ``[T, ...]``."""
         ...
 
 
@@ -98,7 +98,7 @@ class SampleBatchReader:
             yield self._steps(None)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimates the bytes that these columns will need in memory, from a few batches."""
+        """Estimates the bytes that the given columns of all files will need in memory, from a few batches."""
         file, own = self._files[0], self._columns[0]
         several = list(itertools.islice(file.batches(file.names, None), _SAMPLED_BATCHES))
         if not several:
@@ -158,7 +158,7 @@ class SampleBatchReader:
         return {name: _as_texts(own) if name in _LABELS else own for name, own in values.items()}
 
     def _cell(self, file: BatchFile, columns: ForeignColumns, name: str, cell: Any, row: int) -> Any:
-        """Decodes a column of one batch, ``[T, ...]``; None if an optional column cannot be read."""
+        """Decodes one column of a sample batch, ``[T, ...]``; None if the column cannot be read and is not required."""
         column = columns.column_of(name)
         try:
             if isinstance(cell, str) and name in columns.packed:

@@ -85,7 +85,7 @@ class StepWriter:
         return sum(steps.num_rows for steps in self._waiting)
 
     def add(self, steps: Steps) -> None:
-        """Adds steps, and writes a file when there are enough.
+        """Adds recorded steps to the writer's buffer, and writes buffered steps to a file when there are enough.
 
         Raises:
             ValueError: If they have other columns, shapes or dtypes than those before them.
@@ -106,7 +106,7 @@ class StepWriter:
             self._write(all_of_it=False)
 
     def close(self) -> None:
-        """Writes buffered steps and completes the last file; a second call does nothing.
+        """Closes the writer: writes the buffered steps and completes the last file. A second call does nothing.
 
         Raises:
             OSError: The file cannot be written.

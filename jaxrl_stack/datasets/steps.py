@@ -63,11 +63,11 @@ class Steps:
         return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(dict(self.columns)))
 
     def map_columns(self, function: Callable[[str, Any], Any]) -> Steps:
-        """Replaces every column by the result of ``function(name, column)``."""
+        """Returns new `Steps` in which every column is the result of ``function(name, column)``."""
         return dataclasses.replace(self, columns={name: function(name, own) for name, own in self.columns.items()})
 
     def only(self, columns: Sequence[str]) -> Steps:
-        """Returns the steps with only the given columns; ignores names that are missing."""
+        """Returns new `Steps` with only the given columns; ignores names of columns that are missing."""
         own = {name: column for name, column in self.columns.items() if name in columns}
         return dataclasses.replace(self, columns=own)
 
@@ -86,14 +86,16 @@ class Steps:
         return Steps(columns, self.is_final[cut], self.episode[cut] - first, self.t[cut], self.episode_ids[first:last])
 
     def continues_in(self, other: Steps) -> bool:
-        """Whether the first step of `other` follows directly after the last step here, in the same episode."""
+        """Whether the first step of `other` directly follows the last step of this object, in the same episode."""
         if not self.num_rows or not other.num_rows or self.episode_ids[-1] != other.episode_ids[0]:
             return False
         ended = any(self.columns[name][-2:-1].any() for name in _FLAGS if name in self.columns)
         return bool(self.t[-1] == other.t[0]) and not ended
 
     def piece_starts(self) -> np.ndarray:
-        """Returns the first row of every episode chunk, followed by N, int64 ``[P + 1]``."""
+        """Returns the index of the first row of each of P episode chunks, followed by the number of rows N, int64 ``[P
+        + 1]``.
+        """
         return np.concatenate([[0], np.flatnonzero(self.is_final) + 1])
 
     @classmethod

@@ -76,8 +76,8 @@ class Summary:
     action_moments: list[Moments]
 
     def as_json(self) -> dict[str, Any]:
-        """Converts the summary to JSON types; returns (None if unknown) and lengths as mean, standard deviation,
-        extremes and quartiles.
+        """Converts the summary of recorded steps to JSON types. Episode returns (None if unknown) and episode lengths
+        become mean, standard deviation, extremes and quartiles.
         """
         return {
             **{name: getattr(self, name) for name in _COUNTS},
@@ -150,7 +150,9 @@ def histogram_of(name: str, values: np.ndarray) -> Histogram:
 
 
 class _Episodes:
-    """Accumulates returns and lengths of episodes, whose chunks may be in several parts of the data."""
+    """Accumulates returns and lengths of recorded episodes; chunks of one episode may be in several parts
+    of the data.
+    """
 
     def __init__(self) -> None:
         self._ids: list[str] = []
@@ -248,8 +250,8 @@ class _Actions:
 
 
 def _discrete_values(space: gym.Space) -> Any:
-    """Returns ``(first value, number of values)`` of each discrete component, in the order of `_components`; recorded
-    choices count from 0.
+    """Returns ``[first value, number of values]`` of a discrete action space, or one such pair per component; [] for
+    other spaces. Recorded choices count from 0.
     """
     if isinstance(space, gym.spaces.Discrete):
         return [0, int(space.n)]

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def rows_of(steps: Steps) -> dict[str, Any]:
-    """Converts steps to a batch of rows, ``{column: pytree of [N, ...]}``, with next observations and episode ids."""
+    """Converts recorded steps to a batch of table rows, ``{column: pytree of [N, ...]}``, with next observations and
+    episode ids.
+    """
     names = tuple(name for name in steps.columns if name != Columns.INFOS)
     rows = np.flatnonzero(~steps.is_final)
     batch = ItemForm((*names, Columns.NEXT_OBS)).take(steps.columns, {}, rows, np)
@@ -32,11 +34,11 @@ class TableView:
     pieces: list[PieceRef]
 
     def read(self, piece: PieceRef) -> Steps:
-        """Reads the steps of one part of the data set."""
+        """Reads the steps of one part of the data set (row group or file)."""
         raise NotImplementedError
 
     def count(self) -> int:
-        """Returns the number of steps; reads parts whose number is unknown."""
+        """Counts the steps of the data set; reads the parts (row groups or files) whose number of steps is unknown."""
         known = [piece.num_steps for piece in self.pieces]
         pairs = zip(self.pieces, known, strict=True)
         return sum(self.read(piece).num_steps if number is None else number for piece, number in pairs)

@@ -56,7 +56,7 @@ class TableWriter:
         self._number = 0
 
     def add(self, steps: Steps) -> None:
-        """Adds steps, and writes a file when there are enough.
+        """Adds recorded steps to the writer's buffer, and writes a file when the buffer contains enough rows for one.
 
         Raises:
             OSError: The file cannot be written.
@@ -77,7 +77,7 @@ class TableWriter:
                 self.close()
 
     def close(self) -> None:
-        """Writes the buffered steps into a new file; does nothing without any.
+        """Closes the writer: writes the buffered steps into a last file; does nothing if the buffer is empty.
 
         Raises:
             OSError: The file cannot be written.
