@@ -27,7 +27,9 @@ class EpisodeItems(list):
 
 
 def episode_key(episode: SingleAgentEpisode) -> tuple:
-    """Returns the key of an episode in a column: ``(episode id,)``, or ``(episode id, agent id, module id)``."""
+    """Returns the key under which a batch column stores the items of an episode: ``(episode id,)``, or ``(episode id,
+    agent id, module id)``.
+    """
     if episode.agent_id is None:
         return (episode.id_,)
     return (episode.multi_agent_episode_id, episode.agent_id, episode.module_id)

@@ -21,7 +21,8 @@ BATCH_SIZE = 7
 
 
 def check_connectors(pipeline: ConnectorPipelineV2) -> None:
-    """Checks that a pipeline's pure connectors can be called, and that their states consist of arrays.
+    """Checks a pipeline's pure connectors (which override ``apply``): JAX code can call their methods, and their states
+    consist of arrays.
 
     Raises:
         TypeError: Names the connector, the method, what is wrong with it, and shows the right form.
@@ -41,7 +42,8 @@ def check_connectors(pipeline: ConnectorPipelineV2) -> None:
 
 
 def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Traces an env-to-module pipeline without host connectors on observations of its space, and checks the result.
+    """Traces an env-to-module pipeline in which no connector overrides ``__call__`` on observations of the input space,
+    and checks the result.
 
     A pipeline with a connector that asks for the module is not traced: there is none yet.
 

@@ -119,16 +119,16 @@ class ConnectorPipelineV2(PureConnector):
         return [connector for connector in self if isinstance(connector, key)]
 
     def append(self, connector: ConnectorV2) -> None:
-        """Adds a connector at the end."""
+        """Adds a connector at the end of the pipeline."""
         self._insert(len(self._places), connector)
 
     def prepend(self, connector: ConnectorV2) -> None:
-        """Adds a connector at the beginning."""
+        """Adds a connector at the beginning of the pipeline."""
         self._insert(0, connector)
 
     def insert_before(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
-        """Inserts a connector before the first connector or marker with the given name or class, and returns the new
-        connector.
+        """Inserts a connector before the first connector or marker (named position without effect) with the given name
+        or class, and returns the inserted connector.
 
         Raises:
             ValueError: There is none.
@@ -137,11 +137,14 @@ class ConnectorPipelineV2(PureConnector):
         return self._insert(self._index_of(name_or_class), connector)
 
     def insert_after(self, name_or_class: str | type, connector: ConnectorV2) -> ConnectorV2:
-        """Inserts a connector after the first connector or marker with the given name or class; see `insert_before`."""
+        """Inserts a connector after the first connector or marker (named position without effect) with the given name
+        or class; see `insert_before`.
+        """
         return self._insert(self._index_of(name_or_class) + 1, connector)
 
     def remove(self, name_or_class: str | type) -> None:
-        """Removes the first connector or marker with the given name or class.
+        """Removes the first connector or marker (named position without effect) with the given name or class from the
+        pipeline.
 
         Raises:
             ValueError: There is none.
@@ -255,13 +258,14 @@ class ConnectorPipelineV2(PureConnector):
 
     @property
     def host_connectors(self) -> dict[str, ConnectorV2]:
-        """Connectors by name that override RLlib's ``__call__`` and run on the host; in nested pipelines,
-        ``"outer/inner"``.
+        """Host connectors by name: those that override RLlib's ``__call__`` and run on the host. Names in nested
+        pipelines are ``"outer/inner"``.
         """
         return {name: connector for name, connector in self._flat_members() if connector.is_host_connector}
 
     def checked_host_connectors(self) -> list[tuple[str, ConnectorV2]]:
-        """Returns ``(name, connector)`` of the host connectors; raises an error if one follows a pure connector.
+        """Returns ``(name, connector)`` of the host connectors (which override ``__call__``); raises an error if one
+        follows a pure connector (which overrides ``apply``).
 
         Raises:
             TypeError: One comes after a pure connector, or the pipeline's class itself overrides ``__call__``.
@@ -290,8 +294,8 @@ class ConnectorPipelineV2(PureConnector):
                 yield name, connector
 
     def pure_part(self) -> PurePipeline:
-        """Compiled part of the pipeline: the current connectors after the host connectors, with the same names, as a
-        `PurePipeline`.
+        """Compiled part of the pipeline, as a `PurePipeline`: the current connectors after the host connectors (which
+        override ``__call__``), with the same names.
 
         It shares the states of this pipeline: ``pipeline.state = state`` shows in `get_state`. Its input spaces are the
         output spaces of the host connectors.
@@ -303,8 +307,8 @@ class ConnectorPipelineV2(PureConnector):
         return self._pure_after(self.checked_host_connectors())
 
     def _pure_after(self, on_host: Sequence[tuple[str, ConnectorV2]]) -> PurePipeline:
-        """Returns the connectors after the given host connectors as a `PurePipeline`, whose input is the output of the
-        host connectors.
+        """Returns a `PurePipeline` of the connectors after the given host connectors (which override ``__call__``); its
+        input is the output of the last of these.
         """
         for method in ("init", "apply", "merge", "rebatch"):
             if getattr(type(self), method) is not getattr(ConnectorPipelineV2, method):
@@ -326,7 +330,7 @@ class ConnectorPipelineV2(PureConnector):
         )
 
     def check_pure(self) -> None:
-        """Raises a TypeError unless all connectors can be compiled.
+        """Raises a TypeError unless all connectors are pure functions, which can be compiled.
 
         Raises:
             TypeError: A host connector is in it; the message names it and shows the pure form.
@@ -428,12 +432,14 @@ class ConnectorPipelineV2(PureConnector):
         return self._handed_over(columns, rl_module, [] if batch else list(episodes or ()))
 
     def _given(self, batch: Any) -> Any:
-        """Converts the batch passed to `__call__` to the form that connectors receive; subclasses override it."""
+        """Prepares the batch that `__call__` received for the connectors; returns it unchanged by default. Subclasses
+        override it.
+        """
         return batch
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Converts the columns after the last connector to the result of `__call__`; `episodes` are those of the call,
-        [] if it passed a batch. Subclasses override it.
+        """Converts the columns after the last connector to the result of `__call__`; returns them unchanged by default.
+        `episodes` is [] if the call received a batch. Subclasses override it.
         """
         return columns
 
@@ -460,12 +466,16 @@ class ConnectorPipelineV2(PureConnector):
         return batch
 
     def _run_host_connectors(self, **arguments: Any) -> dict[str, Any]:
-        """Runs the host connectors, and returns the columns of the batch as arrays."""
+        """Runs the pipeline's host connectors (which override ``__call__``), and returns the columns of the resulting
+        batch as arrays.
+        """
         return run_host_connectors(self, **arguments)
 
     @property
     def state(self) -> dict[str, Any]:
-        """Copies of the pure connectors' states in host memory, ``{name: state}``; nested for pipelines inside."""
+        """Copies of the states of the pure connectors (which override ``apply``) in host memory, ``{name: state}``;
+        nested for pipelines inside.
+        """
         self._chain_spaces()
         return {name: connector.state for name, connector in self._members if not connector.is_host_connector}
 

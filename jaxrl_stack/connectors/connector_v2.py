@@ -256,7 +256,8 @@ class ConnectorV2(Checkpointable, Constructible):
         return {module_id: {**columns, **make(module_id, columns)} for module_id, columns in batch.items()}
 
     def _state_keys(self, batch: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Returns ``(key in this connector's state, module id)`` for every module in a batch.
+        """Returns a pair ``(key in this connector's state, module id)`` for every module in a batch. A single-agent
+        connector uses one key for any module id.
 
         A single-agent connector keeps its state under the default id, so that the state does not depend on the
         name that the only module has.
@@ -287,8 +288,8 @@ class ConnectorV2(Checkpointable, Constructible):
         return False
 
     def earlier_frames(self, state: Any) -> Any:
-        """Returns the frames before the next observation, concatenated: ``[B, ..., (n - 1) * C]`` with ``n =
-        num_stacked_frames > 1``; only for pipelines of one module.
+        """Returns the frames before the next observation from the state of a frame-stacking connector, concatenated:
+        ``[B, ..., (n - 1) * C]`` with ``n = num_stacked_frames > 1``; only for pipelines of one module.
         """
         raise NotImplementedError
 
@@ -373,7 +374,7 @@ class ConnectorV2(Checkpointable, Constructible):
         raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
-        """Converts the state in host memory to ``num_envs`` environments."""
+        """Converts this connector's state in host memory to the shapes for `num_envs` environments."""
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
         """Returns the state as nested dicts of NumPy arrays; empty for a connector without state."""
@@ -399,8 +400,8 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Copies the merged statistics of `known` into `state`; statistics of observations since the last merge are
-        kept.
+        """Returns `state` with the merged statistics of `known`, another state of this connector; statistics of
+        observations since the last merge are kept.
 
         For runners that count what they have reported as known themselves, and are merged whenever they come in.
         """
@@ -466,7 +467,9 @@ class HostConnector(ConnectorV2):
 
 
 class _NoEpisodes:
-    """Placeholder for the episodes after their conversion to arrays; any use raises a `TypeError`."""
+    """Placeholder for the argument ``episodes`` of ``__call__`` after episodes were converted to arrays; any use raises
+    a `TypeError`.
+    """
 
     def __init__(self, connector: ConnectorV2):
         self._connector = type(connector).__name__

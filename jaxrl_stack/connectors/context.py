@@ -87,8 +87,8 @@ class ConnectorContext:
         return Block(dict(columns), layout).mask
 
     def block(self, module_id: str, columns: Mapping[str, Any]) -> Block:
-        """Converts a module's columns in a learner pipeline to a `Block` with a layout (masks, frames, recurrent
-        chunks), planned or derived from the columns.
+        """Converts a module's columns in a learner pipeline to a `Block`: columns ``[T, B, ...]`` with a layout (masks,
+        frames, recurrent chunks). The layout was planned by the learner, or is derived from the columns.
 
         Args:
             module_id: The module, which is in `module`.
@@ -102,7 +102,8 @@ class ConnectorContext:
 
 
 class StandaloneModule:
-    """Replacement for a PureModule outside of compiled code: returns a given module.
+    """Substitute for a `PureModule` (a module as functions of its parameters) outside of compiled code: returns a given
+    module.
 
     Args:
         rl_module: An RLModule, or a MultiRLModule.
@@ -113,5 +114,7 @@ class StandaloneModule:
         self._modules = rl_module if isinstance(rl_module, MultiRLModule) else dict.fromkeys(module_ids, rl_module)
 
     def bind(self, params, rest):
-        """Returns the modules by id; ignores the arguments, because the modules hold their parameters."""
+        """Returns the given modules by id; ignores `params` and `rest`, because the modules contain their
+        parameters.
+        """
         return self._modules

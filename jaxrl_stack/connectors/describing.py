@@ -57,7 +57,9 @@ def describe_members(
 
 
 def _changes(before: Mapping[str, str], columns: Mapping[str, str]) -> Iterator[str]:
-    """Yields a line for each column: ``+`` new, ``*`` changed, ``-`` removed."""
+    """Yields a line of text for each column, with a mark for the effect of a connector: ``+`` new, ``*`` changed, ``-``
+    removed.
+    """
     for column, what in columns.items():
         mark = " " if before.get(column) == what else "+" if column not in before else "*"
         yield f"  {mark} {column:<40} {what}"

@@ -42,7 +42,8 @@ def run_host_connectors(
     made: set[str] | None = None,
     **arguments: Any,
 ) -> dict[str, Any]:
-    """Runs an env-to-module pipeline's host connectors on the newest observation of every episode.
+    """Runs an env-to-module pipeline's host connectors (which override ``__call__``) on the newest observation of every
+    episode.
 
     Call it once per new observation: a connector may rewrite the episode's last observation, and a second run would
     change it again. Ended episodes are fine, for their final observations.
@@ -80,7 +81,8 @@ def run_host_connectors(
 def run_host_connectors_of_learner(
     pipeline: ConnectorPipelineV2, *, episodes: Episodes, **arguments: Any
 ) -> dict[str, dict[tuple, list[Any]]]:
-    """Runs a learner pipeline's host connectors on the episodes of an update, before episodes are converted to arrays.
+    """Runs a learner pipeline's host connectors (which override ``__call__``) on the episodes of an update, before
+    episodes are converted to arrays.
 
     Connectors may rewrite the episodes in place (observations, actions, rewards, extra model outputs) and add columns
     with one item per step.
@@ -179,8 +181,8 @@ def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) 
 def _items_of_chunks(
     items: list[Any], chunks: Mapping[int, SingleAgentEpisode]
 ) -> Iterator[tuple[list[int], list[Any]]]:
-    """Yields ``(indices of chunks, their items)``: separately for each chunk if each item's chunk is known, otherwise
-    for all chunks at once.
+    """Yields ``(indices of an episode's chunks, items of a column for these chunks)``: separately for each chunk if
+    each item's chunk is known, otherwise for all chunks at once.
 
     Args:
         items: Items of an episode.
@@ -219,7 +221,9 @@ def _run(
     metrics: MetricsLogger | None = None,
     **arguments: Any,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Runs all host connectors; returns ``(batch, {column: name of the connector that added it})``."""
+    """Runs all host connectors of a pipeline (which override ``__call__``); returns ``(batch, {column: name of the
+    connector that added it})``.
+    """
     arguments = {"rl_module": None, "explore": None, **arguments, "metrics": metrics}
     arguments["shared_data"] = {} if shared_data is None else shared_data
     prefix = tuple(arguments.get("metrics_prefix_key") or ())

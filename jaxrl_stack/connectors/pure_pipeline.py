@@ -84,7 +84,9 @@ class PurePipeline:
 
     @staticmethod
     def make_context(**fields: Any) -> ConnectorContext:
-        """Creates a `ConnectorContext`, for Python modules of lower layers, which cannot import the class."""
+        """Creates a `ConnectorContext` from its fields, for lower-level modules of this package, which cannot import
+        the class.
+        """
         return ConnectorContext(**fields)
 
     def init(self, num_envs: int) -> dict[str, Any]:
@@ -138,7 +140,8 @@ class PurePipeline:
         return {name: connector.merge(state[name], axis_name) for name, connector in self.members}
 
     def where_rows(self, mask: jax.Array, yes: dict[str, Any], no: dict[str, Any]) -> dict[str, Any]:
-        """Selects per-environment values of the state from `yes` or `no`, row by row; statistics come from `yes`.
+        """Returns a connector state with per-environment values from `yes` where `mask`, bool ``[B]``, is True, and
+        from `no` elsewhere; statistics come from `yes`.
 
         Args:
             mask: bool ``[B]``.

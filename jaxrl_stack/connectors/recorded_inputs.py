@@ -45,7 +45,7 @@ class PipelineInputs:
 
     @functools.cached_property
     def pipeline(self) -> EnvToModulePipeline:
-        """Env-to-module pipeline that makes the conversion; created at the first access."""
+        """Env-to-module pipeline with which observations are converted; created at the first access."""
         return self._make_pipeline()
 
     @property

@@ -17,7 +17,9 @@ def to_host(state: Any) -> Any:
 
 
 def strong_array(leaf: Any, dtype: Any = None) -> jax.Array:
-    """Converts to a JAX array without weak type, because a weak type would compile the next call again."""
+    """Converts a value to a JAX array without weak type, because a weakly typed argument would make a jitted function
+    compile again.
+    """
     return jnp.asarray(leaf, dtype=jnp.result_type(leaf) if dtype is None else dtype)
 
 

@@ -14,7 +14,7 @@ from jaxrl_stack.utils.class_paths import ClassLoader
 
 
 class _Recipe(NamedTuple):
-    """Class and constructor arguments of a connector, from which it can be created again."""
+    """Class and constructor arguments of a connector, from which a checkpoint can create the connector again."""
 
     connector_class: type[ConnectorV2]
     args: tuple[Any, ...]
@@ -38,7 +38,7 @@ class StoredConnectors(Plain):
         self._recipes = [_Recipe(type(own), *own.get_ctor_args_and_kwargs()) for own in connectors]
 
     def __call__(self) -> list[ConnectorV2]:
-        """Creates new connectors."""
+        """Creates a new connector from each stored class and its constructor arguments."""
         return [recipe.make() for recipe in self._recipes]
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ class StoredConnectors(Plain):
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Self:
-        """Creates the object from a result of `to_plain`.
+        """Creates the connector function from stored classes and constructor arguments, a result of `to_plain`.
 
         Raises:
             ValueError: If one is no connector.

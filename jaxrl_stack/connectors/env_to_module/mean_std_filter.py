@@ -170,7 +170,9 @@ class MeanStdFilter(ConnectorV2):
         return as_dict(to_host(merged))
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Copies the merged statistics (``base``) of `known` into `state`."""
+        """Returns `state` with the merged statistics (``base``) of `known`, another state of this connector; statistics
+        since the last merge (``delta``) are kept.
+        """
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
 
     def _map_boxes(self, function: Callable, space: Any, observation: Any) -> Any:

@@ -99,7 +99,9 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
-    """Returns the history with ``last`` appended, zeros after a reset; stores the newest entries in ``history``."""
+    """Returns the previous actions or rewards, ``history[name]``, with ``last`` appended, zeros after a reset; stores
+    the newest entries in ``history``.
+    """
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.
     window = jnp.where(reset[:, None], 0.0, window)

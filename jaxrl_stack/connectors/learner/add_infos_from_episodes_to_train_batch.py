@@ -1,4 +1,6 @@
-"""RLlib's import path of AddInfosFromEpisodesToTrainBatch; importing it raises an error with the reason."""
+"""RLlib's import path of AddInfosFromEpisodesToTrainBatch, a connector that this package does not have; importing it
+raises an error with the reason.
+"""
 
 from jaxrl_stack.compat.absent_connectors import absent
 

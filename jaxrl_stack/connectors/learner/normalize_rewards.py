@@ -67,7 +67,9 @@ class NormalizeRewards(ConnectorV2):
         return type(self) is NormalizeRewards
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds the returns of the block to the statistics, then divides REWARDS, float32 ``[T, B]``."""
+        """Adds the returns of the sampled steps to the statistics, then divides REWARDS, float32 ``[T, B]``, by the
+        standard deviation of returns.
+        """
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):
             columns = batch[module_id]

@@ -36,7 +36,7 @@ class ScaleRewards(ConnectorV2):
         return type(self) is ScaleRewards
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Multiplies REWARDS, float32 ``[T, B]``."""
+        """Multiplies REWARDS, float32 ``[T, B]``, by the connector's factor."""
         return state, self._with_columns(batch, self._scaled)
 
     def _scaled(self, module_id: str, columns: dict[str, Any]) -> dict[str, Any]:

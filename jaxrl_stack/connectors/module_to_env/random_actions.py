@@ -47,7 +47,8 @@ class RandomActions(ConnectorV2):
         self.normalize_actions = normalize_actions
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces a fraction of ACTIONS ``[B, ...]``, and removes ACTION_LOGP; reads ``ctx.key``.
+        """Replaces a fraction of ACTIONS ``[B, ...]`` by random actions when exploring, and removes ACTION_LOGP then;
+        reads ``ctx.key``.
 
         Raises:
             ValueError: Exploring without ``ctx.key``.
