@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class LearnerAlone:
-    """Learner, config and spaces from which an offline training step plans evaluation minibatches, without an
-    Algorithm.
+    """Learner, config and spaces, without an Algorithm, from which the offline training step builds minibatches for
+    evaluating a loss.
 
     Attributes:
         config: Config of the rows.
@@ -39,8 +39,8 @@ class LearnerAlone:
 
 
 class EvaluationRows:
-    """Minibatches of recorded steps for evaluating a loss, as a `RowSource`. Evaluation runners get different steps of
-    each batch.
+    """Source of minibatches of recorded steps for evaluating a loss (a `RowSource`). Each of several evaluation runners
+    gets different steps of each batch.
 
     Passes over the data are shuffled as in training, with a seed of their own. Every runner draws the batches of all,
     and takes its part, so that rows do not depend on who is late.
@@ -92,16 +92,16 @@ class EvaluationRows:
         self._shard, self._num_shards = shard, num_shards
 
     def draw(self) -> Experience:
-        """Returns the next minibatch."""
+        """Returns the next minibatch of recorded steps."""
         rows = self._step.draw_rows()
         return rows if self._num_shards == 1 else rows.split(self._num_shards)[self._shard]
 
     def prepare_anew(self) -> None:
-        """Makes the next minibatch compute derived columns, such as value targets, with the learner's current
-        module.
+        """Requests that the next minibatch computes derived columns again, such as value targets, with the learner's
+        current module.
         """
         self._step.prepare_anew()
 
     def stop(self) -> None:
-        """Ends the reading threads."""
+        """Stops the threads that read recorded data."""
         self._step.stop()

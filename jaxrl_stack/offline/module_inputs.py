@@ -63,8 +63,8 @@ def spaces_without_env(config: AlgorithmConfig) -> tuple[gym.Space, gym.Space]:
 
 
 def inputs_of(config: AlgorithmConfig, space: gym.Space) -> PipelineInputs:
-    """Returns the conversion of observations to module inputs by the config's env-to-module connectors, which are
-    created at the first use.
+    """Returns an object that converts observations to module inputs with the config's env-to-module connectors; the
+    connectors are created at the first use.
 
     Args:
         config: Names the connectors, and the environment or its spaces.

@@ -64,7 +64,7 @@ class StepsInPieces(Protocol):
 
 
 class OfflineData:
-    """Reads the recorded data that a config names, for training with `OfflineStep`.
+    """Reads the recorded data that a config names, for the offline training step (`OfflineStep`).
 
     Args:
         config: The algorithm's config.
@@ -222,7 +222,7 @@ class OfflineData:
         return None if self._maps_rows or None in counts else sum(counts)
 
     def num_bytes(self, columns: Sequence[str]) -> int | None:
-        """Estimates the bytes that these columns will need in memory, from part of the data.
+        """Estimates the bytes that the given columns of the whole data set will need in memory, from part of the data.
 
         None: not known without reading all.
         """
@@ -237,7 +237,9 @@ class OfflineData:
         return of_first if len(counts) == 1 else round(of_first / max(1, first.num_rows) * sum(counts))
 
     def pieces_of_inputs(self) -> list[list[Any]]:
-        """Returns the parts (row groups or files) of each weighted input; without weights, one list of all parts."""
+        """Returns the parts (row groups or files) of each weighted entry of the setting `input_`; without weights, one
+        list of all parts.
+        """
         data = self._pieces()
         found: list[list[Any]] = [[] for _ in data.weights or [1.0]]
         for piece in data.pieces:
@@ -246,7 +248,9 @@ class OfflineData:
 
     @property
     def weights(self) -> list[float]:
-        """Fraction of minibatches to draw from each weighted input; ``[1.0]`` without weights."""
+        """Fraction of minibatches to draw from each weighted entry of the setting `input_`; ``[1.0]``
+        without weights.
+        """
         return [float(weight) for weight in self._pieces().weights or [1.0]]
 
     def read(self, piece: Any, columns: Sequence[str], spaces: tuple[Any, Any]) -> Steps:
@@ -315,7 +319,8 @@ class OfflineData:
         return list(self._mapped(self._kept(piece), (None, None)).columns)
 
     def normalize(self, spaces: tuple[Any, Any]) -> None:
-        """Computes normalisation statistics from all rows, if the config asks for them; later reads are normalised.
+        """Computes normalisation statistics from all recorded steps, if the config asks for them; data that is read
+        later is normalised.
 
         Args:
             spaces: The module's observation and action space.
@@ -354,7 +359,9 @@ class OfflineData:
         return self._materialized[piece]
 
     def _mapped(self, steps: Steps, spaces: tuple[Any, Any]) -> Steps:
-        """Applies the config's `prelearner_class`, if any, to the steps in batches of rows."""
+        """Applies the config's `prelearner_class`, a user-defined conversion of rows to episodes, to the steps in
+        batches of rows; returns the steps unchanged without one.
+        """
         prelearner_class = self.config.prelearner_class
         if prelearner_class is None or isinstance(self.data, RayData) or not steps.num_steps:
             return steps
@@ -369,8 +376,8 @@ class OfflineData:
         return Steps.concatenated([prelearner.steps(rows_of(part, schema)) for part in _split(steps, rows)])
 
     def steps(self, columns: Sequence[str], spaces: tuple[Any, Any]) -> tuple[list[Steps], list[float]]:
-        """Reads all steps into memory: returns ``(steps of each input, weights)``, see `read`. If the config asks for
-        normalisation, it uses the statistics of all steps.
+        """Reads all steps into memory: returns ``(steps, weights)`` with one entry for each weighted entry of the
+        setting `input_`, see `read`. If the config asks for normalisation, it uses the statistics of all steps.
 
         Raises:
             ValueError: If an input has none.
@@ -413,8 +420,8 @@ class OfflineData:
         return Steps.concatenated([part for part in parts if part.num_rows])
 
     def _parts(self, number: int, spaces: tuple[Any, Any]) -> Iterator[tuple[Steps, Any]]:
-        """Yields ``(steps, name or part)`` for all steps of an input, in several parts. Without a `prelearner_class`,
-        parts are those of `Dataset.read_parts`.
+        """Yields all steps of one entry of the setting `input_` as pairs ``(steps, name of the entry or part of the
+        data set)``. Without a `prelearner_class`, the steps are divided as in `Dataset.read_parts`.
         """
         data = self._pieces()
         if isinstance(data, Dataset) and self.config.prelearner_class is None:
@@ -433,7 +440,7 @@ class OfflineData:
         num_shards: int = 1,
         module_state: dict[str, Any] | None = None,
     ) -> Any:
-        """Returns rows of the data in order; starts over after the last one.
+        """Returns the next rows of the recorded data, in order; after the last row, starts again with the first one.
 
         Training does not call it, unless a subclass overrides it: then every update is made from what it returns.
 

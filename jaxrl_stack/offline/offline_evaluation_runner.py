@@ -271,7 +271,7 @@ class OfflineEvaluationRunner(FaultAwareApply):
         assert self.module is not None
 
     def stop(self) -> None:
-        """Ends the reading threads."""
+        """Stops the threads that read recorded data."""
         if self._rows is not None:
             self._rows.stop()
 

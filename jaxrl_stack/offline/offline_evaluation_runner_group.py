@@ -102,7 +102,7 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def runner_cls(self) -> type[OfflineEvaluationRunner]:
-        """Class of the runners."""
+        """Class of the evaluation runners in this group."""
         if self.config.offline_eval_runner_class is not None:
             return self.config.offline_eval_runner_class
         evaluates_loss = self.config.offline_evaluation_type == "eval_loss"
@@ -133,19 +133,19 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def num_runners(self) -> int:
-        """Number of actors."""
+        """Number of evaluation runners that are Ray actors."""
         return self._manager.num_actors()
 
     num_remote_runners = num_runners
 
     @property
     def num_healthy_remote_runners(self) -> int:
-        """Number of healthy actors."""
+        """Number of healthy evaluation runners that are Ray actors."""
         return self._manager.num_healthy_actors()
 
     @property
     def num_remote_runner_restarts(self) -> int:
-        """Total number of restarts of actors."""
+        """Total number of restarts of evaluation runners that are Ray actors."""
         return self._manager.total_num_restarts()
 
     @property
@@ -155,12 +155,12 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def num_in_flight_async_reqs(self) -> int:
-        """Number of requests whose results have not been fetched yet."""
+        """Number of requests to actors whose results have not been fetched yet."""
         return self._manager.num_outstanding_async_reqs()
 
     @property
     def healthy_runner_ids(self) -> list[int]:
-        """Ids of the healthy actors."""
+        """Ids of the evaluation runners that are healthy Ray actors."""
         return self._manager.healthy_actor_ids()
 
     @functools.cached_property
@@ -270,7 +270,9 @@ class OfflineEvaluationRunnerGroup:
         return back
 
     def _restore(self, actor_ids: list[int]) -> list[int]:
-        """Sends restarted actors the last state; returns the ids of the actors that have loaded it."""
+        """Sends restarted actors the state that all runners were sent last; returns the ids of the actors that have
+        loaded it.
+        """
         if not self._sent:
             return actor_ids
         results = self._manager.foreach_actor(
@@ -287,7 +289,7 @@ class OfflineEvaluationRunnerGroup:
 
     @property
     def num_dropped(self) -> int:
-        """Total number of actors that were lost and not replaced."""
+        """Total number of runner actors that were lost and not replaced."""
         return self._recovery.num_dropped
 
     def stop(self) -> None:

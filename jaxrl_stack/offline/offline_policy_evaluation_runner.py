@@ -85,7 +85,9 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
         self._log_env_steps(number)
 
     def _recorded(self) -> tuple[dict[str, Any], RecordedEpisodes, np.ndarray]:
-        """Reads the data at the first call; returns ``(columns, episodes, random order of the episodes)``."""
+        """Returns ``(columns, complete episodes, random order of the episodes)`` of the recorded data, which the first
+        call reads.
+        """
         if self._episodes is None:
             steps = recorded_steps(self.config, self._spaces_of_modules()[self._module_map().module_id])
             if self._normalization is not None:

@@ -16,7 +16,7 @@ class RowSource(Protocol):
     """Interface of objects that provide batches for evaluating a loss."""
 
     def draw(self) -> Experience:
-        """Returns the next batch."""
+        """Returns the next batch of recorded steps."""
         ...
 
 
@@ -68,7 +68,7 @@ class IteratedRows:
     num_devices: int
 
     def draw(self) -> Experience:
-        """Returns the next batch of the iterator."""
+        """Returns the next batch of recorded steps from the user's iterator."""
         modules = {mid: dict(columns) for mid, columns in next(self.iterator).items()}
         return Experience.of_rows({mid: self._evenly(columns) for mid, columns in modules.items()})
 

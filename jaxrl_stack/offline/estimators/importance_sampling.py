@@ -4,6 +4,8 @@ from jaxrl_stack.offline.estimators.off_policy_estimator import OffPolicyEstimat
 
 
 class ImportanceSampling(OffPolicyEstimator):
-    """Estimator by ordinary importance sampling of whole episodes. See `jaxrl_stack.ops.off_policy_evaluation`."""
+    """Estimator of a policy's return by ordinary importance sampling of whole episodes. See
+    `jaxrl_stack.ops.off_policy_evaluation`.
+    """
 
     method = "is"

@@ -4,6 +4,8 @@ from jaxrl_stack.offline.estimators.off_policy_estimator import OffPolicyEstimat
 
 
 class PerDecisionImportanceSampling(OffPolicyEstimator):
-    """Estimator by per-decision importance sampling. See `jaxrl_stack.ops.off_policy_evaluation`."""
+    """Estimator of a policy's return by per-decision importance sampling. See
+    `jaxrl_stack.ops.off_policy_evaluation`.
+    """
 
     method = "pdis"

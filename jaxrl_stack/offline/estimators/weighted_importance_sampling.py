@@ -4,6 +4,8 @@ from jaxrl_stack.offline.estimators.off_policy_estimator import OffPolicyEstimat
 
 
 class WeightedImportanceSampling(OffPolicyEstimator):
-    """Estimator by weighted importance sampling of whole episodes. See `jaxrl_stack.ops.off_policy_evaluation`."""
+    """Estimator of a policy's return by weighted importance sampling of whole episodes. See
+    `jaxrl_stack.ops.off_policy_evaluation`.
+    """
 
     method = "wis"
