@@ -110,7 +110,9 @@ class PolicyProgram:
         )
 
     def pipelines(self, arrays: PolicyArrays) -> list[tuple[str, Any, Any]]:
-        """Returns ``(component, pipeline, state of its compiled part)`` of both pipelines."""
+        """Returns ``(component name, pipeline, state of the compiled connectors)`` for the env-to-module and the
+        module-to-env pipeline.
+        """
         return [(name, getattr(self, field), getattr(arrays, field)) for name, field in FIELDS.items()]
 
     def unread_observations(self, arrays: PolicyArrays, explore: bool | None = None) -> list[str]:
@@ -159,7 +161,7 @@ class PolicyProgram:
         return state, shape_dtype_struct(self.env_to_module.input_observation_space, (num_envs,))
 
     def _trace(self, arrays: PolicyArrays, explore: bool, num_envs: int) -> Any:
-        """Traces `_outcome` for `num_envs` environments, and returns the program (jaxpr)."""
+        """Traces one step of the policy (`_outcome`) for `num_envs` environments, and returns the program (jaxpr)."""
         outcome = functools.partial(self._outcome, arrays, explore)
         return jax.make_jaxpr(outcome)(*self._arguments(arrays, num_envs)).jaxpr
 
@@ -212,8 +214,8 @@ class PolicyProgram:
 
 
 class EpisodeTracker:
-    """Running episodes of a policy with host connectors, which may read and change them. Each `EpisodeTracker` can be
-    used for one call.
+    """Running episodes of a policy with host connectors (RLlib's ``__call__``), which may read and change the episodes.
+    Each `EpisodeTracker` can be used for one call.
 
     Args:
         running: One per environment.
@@ -230,8 +232,8 @@ class EpisodeTracker:
                 episode.set_observations(new_data=row(seen, index), at_indices=-1)
 
     def extended(self, observations: Any, rewards: np.ndarray, resets: np.ndarray) -> list[SingleAgentEpisode]:
-        """Appends observations to the episodes; starts new episodes where `resets` is True, and in all environments
-        before the first actions.
+        """Appends observations to the running episodes; starts new episodes where `resets` is True, and in all
+        environments before the first actions.
 
         Raises:
             ValueError: If that was done before: episodes are changed in place.

@@ -258,8 +258,8 @@ def _terms(
     q_values: QValues | None,
     gamma: float,
 ) -> dict[str, Any]:
-    """Computes the numerators and denominators of the estimates, arrays ``[E]`` by method (also "behavior", the
-    recording policy), and the log weights of the episodes.
+    """Computes the terms of the off-policy estimates for E episodes: numerators and denominators by method, arrays
+    ``[E]`` ("behavior" is the recording policy), and the log importance weights of the episodes.
     """
     rows = episodes.rows
     zeros = np.zeros(rows.shape, np.float32)

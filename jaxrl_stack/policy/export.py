@@ -183,7 +183,7 @@ def _shape_and_dtype(array: Any) -> dict[str, Any]:
 
 
 def _described(tree: Any) -> Any:
-    """Describes the shapes and dtypes of a program's results, as JSON for readers."""
+    """Describes the shapes and dtypes of an exported program's results as JSON, for people who read the file."""
     actions, state, outputs = jax.tree.map(lambda aval: f"{aval.dtype}{list(map(str, aval.shape))}", tree)
     return {"actions": actions, "state": state, "outputs": outputs}
 

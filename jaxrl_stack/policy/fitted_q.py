@@ -80,8 +80,8 @@ class QValues(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """Training data ``[R, ...]``: `actions` are indices or vectors; `policy` contains probabilities ``[R, n]`` or
-    sampled actions ``[R, S, d]``.
+    """Training data of fitted Q evaluation, arrays ``[R, ...]``: `actions` are indices or vectors; `policy` contains
+    probabilities ``[R, n]`` or sampled actions ``[R, S, d]``.
     """
 
     observations: Any
@@ -141,7 +141,9 @@ def _table(
     spaces: tuple[gym.Space, gym.Space],
     gamma: float,
 ) -> tuple[_Table, np.float32]:
-    """Builds the training data for Q, with scaled observations and rewards; returns it with the scale of values."""
+    """Builds the training data of fitted Q evaluation, with scaled observations and rewards; also returns the number by
+    which rewards were divided.
+    """
     observation_space, action_space = spaces
     shapes = [np.shape(x)[1:] for x in jax.tree.leaves(columns[Columns.OBS])]
     if any(len(shape) > 1 for shape in shapes):

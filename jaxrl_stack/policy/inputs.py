@@ -39,7 +39,9 @@ State = TypeVar("State", bound=ActingState)
 
 
 class Given(NamedTuple):
-    """Checked arguments of `Acting.compute_actions`, NumPy ``[B, ...]``; `count` is folded into the PRNG key."""
+    """Checked arguments of `Acting.compute_actions`, NumPy ``[B, ...]``; `count` is a number that is folded into the
+    PRNG key.
+    """
 
     observations: Any
     prev_rewards: np.ndarray
@@ -65,7 +67,7 @@ class Acting(abc.ABC, Generic[State]):
         self._key = stream_key(seed, Stream.SERVED_POLICY)
 
     def initial_state(self, num_envs: int | None = None) -> State:
-        """Returns the state before the first observations.
+        """Returns the policy's state before the first observations of its episodes.
 
         Args:
             num_envs: Number of environments to act for; None for one.
@@ -308,7 +310,7 @@ def _missing_key(space: gym.Space, observations: Any) -> str | None:
 
 
 def _as_arrays_of_given_keys(space: gym.Space, observations: Any) -> Any:
-    """Converts observations like `_as_arrays`, also if keys are missing."""
+    """Converts lists of numbers in observations to arrays, like `_as_arrays`, also if observation keys are missing."""
     if _missing_key(space, observations) is None:
         return _as_arrays(space, observations)
     parts = space.spaces  # type: ignore[attr-defined]

@@ -614,7 +614,9 @@ def _pipeline_of(stored: Stored, module_id: str) -> Stored:
 
 
 def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
-    """Merges the settings in a checkpoint: constants of the program, and traced arrays from the state."""
+    """Merges a policy's stored settings, ``{module_id: {name: value}}``: constants of the compiled program, and arrays
+    from the state.
+    """
     parts = (fixed, traced)
     if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):
         raise ValueError(f"{what} is damaged: its settings are no {{module_id: {{name: value}}}}.")
@@ -622,7 +624,7 @@ def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
 
 
 def _with_state(pipeline: Any, pure_state: Any) -> Any:
-    """Copies a pipeline, and sets the state of its pure connectors."""
+    """Copies a connector pipeline, and sets the state of its pure (compiled) connectors."""
     pipeline = copy.deepcopy(pipeline)
     pipeline.state = jax.device_get(pure_state)
     return pipeline
