@@ -48,7 +48,7 @@ class Checkpointable:
     # ------------------------------------------------------------------------------------------- what classes override
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns the state: nested dicts with string keys, of arrays and plain values.
+        """Returns the state of this object: nested dicts with string keys, of arrays and plain values.
 
         Args:
             components: Names of the parts to include; None for all.
@@ -58,7 +58,8 @@ class Checkpointable:
         raise NotImplementedError(f"{type(self).__name__} does not override get_state().")
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores a state from `get_state`. Parts that are missing in `state` do not change.
+        """Restores the state of this object from a result of `get_state`. Parts that are missing in `state` do not
+        change.
 
         Raises:
             ValueError: If it does not fit.
@@ -70,7 +71,7 @@ class Checkpointable:
         return (), {}
 
     def get_metadata(self) -> dict[str, Any]:
-        """Additional entries of the metadata file, as JSON."""
+        """Additional entries for the metadata file of this object's checkpoint, as JSON."""
         return {}
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
@@ -173,7 +174,7 @@ class Checkpointable:
     def restore_from_path(
         self, path: str | os.PathLike[str], *, component: str | None = None, filesystem: Any = None
     ) -> None:
-        """Restores the state of a checkpoint.
+        """Restores the state of this object from a checkpoint.
 
         Args:
             path: Folder that `save_to_path` of a similar object wrote. With `component`, the folder of that component
@@ -218,7 +219,9 @@ class Checkpointable:
             self.set_state(state)
 
     def _hint_for_misfit(self, state: Mapping[str, Any]) -> str:
-        """Returns the reason why a state does not fit, as a sentence after a space; empty if unknown."""
+        """Returns the reason why a checkpoint's state does not fit this object, as a sentence after a space; empty if
+        unknown.
+        """
         del state
         return ""
 
@@ -288,7 +291,9 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Fills settings that the configs of a component and its parts lack with values that the other configs store."""
+    """Fills in settings that the stored configs of a component and its parts lack, with values that the other stored
+    configs contain.
+    """
     _, *inside = component.with_parts()
     _take_settings(component, inside)
     for part in inside:
@@ -296,7 +301,9 @@ def _complete(component: Component) -> None:
 
 
 def _take_settings(component: Component, others: Sequence[Component]) -> None:
-    """Fills settings that a component's config lacks from the first other component that stores them as JSON."""
+    """Fills in settings that a component's stored config lacks, from the first of the other components whose config
+    stores them as JSON.
+    """
     for where in list(component.left_out):
         argument, _, name = where.partition("/")
         settings = _settings(component, argument)
@@ -383,7 +390,9 @@ def as_names(components: Parts) -> set[str] | None:
 
 
 def _found(stored: Stored, names: Sequence[str]) -> Stored:
-    """Finds a part of a checkpoint by its path of names; a checkpoint with only this part is returned unchanged."""
+    """Finds a component inside of a checkpoint by its path, a sequence of names; a checkpoint of only this component is
+    returned unchanged.
+    """
     if not names or (names[0] not in stored and stored.metadata_file != ALGORITHM_METADATA_FILE):
         return stored
     for name in names:

@@ -16,7 +16,7 @@ CHECKSUM, CHECKSUMS = "checksum", "checksums"
 
 
 def with_checksums(metadata: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
-    """Metadata with the checksums of a checkpoint.
+    """Adds the checksums of a checkpoint's JSON files to its metadata; returns the new metadata.
 
     Args:
         metadata: Metadata of the checkpoint.

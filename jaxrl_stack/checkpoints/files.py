@@ -88,7 +88,7 @@ class Component:
 
 @dataclasses.dataclass
 class _Folder:
-    """Content of a folder to write: JSON files and arrays."""
+    """Content of one folder of a checkpoint that will be written: JSON files and arrays."""
 
     path: Path
     files: dict[str, str]
@@ -333,7 +333,7 @@ class Stored:
         return name in self.parts
 
     def part(self, name: str) -> Stored:
-        """Component with the given name.
+        """Returns the stored component with the given name that is inside of this one.
 
         Raises:
             ValueError: If there is none.
@@ -369,7 +369,9 @@ class Stored:
         return content
 
     def component(self) -> Component:
-        """Reads the description of this component, without its parts."""
+        """Reads the description of this stored component (class, constructor arguments, metadata), without
+        its parts.
+        """
         content = self._json(CLASS_AND_CTOR_ARGS_FILE)
         ctor, left_out = content.get("ctor_args_and_kwargs"), content.get("left_out")
         is_ctor = isinstance(ctor, dict) and isinstance(ctor.get("args"), list) and isinstance(ctor.get("kwargs"), dict)
@@ -386,7 +388,8 @@ class Stored:
         return written_here(self._reading.text(file)) if file.is_file() else {}
 
     def state(self, loader: ClassLoader) -> dict[str, Any]:
-        """Reads the state with the states of all parts; raises unless everything is readable.
+        """Reads the stored state of this component and all its parts; raises an error if any of it is damaged or not
+        allowed.
 
         Raises:
             ValueError: If anything is damaged, does not fit into memory, or is not allowed.
@@ -475,7 +478,9 @@ class _Reading:
             raise ValueError(f"The checkpoint at {self._path} was replaced while it was read. Load it again.")
 
     def text(self, file: Path) -> str:
-        """Reads a file, within the limit on the total size of all files."""
+        """Reads a text file of the checkpoint; raises ValueError if all files read so far exceed the limit on their
+        total size.
+        """
         self._bytes_left -= os.stat(file).st_size
         if self._bytes_left < 0:
             raise ValueError(f"with it, the JSON files have more than {format_bytes(MAX_JSON_BYTES)}")

@@ -44,8 +44,8 @@ def replaced(target: Path) -> Iterator[Path]:
 
 
 def remove(target: Path) -> None:
-    """Removes a folder. It is renamed first, so that at no moment a part of it has its name. Also removes remains that
-    killed processes left next to it.
+    """Removes a folder. The folder is renamed first, so that its path never contains a partly removed folder. Also
+    removes remains that killed processes left next to it.
     """
     with _writing:
         gone = target.with_name(f".{target.name}.gone.{os.getpid()}.{secrets.token_hex(4)}")

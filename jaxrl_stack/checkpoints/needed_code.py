@@ -59,7 +59,7 @@ class NeededCode:
         self._arguments: dict[str, str] = {}
 
     def add_class(self, path: Any, *bases: type | str) -> None:
-        """Adds a class or function if it is not allowed.
+        """Adds a class or function to the code that the caller must allow, if it is not allowed yet.
 
         Args:
             path: Name in the checkpoint.
@@ -74,12 +74,14 @@ class NeededCode:
             pass
 
     def add(self, node: Any, name: str = "") -> None:
-        """Adds all classes and functions that a JSON node names; see `code_in`."""
+        """Adds all classes and functions that a JSON node names to the code that the caller must allow; see
+        `code_in`.
+        """
         for path, bases in code_in(node, name):
             self.add_class(path, *bases)
 
     def add_component(self, component: Component, cls: type, *, without: Collection[str] = ()) -> None:
-        """Adds all classes and functions that are needed to build an object.
+        """Adds all classes and functions that are needed to build an object to the code that the caller must allow.
 
         Args:
             component: Description of the object.
@@ -101,17 +103,22 @@ class NeededCode:
         self.add_arguments(left_out)
 
     def add_texts(self, texts: Iterable[str]) -> None:
-        """Adds texts that import code, such as ``"my_module:MyEnv"``."""
+        """Adds texts that import code, such as ``"my_module:MyEnv"``, to the code that the caller must allow, if not
+        allowed yet.
+        """
         self._texts |= dict.fromkeys(text for text in texts if not self._loader.allows_text(text))
 
     def add_arguments(self, left_out: Mapping[str, str]) -> None:
-        """Adds arguments that the checkpoint does not contain, ``{name: description}``."""
+        """Adds constructor arguments that the checkpoint does not contain, ``{name: description}``, to the arguments
+        that the caller must pass.
+        """
         # The line is to be pasted: a damaged checkpoint must not write it.
         known = {name: " ".join(str(text).split())[:80] for name, text in left_out.items() if name.isidentifier()}
         self._arguments |= known
 
     def check(self, path: str | os.PathLike[str], call: str, *more: str) -> None:
-        """Raises one error that names everything that was added.
+        """Raises one error that names all code and arguments that the caller must allow or pass; does nothing if none
+        was added.
 
         Args:
             path: The checkpoint.
@@ -158,7 +165,9 @@ def note_written(text: str, nodes: Iterable[Any], classes: Iterable[str | None])
 
 
 def written_here(text: str) -> dict[str, Any]:
-    """Classes and functions in a checkpoint with this content, if this process wrote it; else {}."""
+    """Returns the classes and functions to which a checkpoint file with this content refers, if this process wrote the
+    file; else {}.
+    """
     return _written_here.get(_digest(text), {})
 
 

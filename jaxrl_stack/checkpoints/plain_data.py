@@ -56,15 +56,17 @@ class NotDataError(TypeError):
 
 
 class Plain:
-    """Base class of objects that convert themselves to plain data and back."""
+    """Base class of objects that convert themselves to data that a checkpoint can store, and back."""
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns the data for `from_plain`: names and values, of all types that `Encoder` supports."""
+        """Returns the data of this object for `from_plain`, ``{name: value}``, with values of all types that `Encoder`
+        supports.
+        """
         raise NotImplementedError
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], loader: ClassLoader) -> Any:
-        """Builds the object from data.
+        """Builds the object from data that `to_plain` returned.
 
         Args:
             data: Data that `to_plain` returned.
@@ -74,15 +76,15 @@ class Plain:
 
 
 class Constructible:
-    """Base class of objects that are described by their constructor arguments."""
+    """Base class of objects that a checkpoint stores as their constructor arguments."""
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Arguments of the constructor."""
+        """Returns the constructor arguments ``(args, kwargs)`` that describe this object."""
         raise NotImplementedError
 
 
 class Encoder:
-    """Converts values to JSON; arrays are collected separately.
+    """Converts values of a checkpoint to JSON; arrays are collected separately, to be written to another file.
 
     Args:
         leave_out: Record values that are not data in `left_out`, instead of raising.
@@ -250,7 +252,7 @@ class Decoder:
         self._space_elements = 0
 
     def decode(self, node: Any, name: str = "") -> Any:
-        """Converts a JSON node to a value.
+        """Converts a JSON node of a checkpoint back to a value.
 
         Args:
             node: JSON that `Encoder.encode` returned.

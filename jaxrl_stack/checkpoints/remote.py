@@ -39,7 +39,9 @@ class Remote:
         return f"{self.path}.new"
 
     def send(self, write_local: Callable[[Path], None]) -> None:
-        """Writes a checkpoint locally and copies it; the copy replaces the earlier checkpoint when complete."""
+        """Writes a checkpoint to a temporary local folder and copies it to this remote path; the copy replaces the
+        earlier checkpoint when complete.
+        """
         with tempfile.TemporaryDirectory(prefix="checkpoint_") as folder:
             local = Path(folder) / "it"
             write_local(local)
@@ -52,7 +54,7 @@ class Remote:
         self._put_in_place()
 
     def fetch(self, local: Path) -> Path:
-        """Copies the checkpoint to a folder of this machine."""
+        """Copies the checkpoint at this remote path to a local folder."""
         fs = _pyarrow_fs()
         source = self.path
         parts = self.path.split("/")
@@ -67,7 +69,7 @@ class Remote:
         return local
 
     def _download(self, source: str, local: Path) -> None:
-        """Copies a folder to a new folder.
+        """Copies a remote folder to a new local folder.
 
         Names and sizes are not trusted: a key of an object store may contain "..", which would lead out of the folder
         on this machine.
@@ -115,7 +117,7 @@ class Remote:
             )
 
     def _put_in_place(self) -> None:
-        """Moves a complete checkpoint from its temporary path to its final path."""
+        """Moves a complete checkpoint from the temporary remote path to its final path."""
         mark = f"{self._aside}/{_WHOLE}"
         if not self._is_there(mark):
             return

@@ -38,7 +38,9 @@ class Saves:
         threading._register_atexit(self.wait)  # pyright: ignore[reportAttributeAccessIssue]
 
     def run(self, path: str, task: Callable[[], None], blocking: bool) -> None:
-        """Runs a task in this thread (`blocking`) or in the writing thread; tasks for the same path run in order."""
+        """Runs a task that saves a checkpoint, in this thread (`blocking`) or in the background thread; tasks for the
+        same path run in order.
+        """
         if blocking:
             self.wait(path)
             task()
@@ -61,17 +63,19 @@ class Saves:
         concurrent.futures.wait(waiting[: 1 - _MAX_WAITING])
 
     def wait(self, path: str | None = None) -> None:
-        """Waits for the saves to a path, to a folder that contains it, or for all; raises their errors."""
+        """Waits for the saves to a path or to a folder that contains it; without a path, for all saves. Raises the
+        errors of these saves.
+        """
         self._collect(lambda key, future: path is None or f"{path}{os.sep}".startswith(f"{key}{os.sep}"))
 
     def finished(self, path: str) -> Finished | None:
-        """Returns the last save to a path that the background thread has ended; None while it waits or runs, and
-        without one.
+        """Returns the result of the last background save to a path; None if that save has not ended, or
+        there was none.
         """
         return self._finished.get(path)
 
     def raise_failed(self) -> None:
-        """Raises the errors of finished saves."""
+        """Raises the errors of background saves that have ended."""
         self._collect(lambda key, future: future.done())
 
     def _collect(self, is_wanted: Callable[[str, concurrent.futures.Future[None]], bool]) -> None:
