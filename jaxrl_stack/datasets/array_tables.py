@@ -156,7 +156,7 @@ def _form(file: zipfile.ZipFile, name: str) -> ArrayForm | None:
 
 
 def _array(file: zipfile.ZipFile, name: str, path: str) -> np.ndarray:
-    """Reads an array from an npz file, after a check that the file has all of its bytes."""
+    """Reads an array from an npz file, after a check that the array is stored completely."""
     member = file.getinfo(f"{name}.npy")
     with file.open(member) as content:
         version = np.lib.format.read_magic(content)  # pyright: ignore[reportArgumentType]

@@ -88,7 +88,7 @@ def _numbers(array: Any, where: _ColumnRows) -> np.ndarray:
 
 
 def _bytes(array: Any, where: _ColumnRows) -> np.ndarray:
-    """Converts byte strings of equal length, such as packed arrays, to uint8 ``[N, length]``."""
+    """Converts an Arrow column of byte strings with equal length to an array, uint8 ``[N, length]``."""
     values = array.to_pylist()
     for name, begin in _IMAGES.items():
         if values and values[0].startswith(begin):

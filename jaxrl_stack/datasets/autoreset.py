@@ -105,8 +105,8 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
 
 
 def _tells_states_apart(obs: Any) -> bool:
-    """Whether equal observations probably mean equal states: they are floats, and more than half of a sample are
-    distinct.
+    """Whether equal observations probably mean equal environment states: observations are floats, and more than half of
+    a sample are distinct.
     """
     leaves = tree_leaves(obs)
     if any(leaf.dtype.kind != "f" for leaf in leaves):

@@ -1,4 +1,4 @@
-"""Error about unusable data, which names the location, the problem and the remedy."""
+"""Error about unusable recorded data, which names the location, the problem and the remedy."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ MARGIN = 1e-3
 
 
 class ModuleInputs(Protocol):
-    """Interface that converts environment observations to module inputs.
+    """Interface of objects that convert environment observations to module inputs.
 
     Attributes:
         space: Space of the module's observations.
@@ -43,7 +43,7 @@ class ModuleInputs(Protocol):
 
 
 class RecordedSpaces(NamedTuple):
-    """Spaces that recorded steps must fit.
+    """Spaces of observations and actions that recorded steps must fit.
 
     Attributes:
         observation: Space of recorded observations; None if it is not known.
@@ -63,7 +63,8 @@ class RecordedSpaces(NamedTuple):
 
 
 def checked(steps: Steps, spaces: RecordedSpaces, row_of: RowOf, *, check: bool = True) -> Steps:
-    """Checks that recorded steps fit their spaces; converts dtypes, and observations to module inputs.
+    """Checks that recorded steps fit the given spaces, and converts them: arrays to the dtypes of the spaces,
+    environment observations to module inputs.
 
     Args:
         steps: Steps as they were read.
@@ -146,8 +147,8 @@ def _not_finite(name: str) -> str:
 
 
 def _observations(column: Any, spaces: RecordedSpaces, file_rows: FileRows) -> tuple[Any, bool]:
-    """Converts observations to the dtypes of their space; also returns whether they must still be converted to module
-    inputs.
+    """Converts recorded observations to the dtypes of their space; also returns whether they are environment
+    observations that must be converted to module inputs.
     """
     if spaces.inputs is None:
         if spaces.observation is None:
@@ -231,8 +232,8 @@ def _with_names(column: Any, space: gym.Space) -> Any:
 
 
 def _shaped(part: Any, array: Any, name: str, file_rows: FileRows, *, reshapes: bool) -> Any:
-    """Adapts an array to the shape of a space: one-element lists to scalars and back, flat lists to arrays, whole
-    floats to integers.
+    """Adapts an array of recorded values to the shape of a space: one-element lists to scalars and back, flat lists to
+    arrays, whole floats to integers.
     """
     if not isinstance(array, np.ndarray) or not array.ndim or getattr(part, "shape", None) is None:
         return array

@@ -39,7 +39,7 @@ def order_of(
     file: np.ndarray,
     continues: Callable[[np.ndarray, np.ndarray], np.ndarray] | None,
 ) -> RowOrder:
-    """Finds the rows of each episode of a table, in order of time.
+    """Finds the rows of each episode of a table, in order of time, although rows of several episodes may be mixed.
 
     Rows with one id are one episode, in the order of `t`, if no step number comes twice. If step numbers do, the id is
     used again: by each file for episodes of its own, or, within a file, after an episode has ended or where `t` begins
@@ -74,7 +74,9 @@ def order_of(
 
 
 def _is_ordered(ids: np.ndarray, t: np.ndarray | None, file: np.ndarray) -> bool:
-    """Whether the table is already in order: rows of each id are consecutive in one file, with increasing steps."""
+    """Whether the rows of a table are already sorted by episode: rows of each id are consecutive in one file, with
+    increasing steps.
+    """
     if len(ids) < 2:
         return True
     same = ids[1:] == ids[:-1]

@@ -1,4 +1,4 @@
-"""Column names that other programs use in their tables, and the corresponding column names of this package."""
+"""Column names that other programs use in their tables of steps, and the corresponding column names of this package."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ class ForeignColumns:
         return next((column for column, own in self.names.items() if name in tree_leaves(own)), name)
 
     def assembled(self, values: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Builds ``{column: pytree of [N, ...]}`` from arrays with the file's names; leaves out columns with a missing
-        array (None).
+        """Builds ``{column: pytree of [N, ...]}`` with this package's column names from arrays with the file's names;
+        leaves out columns of which an array is missing (None).
         """
         out = {}
         for column, name in self.wanted.items():

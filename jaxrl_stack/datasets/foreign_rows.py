@@ -316,7 +316,7 @@ def _filled(array: np.ndarray, other: np.ndarray, where: np.ndarray) -> np.ndarr
 def _in_order(
     table: ForeignTable, plain: Mapping[str, Any], next_obs: Any, columns: ForeignColumns
 ) -> tuple[Rows, np.ndarray]:
-    """Sorts steps by episode; also returns their row numbers in the table."""
+    """Sorts a table's steps by episode; also returns the row number in the table of each sorted step."""
     number = len(plain[Columns.TERMINATEDS])
     t = _step_numbers(table, columns, number)
     ids, name_of = _episode_ids(table, columns)

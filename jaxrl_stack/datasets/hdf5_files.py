@@ -273,7 +273,9 @@ def _arrays_of(file: Any, path: str, above: str = "", depth: int = 0) -> dict[st
 
 
 def _info(filesystem: Any, path: str) -> DatasetInfo:
-    """Reads a data set's Minari metadata file; returns an empty `DatasetInfo` if the file does not exist."""
+    """Reads the Minari metadata file of a data set; returns an empty `DatasetInfo` (description of the data) if the
+    file does not exist.
+    """
     beside = path.rpartition("/")[0] + f"/{_METADATA}"
     try:
         with filesystem.open_input_file(beside) as source:

@@ -28,7 +28,7 @@ Inputs = str | os.PathLike[str] | Sequence[Any] | Mapping[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class Dataset(TableView):
-    """Recorded steps in files, read part by part (row group or file).
+    """Data set of recorded steps in files, read part by part (row group or file).
 
     Attributes:
         info: What they are of: what the first file says that says it, and the spaces of the options where no file does.

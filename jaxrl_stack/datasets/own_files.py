@@ -81,7 +81,7 @@ class OwnReader:
         self.info = dataclasses.replace(self.info, observation_space=space)
 
     def _choose(self, names: Sequence[str] | None) -> None:
-        """Selects the columns to read; None selects all except infos."""
+        """Selects the columns to read from the file; None selects all except infos."""
         known = {*self._format.columns, *({Columns.INFOS} & set(self._file.schema.names))}
         wanted = set(self._format.columns) if names is None else {*STEP_COLUMNS, *names}
         if missing := sorted(wanted - known):

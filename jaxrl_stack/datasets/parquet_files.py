@@ -161,7 +161,8 @@ class FilePart(NamedTuple):
 
 
 def parts_of(files: Sequence[ParquetFile], max_rows: int) -> Iterator[list[FilePart]]:
-    """Groups the row groups of Parquet files for reading: one row group, or several small files together.
+    """Groups the row groups of Parquet files into parts that are read at once: one row group, or several small files
+    together.
 
     Args:
         files: The files, in order.

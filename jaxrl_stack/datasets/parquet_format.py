@@ -43,7 +43,9 @@ def checksum_of(metadata: Mapping[bytes, bytes]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One array of a column (nested columns have several): its name in the file, and the shape and dtype of one row."""
+    """One array of a column of recorded steps (nested columns have several): its name in the file, and the shape and
+    dtype of one row.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -94,7 +96,7 @@ class Leaf:
 
 @dataclasses.dataclass(frozen=True)
 class StepFormat:
-    """Column layout of recorded steps in files; equal in all files of one writer.
+    """Column layout (names, shapes, dtypes) of recorded steps in Parquet files; equal in all files of one writer.
 
     Attributes:
         columns: ``{column: structure of Leaf}``, of dicts, tuples and lists.
@@ -172,7 +174,7 @@ class StepFormat:
         return [Columns.EPS_ID, Columns.T, IS_FINAL, *(leaf.name for leaf in self.leaves if leaf.size)]
 
     def steps(self, table: pa.Table, path: str, first_row: int = 0) -> Steps:
-        """Converts an Arrow table to steps; columns are views if possible.
+        """Converts an Arrow table that was read from a file to recorded steps; columns are views if possible.
 
         Args:
             table: Whole pieces, with at least `WHERE` but the ids of agent and module.

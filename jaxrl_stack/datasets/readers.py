@@ -55,7 +55,7 @@ CONVERTIBLE = tuple(suffix for suffixes in CONVERSIONS for suffix in suffixes)
 
 
 class _File(NamedTuple):
-    """Open file with the kind of reader that it needs.
+    """Open data file, with the kind of reader that the file needs.
 
     Attributes:
         kind: Files of equal kinds that follow each other are read together.

@@ -39,7 +39,8 @@ def _kept(recorded: Any, space: Any) -> Any:
 
 
 def key_problem(recorded: Any, space: Any) -> str | None:
-    """Returns an error sentence if recorded and required observation keys differ, with the remedy; else None.
+    """Returns an error sentence with the remedy if recorded observation keys differ from the keys that the module
+    needs; else None.
 
     Args:
         recorded: Result of `without_extra_keys`.

@@ -31,7 +31,7 @@ _BYTES_OF_CONTAINER, _BYTES_OF_ENTRY = 72, 16
 
 
 def unpacked_state(data: bytes) -> dict[str, Any]:
-    """Unpacks the state of an RLlib episode; arrays are views of a copy of `data`.
+    """Unpacks the state of an RLlib episode from msgpack; arrays are views of a copy of `data`.
 
     Raises:
         ValueError: `data` is no packed episode.
@@ -138,7 +138,7 @@ def _refused(code: int, data: bytes) -> Any:
 
 
 def state_of_piece(steps: Steps, spaces: tuple[gym.Space | None, gym.Space | None] = (None, None)) -> dict[str, Any]:
-    """Converts the recorded steps of an episode chunk to the state of RLlib's `SingleAgentEpisode`.
+    """Converts the recorded steps of one chunk of an episode to the state of RLlib's `SingleAgentEpisode`.
 
     Args:
         steps: One piece.

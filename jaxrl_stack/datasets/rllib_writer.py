@@ -136,7 +136,7 @@ class RLlibWriter:
 
 
 def rows_of_piece(steps: Steps, packed_columns: frozenset[str] = frozenset()) -> pa.Table:
-    """Converts the steps of one episode chunk to a table in RLlib's format, one row per step.
+    """Converts the recorded steps of one chunk of an episode to a table in RLlib's format, one row per step.
 
     Raises:
         TypeError: Observations or actions are structures, for which RLlib's tables have no form.

@@ -101,8 +101,8 @@ def any_in_row(flags: np.ndarray) -> np.ndarray:
 
 
 def joined(rows: Rows, *, zero_final: bool = False) -> tuple[Steps, np.ndarray]:
-    """Converts rows to recorded steps: splits them into chunks of episodes, and adds a final row with the last
-    observation to each.
+    """Converts table rows to recorded steps (`Steps`): splits the rows into chunks of episodes, and adds a row with the
+    final observation to each chunk.
 
     The observation of a final row is the last next observation. Where next observations are not known, it is zeros if
     `zero_final`; else it repeats that of a terminal step, which nothing is computed from, and a piece that ends
@@ -151,7 +151,7 @@ def _made(columns: Any, is_final: np.ndarray, number: np.ndarray, t: np.ndarray,
 
 def _episode_numbers(rows: Rows, starts: np.ndarray) -> np.ndarray:
     """Returns the episode index of each row, int ``[N]``. An episode begins with a new id or after the end of another
-    episode; without ids, each chunk is a separate episode.
+    episode; without ids, each chunk of consecutive steps is a separate episode.
     """
     begins = starts if rows.episode is None else np.append([True], ~rows.same_episode)[: len(starts)]
     return np.cumsum(begins) - 1
@@ -166,7 +166,9 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 
 def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """Copies the truncated flag of a chunk's last step, if that step is dropped, to the step before it."""
+    """Returns the column of truncated flags after the last steps of some chunks are dropped: the step before a dropped
+    step takes over its flag.
+    """
     truncated = columns[Columns.TRUNCATEDS].copy()
     truncated[:-1] |= truncated[1:] & gives_up[1:] & ~ends[:-1]
     return {Columns.TRUNCATEDS: truncated}

@@ -128,8 +128,8 @@ class SampleBatchReader:
         return piece_of(ForeignTable(values, lambda row: rows[row]), columns, self._options, self.info)
 
     def _batch(self, file: BatchFile, columns: ForeignColumns, found: StoredSampleBatch) -> dict[str, Any]:
-        """Decodes a batch to ``{column: pytree of [T, ...]}``, with ids as Arrow text; a batch without flags is a
-        terminated episode, as in RLlib.
+        """Decodes a sample batch to ``{column: pytree of [T, ...]}``, with ids as Arrow text; a batch without end flags
+        is a terminated episode, as in RLlib.
         """
         cells = {}
         for name in columns.to_read:
@@ -308,8 +308,8 @@ def _as_texts(labels: Any) -> pa.ChunkedArray:
 
 
 def _next_observations(values: Mapping[str, Any]) -> Any:
-    """Returns the observation of the next row in the same episode; the last step of an episode gets its own, as in
-    RLlib.
+    """Returns the next observation of each step in a SampleBatch: the observation of the next row in the same episode.
+    The last step of an episode gets its own observation, as in RLlib.
     """
     ids = np.asarray(values[Columns.EPS_ID].to_pylist())
     rows = np.arange(len(ids))

@@ -23,7 +23,8 @@ ROW_GROUP_ROWS = 8192
 
 
 class StepWriter:
-    """Writes steps to ``<folder>/<name>-00000.parquet`` and so on: each row once, in the order of `add`.
+    """Writes recorded steps to ``<folder>/<name>-00000.parquet`` and so on: each row once, in the order of the calls of
+    `add`.
 
     A file is written under a name that begins with a dot and renamed when it is complete, so readers never see half of
     one; files that are there already stay. Row groups hold whole pieces of episodes, at most `ROW_GROUP_ROWS` rows;
@@ -152,7 +153,9 @@ class StepWriter:
 
 
 def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
-    """Returns the compression of each column by its path in the Parquet file."""
+    """Returns the compression codec of each column, ``{path in the Parquet file: codec}``; a codec for all columns is
+    returned unchanged.
+    """
     if isinstance(compression, str):
         return compression
     paths = {}
@@ -164,8 +167,8 @@ def _by_path(compression: str | Mapping[str, str], schema: pa.Schema) -> Any:
 
 
 def cut_to(steps: Steps, max_rows: int) -> Steps:
-    """Splits long chunks of episodes into chunks of at most `max_rows` rows, including final rows; returns the same
-    object if all are short enough.
+    """Splits long chunks of episodes in recorded steps into chunks of at most `max_rows` rows, including final rows;
+    returns the same object if all are short enough.
     """
     starts = steps.piece_starts()
     lengths = np.diff(starts)

@@ -18,8 +18,8 @@ IN_FINAL_ROWS = (Columns.OBS, Columns.INFOS)
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Recorded steps of one agent, in order, one row per step. Each piece (chunk) of an episode ends with a *final row*
-    for its last observation.
+    """Recorded steps of one agent, in order, one row per step. Each chunk (piece) of an episode ends with an extra
+    *final row* for its last observation.
 
     A piece is a whole episode, or what was recorded of it before it was cut. The row behind its last step is its final
     row, which has the observation after that step, and no action. So the next observation of the step in row ``i`` is
@@ -72,7 +72,7 @@ class Steps:
         return dataclasses.replace(self, columns=own)
 
     def rows(self, start: int, stop: int) -> Steps:
-        """Returns rows `start` to `stop` as views; episode chunks must not be cut.
+        """Returns rows `start` to `stop` of the recorded steps as views; both must be bounds of episode chunks.
 
         Raises:
             ValueError: If a piece would be cut.

@@ -98,7 +98,7 @@ _COUNTS = ("num_rows", "num_steps", "num_episodes", "num_terminated", "num_trunc
 
 
 def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) -> Summary:
-    """Computes the summary of recorded steps, with one part in memory at a time.
+    """Computes the summary of recorded steps, which are given in parts; only one part must be in memory at a time.
 
     Args:
         parts: Steps in order; an episode may go on in a later one.
@@ -186,7 +186,7 @@ class _Episodes:
 
 
 class _Actions:
-    """Accumulates statistics of each component of actions, over all steps.
+    """Accumulates statistics of each component of recorded actions, over all steps.
 
     Args:
         names: Names of the components.
@@ -263,7 +263,7 @@ def _discrete_values(space: gym.Space) -> Any:
 
 
 def _components(actions: Any) -> dict[str, np.ndarray]:
-    """Splits action columns ``[N, ...]`` into scalar components, ``{name: array [N]}``."""
+    """Splits a pytree of recorded actions ``[N, ...]`` into scalar components, ``{name: array [N]}``."""
     out: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(actions):
         name = "actions" + jax.tree_util.keystr(path)

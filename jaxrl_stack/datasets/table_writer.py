@@ -22,8 +22,8 @@ from jaxrl_stack.datasets.steps import Steps
 
 
 class TableWriter:
-    """Writes steps as tables or packed episodes that other programs read, with `StepWriter`'s methods `add` and
-    `close`.
+    """Writes recorded steps as tables or packed (serialized) episodes that other programs read; has the methods `add`
+    and `close` of `StepWriter`.
 
     Args:
         folder, name, about, max_rows_per_file, filesystem: See `StepWriter`; rows of steps and final rows are counted,
