@@ -15,7 +15,7 @@ from jaxrl_stack.utils.spaces.space_utils import BatchedNdArray
 
 
 class EpisodeItems(list):
-    """List of one episode's items in a column of the batch; `chunks` has the episode chunk to which each item belongs.
+    """List of one episode's items in a column of a batch; `chunks` has the episode chunk to which each item belongs.
 
     Attributes:
         chunks: The episode objects, one for each item, in the order of `add_batch_item`.
@@ -40,7 +40,7 @@ def single_agent_episode_iterator(
     agents_that_stepped_only: bool = True,
     zip_with_batch_column: list[Any] | dict[tuple, Any] | None = None,
 ) -> Iterator[Any]:
-    """Iterates over single-agent episodes, optionally together with a column of the batch.
+    """Iterates over single-agent episodes, optionally together with the items of each episode in a column of the batch.
 
     Args:
         episodes: SingleAgentEpisodes.

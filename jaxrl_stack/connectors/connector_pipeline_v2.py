@@ -243,7 +243,7 @@ class ConnectorPipelineV2(PureConnector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space, input_action_space: gym.Space
     ) -> gym.Space:
-        """Sets the pipeline's input spaces, and returns the last connector's observation space."""
+        """Sets the pipeline's input spaces, and returns the observation space after the last connector."""
         self._set_input_spaces(input_observation_space, input_action_space)
         return self.observation_space
 
@@ -356,7 +356,7 @@ class ConnectorPipelineV2(PureConnector):
         return self._whole().apply(state, batch, ctx)
 
     def merge(self, state: dict[str, Any], axis_name: str | None) -> dict[str, Any]:
-        """Returns the connectors' states with their statistics merged over the devices."""
+        """Merges statistics in the states of the pipeline's connectors over the devices; returns the new states."""
         return self._whole().merge(state, axis_name)
 
     def rebatch(self, state: dict[str, Any], num_envs: int) -> dict[str, Any]:
@@ -370,8 +370,8 @@ class ConnectorPipelineV2(PureConnector):
         return self._pure_after(())
 
     def blank_context(self, module_ids: Sequence[str], num_envs: int, **fields: Any) -> ConnectorContext:
-        """Creates a context for tracing: previous actions and rewards are zeros, no environment is reset; `fields` are
-        added.
+        """Creates a connector context for tracing: previous actions and rewards are zeros, no environment is reset;
+        `fields` are added to the context.
         """
         spaces = {} if self._input_action_space is None else self._action_spaces()
         return ConnectorContext(

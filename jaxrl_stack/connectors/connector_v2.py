@@ -115,8 +115,8 @@ class ConnectorV2(Checkpointable, Constructible):
         self._state: Any = None
 
     def _check_declared(self, given: Collection[str]) -> None:
-        """Raises a TypeError for keyword arguments that no constructor in the class hierarchy declares, such as
-        a typo.
+        """Raises a TypeError for constructor keyword arguments that no constructor in the class hierarchy declares,
+        such as a typo.
         """
         declared = [p for cls in type(self).__mro__ for p in inspect.signature(cls.__init__).parameters.values()]
         known = {p.name for p in declared if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)} - {"self"}
@@ -282,8 +282,8 @@ class ConnectorV2(Checkpointable, Constructible):
 
     @property
     def takes_frames(self) -> bool:
-        """Whether the connector, in a learner pipeline, accepts frame-stacked observations stored as single frames
-        (`core.frames`). Other connectors receive stacked observations.
+        """Whether the connector, in a learner pipeline, accepts frame-stacked observations that are stored as single
+        frames (`core.frames`). If not, it receives stacked observations.
         """
         return False
 
@@ -519,12 +519,14 @@ class PureConnector(ConnectorV2):
         return batch
 
     def _next_key(self) -> jax.Array:
-        """Returns the PRNG key for a call without a key, derived from the class and the number of calls."""
+        """Returns the PRNG key for a call that passes no key, derived from the connector's class and the number of
+        calls.
+        """
         self._calls += 1
         return jax.random.fold_in(streams.named(jax.random.key(0), type(self).__name__), self._calls - 1)
 
     def _columns_of(self, episodes: Sequence[Any]) -> dict[str, Any]:
-        """Builds the batch if `__call__` received episodes but no batch."""
+        """Builds the batch of columns if `__call__` received episodes but no batch; {} by default."""
         return {}
 
     def _fields_from_episodes(self, episodes: Sequence[Any], module_ids: Iterable[str]) -> dict[str, Any]:
@@ -566,7 +568,9 @@ class PureConnector(ConnectorV2):
         self._state, self._num_envs = restored, num_envs
 
     def _fitting_num_envs(self, restored) -> int:
-        """Returns the number of environments for which ``init`` has the shapes of a restored state."""
+        """Returns the number of environments for which this connector's initial state has the shapes of a restored
+        state.
+        """
         problem = shape_problem(self.state, restored)
         candidates = sorted({np.shape(leaf)[0] for leaf in jax.tree.leaves(restored) if np.ndim(leaf)})
         for num_envs in [self._num_envs, *candidates]:

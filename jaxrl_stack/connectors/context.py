@@ -88,7 +88,7 @@ class ConnectorContext:
 
     def block(self, module_id: str, columns: Mapping[str, Any]) -> Block:
         """Converts a module's columns in a learner pipeline to a `Block`: columns ``[T, B, ...]`` with a layout (masks,
-        frames, recurrent chunks). The layout was planned by the learner, or is derived from the columns.
+        frames, recurrent chunks). The layout is the context's, or else is derived from the columns.
 
         Args:
             module_id: The module, which is in `module`.

@@ -149,8 +149,8 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
 
 
 def _rows_by_chunk(name: str, data: dict[tuple, list[Any]], episodes: Episodes) -> dict[int, Any]:
-    """Converts the items of a column to arrays, ``{index of the episode chunk: arrays}``; chunks without items are
-    missing.
+    """Converts the items of a batch column to arrays, ``{index of the episode chunk: arrays}``; chunks without items
+    are missing.
     """
     extra = 1 if name == Columns.OBS else 0
     rows_of: dict[int, Any] = {}

@@ -24,7 +24,8 @@ def strong_array(leaf: Any, dtype: Any = None) -> jax.Array:
 
 
 def check_state(before: Any, after: Any) -> Any:
-    """Checks that `after` has the structure, shapes and dtypes of `before`, and returns it with exactly these dtypes.
+    """Checks that a connector's new state `after` has the structure, shapes and dtypes of `before`, and returns it with
+    exactly these dtypes.
 
     Raises:
         TypeError: Structure, a shape or a dtype changed, naming the leaf.
@@ -55,7 +56,7 @@ def shape_problem(expected: Any, got: Any) -> str | None:
 
 
 def as_dict(state: Any) -> dict[str, Any]:
-    """Converts a pytree of arrays to nested dicts with string keys."""
+    """Converts a connector state, a pytree of arrays, to nested dicts with string keys."""
     plain = serialization.to_state_dict(state)
     return plain if isinstance(plain, dict) else {"state": plain}
 

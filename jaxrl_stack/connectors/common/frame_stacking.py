@@ -88,8 +88,8 @@ class FrameStacking(ConnectorV2):
         return gym.spaces.Box(np.tile(low, repeats), np.tile(high, repeats), dtype=space.dtype.type)
 
     def init(self, num_envs: int) -> Any:
-        """Returns the earlier frames of each environment, ``{module_id: [B, ..., (num_frames - 1) * C]}``, initially
-        zeros.
+        """Returns the initial state: the earlier frames of each environment, ``{module_id: [B, ..., (num_frames - 1) *
+        C]}``, zeros.
         """
         if self._as_learner_connector or self.num_frames == 1:
             return ()

@@ -81,12 +81,12 @@ class MeanStdFilter(ConnectorV2):
         return gym.spaces.Dict({key: space[key], OBSERVATIONS: with_parts(normalized, space[OBSERVATIONS])})
 
     def _mask_key(self, space: Any) -> str | None:
-        """Returns the key of the action mask in a space; the mask is not normalised."""
+        """Returns the key of the action mask in an observation space; the mask is not normalised."""
         return mask_key_in(space, self.mask_keys)
 
     def init(self, num_envs: int) -> Any:
-        """Returns empty statistics for every Box: ``{module_id: {"base": {path: merged statistics}, "delta": {path:
-        statistics since the last merge}}}``.
+        """Returns empty statistics for every Box in the observation space: ``{module_id: {"base": {path: merged
+        statistics}, "delta": {path: statistics since the last merge}}}``.
         """
         return {
             module_id: {"base": self._empty(space), "delta": self._empty(space)}
@@ -184,7 +184,7 @@ class MeanStdFilter(ConnectorV2):
         return {key: observation[key], OBSERVATIONS: rest}
 
     def _empty(self, space: Any) -> dict[str, running_statistics.RunningStatistics]:
-        """Returns empty statistics for every Box, by path: ``"obs"``, or ``"obs/key"`` in a Dict."""
+        """Returns empty statistics for every Box in a space, by path: ``"obs"``, or ``"obs/key"`` in a Dict."""
         empty = {}
         self._map_boxes(lambda path, box: empty.update({path: running_statistics.init(box.shape)}), space, space)
         return empty
@@ -208,7 +208,7 @@ class RecordedMeanStdFilter(MeanStdFilter):
 
 
 def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.OBS) -> Any:
-    """Applies ``function(path, part)`` to every Box in an observation; other parts do not change."""
+    """Applies ``function(path, part)`` to every Box in an observation; parts with other spaces do not change."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _map_boxes(function, sub, observation[key], f"{path}/{key}") for key, sub in space.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -217,5 +217,5 @@ def _map_boxes(function: Callable, space, observation: Any, path: str = Columns.
 
 
 def _num_rows(statistics: dict[str, Any]) -> int:
-    """Returns the number of observations in the statistics, summed over all Boxes."""
+    """Returns the number of observations that the running statistics have counted, summed over all Boxes."""
     return sum(to_int(one.count) for one in statistics.values())

@@ -8,8 +8,8 @@ __all__ = ["FrameStacking", "FrameStackingLearner"]
 
 
 class FrameStackingLearner(FrameStacking):
-    """FrameStacking with ``as_learner_connector=True``: declares the stacked space, and checks that observations are
-    stacked already.
+    """FrameStacking with ``as_learner_connector=True``: declares the space of stacked observations, and checks that
+    observations are stacked already.
     """
 
     def __init__(self, *args, **kwargs):

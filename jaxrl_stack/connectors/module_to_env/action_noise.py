@@ -47,7 +47,7 @@ class ActionNoise(ConnectorV2):
 
     @abc.abstractmethod
     def advance(self, state: jax.Array, starts: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Advances the noise by one step, and returns the new state and the noise.
+        """Advances the noise process by one step, and returns its new state and the noise to add to actions.
 
         Args:
             state: Noise state, from `initial` or the last call.

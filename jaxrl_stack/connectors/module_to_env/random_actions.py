@@ -81,8 +81,8 @@ class RandomActions(ConnectorV2):
         return state, batch
 
     def _of_module(self, space: gym.Space, action: jax.Array) -> jax.Array:
-        """Converts a random draw to an action of the module: if actions are normalised, scaled to [-1, 1] or counted
-        from 0.
+        """Converts a random draw from the environment's action space to an output of the module: if actions are
+        normalised, scaled to [-1, 1] or counted from 0.
         """
         if not (isinstance(space, gym.spaces.Box) and self.normalize_actions):
             return action
