@@ -81,8 +81,8 @@ class DataNormalization:
         return {name: value for name, value in vars(self).items() if name != "_normalize"}
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """Returns the state of the normalising connector, ``{connector name: state}``; {} if observations are not
-        normalised.
+        """Returns the state of the connector that normalises observations, ``{connector name: state}``; {} if
+        observations are not normalised.
         """
         return {} if self._filter is None else {type(self._filter).__name__: self._filter.get_state()}
 
@@ -125,8 +125,8 @@ def _batches(steps: Steps) -> Iterator[dict[str, Any]]:
 def _count_returns(
     statistics: running_statistics.RunningStatistics, before: jax.Array, steps: Steps, gamma: float
 ) -> tuple[running_statistics.RunningStatistics, jax.Array]:
-    """Updates running statistics with the discounted running returns of all steps; also returns the last running
-    return.
+    """Updates running statistics with the discounted running return of every recorded step; also returns the last
+    running return.
     """
     rewards, is_final = steps.columns[Columns.REWARDS], steps.is_final
     for start in range(0, steps.num_rows, _ROWS):

@@ -177,15 +177,15 @@ class OfflineData:
                 )
 
     def select(self, columns: Sequence[str]) -> None:
-        """Restricts later reads to these columns; has no effect with a `prelearner_class` or Ray Data, which may use
-        others.
+        """Restricts later reads of the data set to these columns; has no effect with a `prelearner_class` or Ray Data,
+        which may use others.
         """
         if isinstance(self.data, Dataset) and self.config.prelearner_class is None:
             self._selected = tuple(columns)
             self._is_stale = True
 
     def adapt(self, spaces: tuple[Any, Any]) -> None:
-        """Sets the module's spaces, to which later reads convert steps.
+        """Sets the module's spaces; steps that are read later are converted to them.
 
         Args:
             spaces: The module's observation and action space.
@@ -490,7 +490,9 @@ RAY_DATA_ONLY = ("map_batches_kwargs", "iter_batches_kwargs", "input_read_method
 
 
 def _split(steps: Steps, num_rows: int) -> Iterator[Steps]:
-    """Splits steps into groups of whole episode chunks with at least `num_rows` rows, except for the last group."""
+    """Splits recorded steps into groups of whole episode chunks with at least `num_rows` rows each, except for the last
+    group.
+    """
     starts, first = steps.piece_starts(), 0
     while first < steps.num_rows:
         last = int(starts[min(np.searchsorted(starts, first + num_rows), len(starts) - 1)])
@@ -503,7 +505,9 @@ def _name_of(piece: Any) -> str:
 
 
 def _other_shape(column: Any, space: Any) -> str:
-    """Returns a text about the column's shapes, such as "shape (4,)", if they differ from the space; else ""."""
+    """Returns a text about the shapes of a recorded column, such as "shape (4,)", if they differ from the space; else
+    "".
+    """
     try:
         expected = [tuple(leaf.shape) for leaf in jax.tree.leaves(map_parts(lambda part: part, space))]
     except (AttributeError, TypeError):

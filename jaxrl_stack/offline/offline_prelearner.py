@@ -169,7 +169,9 @@ class OfflinePreLearner:
 
 
 def rows_of(steps: Steps, schema: Mapping[str, str]) -> dict[str, Any]:
-    """Converts steps to a batch of rows with next observations and episode ids; `schema` renames the columns."""
+    """Converts recorded steps to a batch of table rows, with next observations and episode ids; `schema` renames the
+    columns.
+    """
     return {schema.get(name, name): column for name, column in table_view.rows_of(steps).items()}
 
 
@@ -207,7 +209,7 @@ _ENDS = (Columns.TERMINATEDS, Columns.TRUNCATEDS, "dones")
 
 
 def _runs(columns: Mapping[str, Any]) -> Iterator[slice]:
-    """Yields slices of consecutive rows that belong to the same episode without a gap."""
+    """Yields slices of consecutive rows that belong to the same episode and have no step missing in between."""
     num_rows = len(jax.tree.leaves(columns[Columns.OBS])[0])
     starts = np.ones(num_rows + 1, bool)
     if Columns.EPS_ID in columns:

@@ -41,7 +41,7 @@ class RowLosses(NamedTuple):
 
 
 def row_losses(source: RowSource, evaluate: Evaluate, *, seed: int, timesteps: int) -> RowLosses:
-    """Draws a batch and computes its losses, without an update.
+    """Draws a batch of recorded steps and computes its losses, without an update.
 
     Args:
         source: Gives the rows.

@@ -79,7 +79,7 @@ class OffPolicyEstimator:
         return results_of(found[self.method], found)
 
     def estimates(self, batch: Any) -> Estimates:
-        """Estimates the return, and returns the estimate with its confidence interval and diagnostics; see
+        """Estimates the return of the policy from recorded episodes, with a confidence interval and diagnostics; see
         `Policy.estimate`.
         """
         module: Any = getattr(self.policy, "module", self.policy)
@@ -93,7 +93,7 @@ class OffPolicyEstimator:
 
 
 def results_of(own: Estimate, found: Estimates) -> dict[str, float]:
-    """Converts an estimate to the metrics that RLlib reports.
+    """Converts an off-policy estimate to the metrics that RLlib reports, such as "v_target".
 
     Args:
         own: The estimate.
