@@ -37,7 +37,7 @@ class PolicyState(ModuleState):
 
     @property
     def num_envs(self) -> int:
-        """Number of environments, ``B``."""
+        """Number of environments in this state, ``B``."""
         return self.reset.shape[0]
 
 
@@ -155,7 +155,7 @@ class PolicyProgram:
         return [jax.tree_util.keystr(path, simple=True, separator="/") for (path, _), is_read in named if not is_read]
 
     def _arguments(self, arrays: PolicyArrays, num_envs: int) -> tuple[Any, Any]:
-        """Returns the shapes and dtypes of state and observations for `num_envs` environments."""
+        """Returns the shapes and dtypes of the policy's state and observations for `num_envs` environments."""
         connectors = (arrays.env_to_module, arrays.module_to_env)
         state = jax.eval_shape(lambda: self._initial_state(connectors, num_envs=num_envs))
         return state, shape_dtype_struct(self.env_to_module.input_observation_space, (num_envs,))

@@ -209,8 +209,8 @@ def weighted_returns(
     gamma: float,
     acting: ActingBy = DRAWN,
 ) -> np.ndarray:
-    """Returns the returns of recorded episodes, weighted by ratios of action probabilities; their mean estimates the
-    value of the module's policy.
+    """Returns the returns of recorded episodes, weighted by the ratios of action probabilities under the module's
+    policy and under the recording policy; their mean estimates the value of the module's policy.
 
     Args:
         module: Module with its weights.
@@ -329,8 +329,8 @@ def _estimates(
 
 
 def _ends(drawn: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Returns the bounds of a bootstrap confidence interval; resamples whose weights are all 0 in float32 are
-    ignored.
+    """Returns the bounds of a bootstrap confidence interval; resamples whose importance weights are all 0 in float32
+    are ignored.
     """
     known = drawn[~np.isnan(drawn)]
     if not known.size:

@@ -352,7 +352,9 @@ def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
 
 
 def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
-    """Raises a ValueError if spaces or arrays would need far more memory than the size of the files suggests."""
+    """Raises a ValueError if the spaces or arrays of an exported policy would need far more memory than the size of the
+    files suggests.
+    """
     entries = sum(num_described_entries(about[name]) for name in ("observation_space", "action_space"))
     if entries > MAX_SPACE_ELEMENTS:
         raise ValueError(f"the spaces have {entries:,} entries, more than the maximum of {MAX_SPACE_ELEMENTS:,}")
@@ -363,7 +365,9 @@ def _check_sizes(about: Mapping[str, Any], arrays: Path) -> None:
 
 
 def _check_arguments(program: jax_export.Exported, weights: list, state: list, is_batched: list[bool]) -> None:
-    """Raises a ValueError if the stored weights and states do not match the arguments of the program."""
+    """Raises a ValueError if the stored weights and states of an exported policy do not match the arguments of its
+    program.
+    """
     (arguments, _) = jax.tree.unflatten(program.in_tree, program.in_avals)
     for name, given, wanted, batched in (
         ("weights", weights, arguments[0], [False] * len(weights)),

@@ -180,7 +180,7 @@ def _q_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> ja
 
 
 def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> jax.Array:
-    """Returns the state values, means of Q over the policy's actions, float32 ``[N]``."""
+    """Returns the values of states, the mean of Q over the policy's actions, float32 ``[N]``."""
     observations, policy = table.observations[rows], table.policy[rows]
     if is_discrete:
         return jnp.sum(network(observations) * policy, axis=-1)

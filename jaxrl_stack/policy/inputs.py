@@ -27,7 +27,7 @@ from jaxrl_stack.videos.video import Video, make_video
 
 
 class ActingState(Protocol):
-    """Interface of a policy's state for running episodes."""
+    """Interface of states of a policy, which cover the policy's running episodes."""
 
     @property
     def num_envs(self) -> int:
@@ -250,7 +250,7 @@ class Acting(abc.ABC, Generic[State]):
                 close_env(env)
 
     def _check_num_envs(self, num_envs: int) -> None:
-        """Raises ValueError if the policy cannot act for this number of environments."""
+        """Raises ValueError if the policy cannot act for this number of environments, such as 0."""
         if num_envs < 1:
             raise ValueError(f"initial_state(num_envs={num_envs}): must be at least 1.")
 
@@ -412,8 +412,8 @@ def _as_key(key: jax.Array | np.ndarray) -> jax.Array:
 
 
 def _as_arrays(space: gym.Space, value: Any) -> Any:
-    """Converts lists of numbers to arrays, and mappings to dicts; values with another structure than the space stay
-    unchanged.
+    """Converts lists of numbers in observations to arrays, and mappings to dicts; values with another structure than
+    the space stay unchanged.
     """
     if isinstance(space, gym.spaces.Dict):
         if not isinstance(value, Mapping) or set(value) != set(space.spaces):

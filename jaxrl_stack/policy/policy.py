@@ -319,7 +319,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         return ReadOptions.from_settings(settings, known_only=True, inputs=inputs, action_space=module.action_space)
 
     def _as_seen(self, steps: Steps) -> Steps:
-        """Normalises recorded observations with the statistics of the policy's training."""
+        """Normalises recorded observations with the statistics of the data set that the policy was trained on."""
         component, pipeline, state = self._program.pipelines(self._arrays)[0]
         assert component == COMPONENT_ENV_TO_MODULE_CONNECTOR
         for connector in _with_state(pipeline, state).connectors:
@@ -419,7 +419,7 @@ class Policy(Acting[PolicyState], Checkpointable):
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Returns the constructor arguments of a policy, without module and pipelines; settings that are arrays belong
-        to the state.
+        to the policy's state.
         """
         return (), {
             "module_id": self.module_id,
@@ -591,7 +591,7 @@ def module_of_checkpoint(
 
 
 def _of_module(modules: Stored, module_id: str) -> Stored:
-    """Returns the part of a checkpoint that contains a module.
+    """Returns the part of a checkpoint that contains the module with the given id.
 
     Raises:
         ValueError: There is none.

@@ -13,7 +13,7 @@ from jaxrl_stack.datasets.steps import Steps
 
 
 class RecordedEpisodes(NamedTuple):
-    """E complete episodes of at most T steps, as row indices of a table of recorded steps.
+    """Complete episodes in a table of recorded steps, as row indices: E episodes of at most T steps.
 
     Attributes:
         rows: int32 ``[E, T]``, the row of every step; behind the end of an episode the row of its last step.
@@ -35,7 +35,7 @@ class RecordedEpisodes(NamedTuple):
         return self.mask.sum(axis=1)
 
     def select(self, episodes: np.ndarray) -> RecordedEpisodes:
-        """Returns the episodes with the given indices."""
+        """Returns only the recorded episodes with the given indices."""
         longest = max(int(self.lengths[episodes].max(initial=0)), 1)
         cut = (self.rows[episodes, :longest], self.mask[episodes, :longest])
         return RecordedEpisodes(*cut, self.final_rows[episodes], self.terminated[episodes], self.num_left_out)
@@ -103,7 +103,9 @@ def whole_episodes(steps: Steps) -> RecordedEpisodes:
 
 
 def _episode_numbers(steps: Steps) -> np.ndarray:
-    """Returns the number of the episode of each row, int64 ``[R]``, in the order of ids."""
+    """Returns the episode index of each row of recorded steps, int64 ``[R]``; episodes are numbered in the order of
+    ids.
+    """
     starts = steps.piece_starts()
     first, final = starts[:-1], starts[1:] - 1
     ids = [str(steps.episode_ids[number]) for number in steps.episode[first].tolist()]
