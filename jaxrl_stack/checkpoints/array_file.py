@@ -65,8 +65,8 @@ def bytes_of(array: np.ndarray) -> memoryview:
 
 
 def _header(described: Mapping[str, tuple[tuple[int, ...], np.dtype]]) -> tuple[bytes, list[str]]:
-    """Returns the first bytes of a file, which describe the arrays, and the names of the arrays in the order of the
-    file: wide dtypes first, for alignment.
+    """Returns the first bytes of an array file, which describe the arrays, and the names of the arrays in the order of
+    the file: wide dtypes first, for alignment.
     """
     names = sorted(described, key=lambda name: (-described[name][1].itemsize, name))
     entries, end = {}, 0

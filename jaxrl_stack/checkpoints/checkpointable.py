@@ -67,7 +67,7 @@ class Checkpointable:
         raise NotImplementedError(f"{type(self).__name__} does not override set_state().")
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Constructor arguments ``(args, kwargs)`` for an equal object."""
+        """Returns constructor arguments ``(args, kwargs)`` that create an equal object."""
         return (), {}
 
     def get_metadata(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Checkpointable:
 
     @classmethod
     def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
-        """Builds an object with the stored constructor's arguments, without the state."""
+        """Creates an object with the constructor arguments in a checkpoint; the object's state is not restored yet."""
         del state
         return cls(*args, **kwargs)
 
@@ -166,7 +166,9 @@ class Checkpointable:
         return self._in_one_process(save)
 
     def _in_one_process(self, save: Callable[[], str]) -> str:
-        """Calls `save` and returns its result; if several processes share the object, only one of them calls it."""
+        """Calls `save`, which writes a checkpoint, and returns its result; if several processes share the object, only
+        one of them calls it.
+        """
         return save()
 
     # -------------------------------------------------------------------------------------------------------- loading
@@ -196,7 +198,7 @@ class Checkpointable:
             self._take_over(state, part, names)
 
     def _state_to_go_back_to(self) -> dict[str, Any]:
-        """Returns the state to which the object is reset if loading a checkpoint fails.
+        """Returns the state to which the object will be reset if loading a checkpoint fails.
 
         It leaves out parts that are restored last and atomically, which would only copy large data.
         """
@@ -325,8 +327,8 @@ def _settings(component: Component, argument: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def fitting(what: str, owner: str, hint: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Context manager that converts errors in its block to a ValueError: the checkpoint does not fit the object that
-    loads it.
+    """Context manager for loading a checkpoint: converts errors in its block to a ValueError that names the checkpoint
+    and the object that loads it.
 
     Args:
         what: Description of the checkpoint.
@@ -401,7 +403,7 @@ def _found(stored: Stored, names: Sequence[str]) -> Stored:
 
 
 def read_state(stored: Stored, *, is_weights: bool) -> dict[str, Any]:
-    """Reads the state of a component with all its parts.
+    """Reads the state of a stored component with all its parts from a checkpoint.
 
     Args:
         stored: The component in a checkpoint.
@@ -416,7 +418,7 @@ def read_state(stored: Stored, *, is_weights: bool) -> dict[str, Any]:
 
 
 def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: bool) -> None:
-    """Raises a ValueError if a state lacks weights of an object, or has weights of another dtype.
+    """Raises a ValueError if a stored state lacks weights of the object that loads it, or has weights of another dtype.
 
     Whole modules may be missing. `set_state` checks additional weights and shapes.
     """

@@ -452,8 +452,8 @@ class Stored:
 
 
 class _Reading:
-    """Access to one checkpoint while it is read, shared by all its parts: detects replacements, and limits the total
-    size.
+    """Access to one checkpoint during reading, shared by all components: detects that the checkpoint was replaced, and
+    limits the total size.
 
     Args:
         path: Folder of the checkpoint.

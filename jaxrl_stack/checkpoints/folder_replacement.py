@@ -56,7 +56,7 @@ def remove(target: Path) -> None:
 
 
 def put_back(target: Path) -> None:
-    """Restores a folder whose replacement was interrupted after it was moved away."""
+    """Restores a folder that was moved away for a replacement, if the replacement was interrupted."""
     for old in _beside(target, "old"):
         # Fails if there is one again.
         with contextlib.suppress(OSError):

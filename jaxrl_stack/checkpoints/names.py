@@ -35,6 +35,6 @@ def leads_out(path: Path, name: str) -> ValueError:
 
 
 def short(value: Any) -> str:
-    """Shortens a value of a damaged file to a text for messages."""
+    """Converts a value from a damaged file to a text of about 100 characters, for error messages."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."

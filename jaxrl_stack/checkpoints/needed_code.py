@@ -45,8 +45,8 @@ def code_in(node: Any, name: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 class NeededCode:
-    """Collects the classes, functions and arguments that loading a checkpoint needs and the caller has not allowed or
-    passed.
+    """Collects the code (classes, functions) and arguments that loading a checkpoint needs and that the caller has not
+    allowed or passed.
 
     Args:
         loader: Class loader with the allowed code.

@@ -235,7 +235,7 @@ def code_named_by(*values: Any) -> list[Any]:
 
 
 class Decoder:
-    """Converts JSON back to values; inverse of `Encoder`.
+    """Converts the JSON of a checkpoint back to values; inverse of `Encoder`.
 
     Args:
         loader: Finds classes.
@@ -282,7 +282,7 @@ class Decoder:
             raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error}") from error
 
     def decode_items(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Decodes JSON nodes, ``{name: node}`` to ``{name: value}``."""
+        """Decodes the JSON nodes of a checkpoint, ``{name: node}``, to ``{name: value}``."""
         return {name: self.decode(node, name) for name, node in nodes.items()}
 
     def _array(self, node: dict[str, Any], name: str) -> np.ndarray:

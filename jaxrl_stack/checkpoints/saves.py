@@ -13,7 +13,7 @@ _MAX_WAITING = 4
 
 
 class Finished(NamedTuple):
-    """Result of a save that has ended, with or without an error.
+    """Result of saving a checkpoint in the background, with or without an error.
 
     Attributes:
         seconds: Duration.
