@@ -103,7 +103,7 @@ def write(
     filesystem: Any = None,
     blocking: bool = True,
 ) -> str:
-    """Writes a checkpoint folder atomically; replaces an earlier one.
+    """Writes a checkpoint folder atomically; replaces an earlier checkpoint at the path.
 
     Args:
         path: The folder; replaced if it is a checkpoint or empty. With a scheme, such as ``"s3://..."``, or with a

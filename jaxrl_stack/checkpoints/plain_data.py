@@ -417,7 +417,7 @@ def checksum(array: np.ndarray) -> int:
 
 
 def array_nodes(node: Any, what: str) -> dict[str, StoredArray]:
-    """Finds all arrays to which a JSON node refers, ``{name: description}``.
+    """Finds all arrays to which a JSON node of a checkpoint refers, ``{name: description}``.
 
     Raises:
         ValueError: If one is invalid, or two with the same name differ.

@@ -316,8 +316,8 @@ class ConnectorV2(Checkpointable, Constructible):
         raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
-        """Merges statistics in the state over the devices of an axis, at the end of an iteration; by default returns
-        the state unchanged.
+        """Merges the statistics in this connector's state over all devices (`axis_name`), at the end of an iteration;
+        by default returns the state unchanged.
         """
         return state
 

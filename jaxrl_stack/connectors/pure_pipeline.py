@@ -26,8 +26,8 @@ from jaxrl_stack.utils.retracing import impurity
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class PurePipeline:
-    """Fixed sequence of a pipeline's pure connectors, which run one after the other; its state is ``{name: connector
-    state}``.
+    """Fixed sequence of a pipeline's pure connectors (which override ``apply``), which run one after the other; its
+    state is ``{name: connector state}``.
 
     `ConnectorPipelineV2.pure_part` makes it. Members that are added to that pipeline later, or removed, and spaces that
     are set later, do not show here; the connectors are the same objects.

@@ -118,7 +118,7 @@ def _is_output(form: ArrayForm, rows: int) -> bool:
 
 
 def npz_reader(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo) -> ArrayReader:
-    """Creates a reader for an npz file.
+    """Creates a reader of the recorded steps in an npz file.
 
     Raises:
         BadDataError: The file is no npz file, or holds Python objects.

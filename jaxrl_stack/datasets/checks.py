@@ -201,7 +201,7 @@ def in_form_or_refused(column: Any, space: gym.Space, name: str, file_rows: File
 
 
 def in_form(column: Any, space: gym.Space, name: str, file_rows: FileRows, *, reshapes: bool = False) -> Any:
-    """Converts a column to the shapes and dtypes of a space.
+    """Converts a column of recorded observations or actions to the shapes and dtypes of a space.
 
     Raises:
         ValueError: It has another form.

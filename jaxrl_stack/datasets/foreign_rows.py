@@ -135,7 +135,8 @@ def narrowed(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _without_final_rows(table: ForeignTable) -> ForeignTable:
-    """Replaces rows that contain only a final observation by a column of next observations.
+    """Removes rows of a table that contain only the final observation of an episode; instead adds a column with the
+    next observation of each step.
 
     Raises:
         BadDataError: Such a row is missing.
@@ -371,7 +372,7 @@ def _step_numbers(table: ForeignTable, columns: ForeignColumns, number: int) -> 
 def _from_zero(
     t: np.ndarray | None, same: np.ndarray | None, table: ForeignTable, *, in_file: np.ndarray | None = None
 ) -> np.ndarray | None:
-    """Shifts step numbers to count from 0 in each episode, if they count from 1 or through all episodes.
+    """Shifts step numbers so that they count from 0 in each episode, if they count from 1 or through all episodes.
 
     Args:
         t: Values of t as they were read, in the order of episodes.

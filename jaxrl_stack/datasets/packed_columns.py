@@ -111,14 +111,14 @@ def loaded_sizes(data: bytes) -> tuple[int, ...]:
 
 @dataclasses.dataclass
 class _Dtype:
-    """Dtype as the pickle describes it, before any check."""
+    """Dtype as described in the pickle of an array, before any check."""
 
     code: Any
     order: str = "="
 
 
 class _Array:
-    """Array as the pickle describes it, before any check."""
+    """Array as described in a pickle, before any check of dtype and shape."""
 
     def __init__(self, data: Any, dtype: Any, shape: Any, order: Any = "C"):
         self.parts = (data, dtype, shape, order)
@@ -143,7 +143,7 @@ _InPython: Any = pickle._Unpickler  # pyright: ignore[reportAttributeAccessIssue
 
 
 class _Unpickler(_InPython):
-    """Safe unpickler: supports few operations, and only the functions in `_GLOBALS`."""
+    """Safe unpickler for arrays: supports few pickle operations, and only the functions in `_GLOBALS`."""
 
     def __init__(self, file: io.BytesIO, size: int):
         super().__init__(file)

@@ -58,13 +58,13 @@ class ParquetFile:
 
     @property
     def own_metadata(self) -> dict[bytes, bytes]:
-        """Metadata that the program that wrote the file has stored in it."""
+        """Metadata that the program that wrote the Parquet file has stored in the file."""
         return {**(self.schema.metadata or {}), **(self.metadata.metadata or {})}
 
     @property
     def more(self) -> dict[str, Any]:
-        """Additional metadata that this package writes into tables and packed episodes; {} for files of
-        other programs.
+        """Additional metadata that this package writes into tables of steps and files of packed (serialized) episodes;
+        {} for files of other programs.
         """
         with damage_of(self.path):
             found = json.loads(self.own_metadata.get(MORE_KEY, b"{}"))
@@ -149,7 +149,7 @@ def opened(filesystem: Any, path: str) -> ParquetFile:
 
 
 class FilePart(NamedTuple):
-    """One row group of a Parquet file, or all of them.
+    """Part of a Parquet file to read: one row group, or all row groups.
 
     Attributes:
         file: Number of the file.

@@ -106,7 +106,9 @@ def _leaves(tree: Any) -> list[Any]:
 
 
 def _column(buffer: Any, name: str) -> Any:
-    """Converts the state of a lookback buffer to a pytree of ``[N, ...]``, without the lookback items."""
+    """Converts the state of a lookback buffer in an RLlib episode to a pytree of ``[N, ...]``, without the lookback
+    items.
+    """
     if not isinstance(buffer, dict) or "data" not in buffer:
         raise ValueError(f"{name} is no column")
     data, lookback = buffer["data"], buffer.get("lookback", 0)

@@ -168,7 +168,9 @@ class PolicyProgram:
     # ---------------------------------------------------------------------------------------------------- traced
 
     def _outcome(self, arrays: PolicyArrays, explore: bool, state: PolicyState, observations: Any) -> tuple[Any, ...]:
-        """Computes module outputs, actions and the next state of one step, with fixed rewards, resets and key."""
+        """Computes module outputs, actions and the next state of one policy step, with zero rewards, no resets and a
+        fixed PRNG key.
+        """
         number = state.num_envs
         given = (np.zeros(number, np.float32), np.zeros(number, bool), jax.random.key(0), np.uint32(0))
         actions, after, outputs, _ = self.traced(arrays, state, {Columns.OBS: observations}, *given, explore=explore)
@@ -180,8 +182,8 @@ class PolicyProgram:
     def traced(
         self, arrays: PolicyArrays, state: PolicyState, columns, prev_rewards, reset, key, count, *, explore: bool
     ):
-        """Computes one step: returns ``(actions, state, outputs, inputs)``. `inputs` are the module's observations if
-        the pipeline has host and pure connectors, else None.
+        """Computes one step of the policy: returns ``(actions, state, outputs, inputs)``. `inputs` are the module's
+        observations if the env-to-module pipeline has host and pure connectors, else None.
         """
         step = self.step
         values = {mid: {**own, **self.fixed.get(mid, {})} for mid, own in arrays.settings.items()}

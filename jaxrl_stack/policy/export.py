@@ -338,7 +338,7 @@ def _checksum(content: bytes) -> str:
 
 
 def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
-    """Reads the serialized program, and checks its checksum.
+    """Reads the serialized program of an exported policy, and checks its checksum.
 
     Raises:
         ValueError: If it is not what was written.

@@ -172,7 +172,7 @@ def _table(
 
 
 def _q_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> jax.Array:
-    """Returns the Q-values of the recorded actions, float32 ``[N]``."""
+    """Returns the Q-values of the recorded actions in the given rows, float32 ``[N]``."""
     observations, actions = table.observations[rows], table.actions[rows]
     if is_discrete:
         return jnp.take_along_axis(network(observations), actions[:, None], axis=-1)[:, 0]
@@ -180,7 +180,7 @@ def _q_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> ja
 
 
 def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -> jax.Array:
-    """Returns the values of states, the mean of Q over the policy's actions, float32 ``[N]``."""
+    """Returns the state values in the given rows, the mean of Q over the policy's actions, float32 ``[N]``."""
     observations, policy = table.observations[rows], table.policy[rows]
     if is_discrete:
         return jnp.sum(network(observations) * policy, axis=-1)
@@ -190,7 +190,9 @@ def _value_of(network: Any, table: _Table, rows: jax.Array, is_discrete: bool) -
 
 @functools.lru_cache(maxsize=8)
 def _program(graphdef: Any, is_discrete: bool, config: FittedQConfig) -> Any:
-    """Builds the compiled training program ``(params, table, rows, gamma, key) -> (Q [R], V [R], loss)``."""
+    """Builds the compiled training program of fitted Q evaluation, ``(params, table, rows, gamma, key) -> (Q [R], V
+    [R], loss)``.
+    """
     optimizer = optax.adam(optax.cosine_decay_schedule(config.lr, config.num_updates))
     tau = config.tau
     assert tau is not None, "worked out from the discount"

@@ -84,7 +84,7 @@ class Acting(abc.ABC, Generic[State]):
 
     @property
     def unread_observations(self) -> list[str]:
-        """Observation keys that do not influence actions; callers may omit them.
+        """Observation keys that do not influence the policy's actions; callers of `compute_actions` may omit them.
 
         ``["privileged_state"]``, for example, if only the value function sees this key
         (``model_config={"policy_obs_key": "state", ...}``). Nested keys are joined by ``"/"``. The list is empty if the
