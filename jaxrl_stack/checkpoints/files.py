@@ -71,7 +71,7 @@ class Component:
     parts: dict[str, Component] = dataclasses.field(default_factory=dict)
 
     def with_parts(self) -> Iterator[Component]:
-        """Yields this component and, recursively, all its parts."""
+        """Yields this component of a checkpoint and, recursively, all its parts."""
         yield self
         for part in self.parts.values():
             yield from part.with_parts()

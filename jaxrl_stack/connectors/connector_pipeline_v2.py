@@ -500,7 +500,7 @@ class ConnectorPipelineV2(PureConnector):
         return args, {**kwargs, "connectors": self.connectors, "names": self.names}
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
-        """Returns the states of the connectors, ``{name: state}``.
+        """Returns the states of the pipeline's connectors, ``{name: state}``.
 
         Args:
             components: Names of the connectors to give; None gives all.
@@ -512,7 +512,7 @@ class ConnectorPipelineV2(PureConnector):
         return {name: connector.get_state(**kwargs) for name, connector in self._members if name in wanted}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Sets the states of the connectors in ``state``; other connectors keep their state.
+        """Sets the states of the pipeline's connectors that are in ``state``; other connectors keep their state.
 
         Raises:
             ValueError: A name that no connector has, or a state that does not fit its connector.

@@ -349,7 +349,8 @@ class ConnectorV2(Checkpointable, Constructible):
         metrics=None,
         **kwargs,
     ) -> dict[str, Any]:
-        """Runs the connector once, outside of compiled code; pure connectors use and update their state in host memory.
+        """Runs the connector once, outside of compiled code; a pure connector (which overrides ``apply``) uses and
+        updates its state in host memory.
 
         Args:
             rl_module: Module (RLModule or MultiRLModule) for connectors that ask for one.
@@ -377,18 +378,18 @@ class ConnectorV2(Checkpointable, Constructible):
         """Converts this connector's state in host memory to the shapes for `num_envs` environments."""
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs) -> dict[str, Any]:
-        """Returns the state as nested dicts of NumPy arrays; empty for a connector without state."""
+        """Returns the connector's state as nested dicts of NumPy arrays; empty for a connector without state."""
         return as_dict(self.state)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Sets the state to a result of ``get_state``; an empty dict changes nothing.
+        """Sets the connector's state to a result of ``get_state``; an empty dict changes nothing.
 
         Raises:
             ValueError: Names, shapes or dtypes do not fit this connector and its spaces.
         """
 
     def reset_state(self) -> None:
-        """Resets the state: statistics and histories become empty."""
+        """Resets the connector's state: statistics and histories become empty."""
         self._state = None
 
     def merge_states(self, states: list[dict[str, Any]]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class DatasetInfo:
     more: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Converts the description to JSON types.
+        """Converts the description of a data set to JSON types.
 
         Raises:
             TypeError: A space has no description in JSON.
@@ -56,7 +56,7 @@ class DatasetInfo:
 
     @classmethod
     def from_json(cls, fields: Any) -> DatasetInfo:
-        """Creates the description from a result of `to_json`; ignores fields that later versions may add.
+        """Creates the description of a data set from a result of `to_json`; ignores fields that later versions may add.
 
         Raises:
             ValueError: `fields` is no valid description.

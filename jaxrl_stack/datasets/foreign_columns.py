@@ -214,8 +214,8 @@ def _name_of(column: str, there: Sequence[str], schema: Mapping[str, str], path:
 
 
 def _spread(name: str, there: Sequence[str], column: str, path: str) -> Any:
-    """Returns the file's name for a column; for a column stored in parts, a list of ``name_0``, ``name_1``, ..., or a
-    dict of ``name/key``.
+    """Returns the file's name for a column of this package; for a column stored in parts, a list of ``name_0``,
+    ``name_1``, ..., or a dict of ``name/key``.
     """
     if name in there:
         return name

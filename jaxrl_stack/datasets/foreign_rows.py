@@ -424,7 +424,9 @@ def _episode_ids(table: ForeignTable, columns: ForeignColumns) -> tuple[np.ndarr
 
 
 def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndarray, pa.Array]:
-    """Encodes labels as ``(index of each row's label, distinct labels)``, in order of appearance."""
+    """Encodes labels of steps, such as episode ids, as ``(index of each row's label, distinct labels)``, in order of
+    appearance.
+    """
     if labels.null_count:
         path, row = row_of(int(np.flatnonzero(np.asarray(labels.is_null()))[0]))
         raise BadDataError(f"The row has no {name}: write one for each step.", path=path, row=row)
@@ -435,7 +437,9 @@ def _encoded(labels: pa.ChunkedArray, name: str, row_of: RowOf) -> tuple[np.ndar
 
 
 def as_texts(labels: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Converts labels to text: numbers as written, bytes as hexadecimal, categories by name."""
+    """Converts labels of steps, such as episode ids, to text: numbers as written, bytes as hexadecimal, categories by
+    name.
+    """
     kind = labels.type
     if isinstance(kind, pa.BaseExtensionType):
         labels = pa.chunked_array([chunk.storage for chunk in labels.chunks], kind.storage_type)

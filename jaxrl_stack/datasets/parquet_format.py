@@ -142,7 +142,9 @@ class StepFormat:
         return pa.table(arrays).replace_schema_metadata({METADATA_KEY: self.metadata(info)})
 
     def metadata(self, info: DatasetInfo) -> bytes:
-        """Returns the metadata of a file as JSON: format version, description of the data, and columns."""
+        """Returns the metadata of a file of recorded steps as JSON: format version, description of the data, and
+        columns.
+        """
         described = {name: _to_json(structure) for name, structure in self.columns.items()}
         return json.dumps({"format": FORMAT, "about": info.to_json(), "columns": described}).encode()
 

@@ -66,7 +66,7 @@ class ReadOptions:
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any], *, known_only: bool = False, **more: Any) -> ReadOptions:
-        """Creates the options from `input_*` settings of `offline_data`.
+        """Creates the options for reading recorded data from `input_*` settings of `offline_data`.
 
         Args:
             settings: ``{setting: value}``; those that are no options of reading are left alone, or refused.

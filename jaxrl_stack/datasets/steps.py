@@ -59,7 +59,7 @@ class Steps:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all columns in memory."""
+        """Bytes of all columns of the recorded steps in memory."""
         return sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(dict(self.columns)))
 
     def map_columns(self, function: Callable[[str, Any], Any]) -> Steps:

@@ -95,7 +95,7 @@ class Estimates(Mapping[str, Estimate]):
         return len(self.of_methods)
 
     def as_json(self) -> dict[str, Any]:
-        """Converts the estimates to JSON types."""
+        """Converts the off-policy estimates of a policy's value to JSON types."""
         own = {name: getattr(self, name) for name in ("num_episodes", "num_left_out", "num_steps", "gamma")}
         own |= {"confidence": self.confidence, "behavior": dataclasses.asdict(self.behavior)}
         return own | {name: dataclasses.asdict(estimate) for name, estimate in self.items()}
@@ -131,7 +131,8 @@ def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
 
 
 def checked_methods(module: RLModule, methods: Sequence[str] | str | None) -> tuple[str, ...]:
-    """Checks the names of estimation methods; None selects all methods that the module supports.
+    """Checks the names of off-policy estimation methods, such as "wis"; None selects all methods that the module
+    supports.
 
     Raises:
         ValueError: For an unknown one, or one that is not for this module.

@@ -359,7 +359,7 @@ class Policy(Acting[PolicyState], Checkpointable):
         self.set_state({COMPONENT_RL_MODULE: dict(weights)})
 
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns weights, connector statistics and settings as nested dicts of NumPy arrays.
+        """Returns the policy's weights, connector statistics and settings as nested dicts of NumPy arrays.
 
         Args:
             components: Only these of `COMPONENTS`; None for all.

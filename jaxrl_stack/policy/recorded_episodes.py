@@ -31,7 +31,7 @@ class RecordedEpisodes(NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of steps of each episode, int64 ``[E]``."""
+        """Number of steps of each recorded episode, int64 ``[E]``."""
         return self.mask.sum(axis=1)
 
     def select(self, episodes: np.ndarray) -> RecordedEpisodes:
