@@ -6,8 +6,9 @@
     python -m bench.gpu page
 
 Each size of a part runs in a new process, takes one to two minutes on an accelerator, and appends a JSON line to FILE
-with commit, device and versions. Lines in FILE of the same commit and device are not measured again. If a size fails,
-its line contains the error, the next one runs, and the exit code is 1. Parts whose packages are missing are skipped.
+with commit, device and versions. Lines in FILE of the same commit and device are not measured again, unless the commit
+is unknown or has uncommitted changes. If a size fails, its line contains the error, the next one runs, and the exit
+code is 1. Parts whose packages are missing are skipped.
 
 * Speed: steps per second, and the ratio to a plain loop that takes turns with the training run. PPO has the loops of
   `bench.throughput`; the other algorithms have hand-written loops with the same networks and batches.
@@ -112,7 +113,11 @@ class Lines:
         self._old = read_lines(path) if path and path.exists() else []
 
     def is_finished(self, commit: str | None, run: Mapping[str, Any]) -> bool:
-        """True if the file contains the numbers of a run at a commit."""
+        """True if the file contains the numbers of a run at a commit. Unknown and dirty commits have no finished runs:
+        their lines may be from other code.
+        """
+        if commit is None or commit.endswith("-dirty"):
+            return False
         return any(line["commit"] == commit and line["run"] == run and "measured" in line for line in self._old)
 
     def append(self, line: dict[str, Any]) -> None:
@@ -253,6 +258,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args.commit = args.commit or _commit()
     with worker({}, patience=300.0) as peer:
         machine = peer.ask({"part": "facts"})["measured"]
+    if args.json and (args.commit is None or args.commit.endswith("-dirty")):
+        print(f"commit={args.commit}: measures all sizes again. Commit the changes, or pass --commit NAME.", flush=True)
     lines = Lines(args.json)
     names = []
     for name in args.only:

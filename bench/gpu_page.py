@@ -57,7 +57,7 @@ def _speed_row(line: Line) -> list[str]:
         "–" if busy is None else f"{100 * busy:.0f} %",
         "–" if compile_s is None else f"{compile_s:.1f}",
         memory_text(measured.get("memory")),
-        str(line["commit"])[:8] + (", by hand" if "by_hand" in measured else ""),
+        commit_text(line["commit"]) + (", by hand" if "by_hand" in measured else ""),
     ]
 
 
@@ -74,6 +74,13 @@ def size_text(size: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
 
 def _ratio_text(name: str, loop: Mapping[str, Any]) -> str:
     return f"{loop['ratio']:.2f} ({name})" if "ratio" in loop else f"{name} failed"
+
+
+def commit_text(commit: str | None) -> str:
+    """``"8a8f21f0"``, ``"8a8f21f0-dirty"`` or ``"unknown"``."""
+    if commit is None:
+        return "unknown"
+    return commit.removesuffix("-dirty")[:8] + ("-dirty" if commit.endswith("-dirty") else "")
 
 
 def memory_text(memory: Mapping[str, Any] | None) -> str:
@@ -99,7 +106,7 @@ def determinism_rows(lines: Sequence[Line]) -> Rows:
             equal_text(line["measured"]["without_flag"]),
             equal_text(line["measured"]["with_flag"]),
             f"{100 * line['measured']['cost_of_flag']:.0f} % of the speed",
-            str(line["commit"])[:8],
+            commit_text(line["commit"]),
         ]
         for line in own
     ]

@@ -161,11 +161,29 @@ def machine() -> dict[str, Any]:
     }
 
 
+RECORDED = ("bench/*.jsonl", "docs/measured.md")
+"""Tracked files that benchmarks write. They do not make a checkout dirty."""
+
+
 def commit() -> str | None:
-    """The commit that is measured, with "-dirty" where files differ from it; None outside of a git checkout."""
-    command = ["git", "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)
-    return done.stdout.strip() or None
+    """Returns the commit that is measured, with "-dirty" if tracked files except `RECORDED` differ from it.
+
+    Outside of a git checkout: None.
+    """
+    return _commit_of(Path(__file__).parents[1])
+
+
+def _commit_of(root: Path) -> str | None:
+    """Commit of the checkout at `root`; see `commit`."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, cwd=root, check=False)
+        return done.stdout.strip()
+
+    found = git("rev-parse", "--verify", "--short=12", "HEAD")
+    excluded = [f":(top,exclude,glob){pattern}" for pattern in RECORDED]
+    dirty = found and git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", *excluded)
+    return f"{found}-dirty" if dirty else found or None
 
 
 def report_of(module: str, *arguments: str) -> dict[str, Any]:

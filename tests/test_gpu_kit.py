@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bench import device_busy, gpu, gpu_page, gpu_parts
+from bench import device_busy, gpu, gpu_page, gpu_parts, harness
 from bench.baselines.environments import make_environment
 from bench.baselines.item_ring import make_item_ring
 from bench.baselines.pqn_loop import Transition, lambda_returns
@@ -144,6 +144,37 @@ def test_a_failed_size_gets_an_error_line_and_finished_sizes_are_skipped(tmp_pat
     # Errors are measured again, numbers are not; those of another commit are.
     assert gpu.main(command) == 1 and len(file.read_text().splitlines()) == 10
     assert gpu.main([*command[:-1], "def", "--only", "pqn"]) == 0 and len(file.read_text().splitlines()) == 12
+
+
+def test_lines_of_unknown_and_dirty_commits_are_measured_again(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(gpu, "worker", _Peer)
+    file = tmp_path / "lines.jsonl"
+    for commit in (None, "abc-dirty"):
+        monkeypatch.setattr(gpu, "_commit", lambda commit=commit: commit)
+        for _ in range(2):
+            assert gpu.main(["--only", "pqn", "--json", str(file)]) == 0
+    assert [json.loads(text)["commit"] for text in file.read_text().splitlines()] == [*[None] * 4, *["abc-dirty"] * 4]
+    assert [gpu_page.commit_text(name) for name in (None, "0123456789ab-dirty")] == ["unknown", "01234567-dirty"]
+
+
+def test_written_numbers_do_not_make_a_checkout_dirty(tmp_path: Path):
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    files = [tmp_path / name for name in ("bench/gpu.jsonl", "docs/measured.md", "bench/gpu.py")]
+    git("init")
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("old")
+    git("add", ".")
+    git("commit", "-m", "a")
+    found = git("rev-parse", "--short=12", "HEAD")
+    files[0].write_text("new")
+    files[1].write_text("new")
+    assert harness._commit_of(tmp_path) == found
+    files[2].write_text("new")
+    assert harness._commit_of(tmp_path) == f"{found}-dirty"
 
 
 def test_parts_without_their_packages_are_skipped_by_name(monkeypatch, capsys):
