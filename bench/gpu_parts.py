@@ -271,47 +271,59 @@ def ppo_loops(kind: str, size: Size) -> Loops:
     from bench.throughput import NUM_EPOCHS, NUM_MINIBATCHES, NUM_STEPS
 
     task, sizes = ppo_task(kind), (size["num_envs"], NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES)
+    together = training_steps_of(size, NUM_STEPS)
 
     def sorting() -> Any:
         from bench.baselines.sorting_loop import gymnax_environments, make_loop
 
         environments = gymnax_environments(task.env, size["num_envs"])
-        together = training_steps_of(size, NUM_STEPS)
-        images = {"filters": task.filters, "num_iterations": together}
-        return make_loop(*sizes, task.hiddens, environments=environments, **images)
+        images = {"filters": task.filters}
+        return make_loop(*sizes, task.hiddens, environments=environments, num_iterations=together, **images)
 
     def tight() -> Any:
         from bench.baselines.tight_loop import make_loop
 
-        return make_loop(*sizes, task.hiddens, env_name=task.env)
+        return make_loop(*sizes, task.hiddens, env_name=task.env, num_iterations=together)
 
     def recurrent() -> Any:
         from bench.baselines.recurrent_loop import make_loop
 
-        return make_loop(*sizes, task.hiddens[-1], env_name=task.env)
+        return make_loop(*sizes, task.hiddens[-1], env_name=task.env, num_iterations=together)
 
     loops = {"mlp": {"sorting": sorting, "tight": tight}, "cnn": {"sorting": sorting}, "lstm": {"recurrent": recurrent}}
     return loops[kind]
 
 
-def make_vtrace(name: str, size: Size) -> Run:
-    """IMPALA or APPO with the settings of `bench.vtrace_throughput`."""
+UPDATES = {"impala": 1, "appo": 2}
+"""Gradient steps of an algorithm on each batch."""
+
+
+def vtrace_config(name: str, size: Size) -> Any:
+    """Config of IMPALA or APPO with the settings of `bench.vtrace_throughput`."""
     from bench.jax_envs import jax_env_class
     from bench.vtrace_throughput import NUM_STEPS, config_of
 
-    together = training_steps_of(size, NUM_STEPS)
-    config = config_of(name, size["num_envs"], 1, together, jax_env_class(CARTPOLE))
-    return run_of(config, trains_at_once=False, training_steps=together)
+    return config_of(name, size["num_envs"], 1, training_steps_of(size, NUM_STEPS), jax_env_class(CARTPOLE))
 
 
-def vtrace_loops(size: Size) -> Loops:
-    """The V-trace loop, which makes one gradient step of a batch."""
+def make_vtrace(name: str, size: Size) -> Run:
+    """IMPALA or APPO."""
+    from bench.vtrace_throughput import NUM_STEPS
+
+    config = vtrace_config(name, size)
+    return run_of(config, trains_at_once=False, training_steps=training_steps_of(size, NUM_STEPS))
+
+
+def vtrace_loops(name: str, size: Size) -> Loops:
+    """The V-trace loop with the gradient steps per batch of the algorithm, see `UPDATES`."""
     from bench.vtrace_throughput import HIDDENS, NUM_STEPS
+
+    counts = {"num_updates": UPDATES[name], "num_iterations": training_steps_of(size, NUM_STEPS)}
 
     def vtrace() -> Any:
         from bench.baselines.vtrace_loop import make_loop
 
-        return make_loop(size["num_envs"], NUM_STEPS, HIDDENS, env_name=CARTPOLE)
+        return make_loop(size["num_envs"], NUM_STEPS, HIDDENS, env_name=CARTPOLE, **counts)
 
     return {"vtrace": vtrace}
 
@@ -772,8 +784,8 @@ def _training_parts() -> Iterator[tuple[str, Part]]:
         make, loops = functools.partial(make_ppo, kind), functools.partial(ppo_loops, kind)
         yield f"ppo_{kind}", Part(title, "env steps", _POWERS, _TOY, make, loops)
     for name in ("impala", "appo"):
-        make = functools.partial(make_vtrace, name)
-        yield name, Part(name.upper(), "env steps", _envs(2**11, 2**14), _TOY, make, vtrace_loops)
+        make, loops = functools.partial(make_vtrace, name), functools.partial(vtrace_loops, name)
+        yield name, Part(name.upper(), "env steps", _envs(2**11, 2**14), _TOY, make, loops)
     sizes = {
         "DQN": (_dqn(10, 128, 20_000, 10_000), _dqn(1024, 8192, 204_800, 2**20)),
         "SAC": (_dqn(1, 256, 200, 100_000), _dqn(256, 8192, 25_600, 2**19)),

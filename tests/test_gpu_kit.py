@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from bench import device_busy, gpu, gpu_page, gpu_parts, harness
+from bench.baselines import recurrent_loop, tight_loop, vtrace_loop
 from bench.baselines.environments import make_environment
 from bench.baselines.item_ring import make_item_ring
 from bench.baselines.pqn_loop import Transition, lambda_returns
@@ -84,6 +86,42 @@ def test_lambda_returns_bootstrap_from_greedy_values():
     np.testing.assert_allclose(found[:, 0], [4.0, 6.0])
     ended = lambda_returns(batch._replace(ended=jnp.array([[1.0], [0.0]])), jnp.array([8.0]), gamma=0.5, lambda_=0.25)
     np.testing.assert_allclose(ended[:, 0], [1.0, 6.0])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        functools.partial(tight_loop.make_loop, 2, 4, 1, 2, (4,)),
+        functools.partial(recurrent_loop.make_loop, 2, 4, 1, 2, 4),
+        functools.partial(vtrace_loop.make_loop, 2, 4, (4,), num_updates=2),
+    ],
+    ids=["tight", "recurrent", "vtrace"],
+)
+def test_several_iterations_of_a_loop_fit_into_one_call(make):
+    one, two = (make(env_name="plain/CartPole", num_iterations=number) for number in (1, 2))
+    one.step()
+    expected, got = one.step(), two.step()
+    assert two.steps_per_iteration == 2 * one.steps_per_iteration == 16
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_the_tight_loop_of_accelerators_has_no_branches(monkeypatch):
+    make = functools.partial(tight_loop.make_loop, 2, 32, 1, 2, (4,), env_name="plain/CartPole")
+    on_cpu = make()
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu")])
+    monkeypatch.setattr(jax.lax, "cond", None)
+    on_gpu = make()
+    expected, got = on_cpu.step(), on_gpu.step()
+    assert expected["num_episodes"] > 0
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_the_loop_of_appo_trains_as_often_as_appo():
+    config = gpu_parts.vtrace_config("appo", {"num_envs": 4, "training_steps": 1})
+    assert config.updates_per_train_batch == gpu_parts.UPDATES["appo"] == 2
+    assert gpu_parts.UPDATES["impala"] == 1
 
 
 def test_overlapping_kernels_count_once_and_other_lines_do_not_count():

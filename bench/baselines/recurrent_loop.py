@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import optax
 from flax.training.train_state import TrainState
 
-from bench.baselines.sorting_loop import Loop, gae, gymnax_environments, log_prob_of, ppo_loss
+from bench.baselines.sorting_loop import Loop, gae, gymnax_environments, log_prob_of, ppo_loss, repeated
 
 
 class Memory(nn.Module):
@@ -79,6 +79,7 @@ def make_loop(
     vf_loss_coeff: float = 0.5,
     entropy_coeff: float = 0.01,
     grad_clip: float = 0.5,
+    num_iterations: int = 1,
 ) -> Loop:
     """Compile the loop.
 
@@ -98,6 +99,7 @@ def make_loop(
         vf_loss_coeff: Weight of the value loss.
         entropy_coeff: Weight of the entropy bonus.
         grad_clip: Largest global norm of the gradient.
+        num_iterations: Iterations of one call, in one scan.
 
     Raises:
         ValueError: The minibatches do not divide the environments.
@@ -178,7 +180,8 @@ def make_loop(
 
     runner = (zeros, env_state, obs, begins, jnp.zeros(num_envs), key)
     started = time.perf_counter()
-    compiled = jax.jit(iterate, donate_argnums=(0, 1)).lower(train_state, runner).compile()
+    program = jax.jit(repeated(iterate, num_iterations), donate_argnums=(0, 1))
+    compiled = program.lower(train_state, runner).compile()
     compile_s = time.perf_counter() - started
     allocated = compiled.memory_analysis()
     state = [train_state, runner]
@@ -188,4 +191,4 @@ def make_loop(
         return {name: float(value) for name, value in jax.device_get(metrics).items()}
 
     scratch = allocated.temp_size_in_bytes if allocated else None
-    return Loop("recurrent", step, num_envs * num_steps, compile_s, scratch)
+    return Loop("recurrent", step, num_iterations * num_envs * num_steps, compile_s, scratch)

@@ -166,17 +166,25 @@ def ppo_loss(
 
 
 def repeated(iterate: Callable[..., Any], num_iterations: int) -> Callable[..., Any]:
-    """``(train state, runner) -> (train state, runner, metrics of the last)`` of so many iterations."""
+    """Repeats an iteration in one scan.
+
+    Args:
+        iterate: ``(learner, runner) -> (learner, runner, metrics)``.
+        num_iterations: Number of iterations.
+
+    Returns:
+        Function with the same arguments and results; the metrics are those of the last iteration.
+    """
     if num_iterations == 1:
         return iterate
 
-    def call(train_state: TrainState, runner: Any) -> tuple[TrainState, Any, dict[str, jax.Array]]:
+    def call(learner: Any, runner: Any) -> tuple[Any, Any, Any]:
         def one(carry: Any, _: None) -> tuple[Any, Any]:
             *carry, metrics = iterate(*carry)
             return tuple(carry), metrics
 
-        (train_state, runner), metrics = jax.lax.scan(one, (train_state, runner), None, num_iterations)
-        return train_state, runner, jax.tree.map(lambda x: x[-1], metrics)
+        (learner, runner), metrics = jax.lax.scan(one, (learner, runner), None, num_iterations)
+        return learner, runner, jax.tree.map(lambda x: x[-1], metrics)
 
     return call
 

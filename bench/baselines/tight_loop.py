@@ -9,7 +9,7 @@ What it does that the public scripts do not, most valuable first (figures: 512 C
 * `num_devices` runs it under pmap: environments and rows sharded, parameters replicated, one all-reduce of one flat
   gradient vector per minibatch; parameters, moments and gradients are flat vectors throughout.
 * One network pass over the whole block gives the values, instead of one small pass per step.
-* All random numbers of a rollout are drawn at once; environments are reset in the steps in which one of them ended.
+* All random numbers of a rollout are drawn at once; on CPUs, environments are reset only in steps that end an episode.
 * State is donated; an iteration is one program and one small transfer of metrics.
 
 What it leaves out: a truncated episode counts as a terminated one (no bootstrap from the state before the reset),
@@ -29,6 +29,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from bench.baselines.environments import make_environment
+from bench.baselines.sorting_loop import repeated
 
 STAGES = ("rollout", "advantages", "update")
 ADAM_B1, ADAM_B2, ADAM_EPS = 0.9, 0.999, 1e-5
@@ -167,6 +168,7 @@ def make_loop(
     grad_clip: float = 0.5,
     rows_per_chunk: int | None = None,
     until: str = "update",
+    num_iterations: int = 1,
 ) -> Loop:
     """Compile the loop.
 
@@ -189,6 +191,7 @@ def make_loop(
         grad_clip: Largest global norm of the gradient.
         rows_per_chunk: Most rows in one network pass of the update; None picks by backend and core count.
         until: Last stage that runs, one of `STAGES`; differences between the three time the stages.
+        num_iterations: Iterations of one call, in one scan.
 
     Raises:
         ValueError: An unknown stage, more devices than there are, or sizes that do not divide evenly.
@@ -273,7 +276,11 @@ def make_loop(
                     lambda a, b: jnp.where(ended.reshape(-1, *[1] * (a.ndim - 1)), a, b), fresh, (next_obs, next_state)
                 )
 
-            next_obs, next_state = jax.lax.cond(jnp.any(ended), reset_ended, lambda: (next_obs, next_state))
+            # On an accelerator, the host would wait for the branch in each step.
+            if on_cpu:
+                next_obs, next_state = jax.lax.cond(jnp.any(ended), reset_ended, lambda: (next_obs, next_state))
+            else:
+                next_obs, next_state = reset_ended()
             running_return = running_return + reward
             transition = Transition(
                 obs, action, log_prob_of(log_probs, action), reward, ended, jnp.where(ended, running_return, 0.0)
@@ -380,12 +387,13 @@ def make_loop(
 
     learner = Learner(params, jnp.zeros_like(params), jnp.zeros_like(params), jnp.int32(0))
     runner = Runner(env_state, obs, jnp.zeros(num_envs), key)
+    call = repeated(iterate, num_iterations)
     if num_devices > 1:
         envs = jax.tree.map(lambda x: x.reshape(num_devices, local_envs, *x.shape[1:]), runner[:3])
         runner = Runner(envs[0], envs[1], envs[2], key)
         runner_axes = Runner(0, 0, 0, None)
         program = jax.pmap(
-            iterate,
+            call,
             axis_name=AXIS,
             in_axes=(None, runner_axes),
             out_axes=(None, runner_axes, None),
@@ -393,7 +401,7 @@ def make_loop(
             devices=devices,
         )
     else:
-        program = jax.jit(iterate, donate_argnums=(0, 1))
+        program = jax.jit(call, donate_argnums=(0, 1))
     started = time.perf_counter()
     compiled = program.lower(learner, runner).compile()
     compile_s = time.perf_counter() - started
@@ -412,4 +420,4 @@ def make_loop(
         }
 
     temp_bytes = memory.temp_size_in_bytes if memory else None
-    return Loop("tight", step, num_envs * num_steps, compile_s, temp_bytes)
+    return Loop("tight", step, num_iterations * num_envs * num_steps, compile_s, temp_bytes)

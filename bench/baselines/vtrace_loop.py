@@ -1,4 +1,4 @@
-"""IMPALA's update on a gymnax environment, as tight as one can write it by hand: rollout, V-trace, one gradient step.
+"""IMPALA's update on a gymnax environment, as tight as one can write it by hand: rollout, V-trace, gradient steps.
 
 It is `tight_loop` with another update, and has its devices for speed, where they apply: the gradient of the one pass
 over the batch is summed over chunks of environments that fit the cache of a core, the values that V-trace needs come
@@ -11,6 +11,7 @@ there are no connectors, checkpoints or evaluation.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from bench.baselines.environments import make_environment
+from bench.baselines.sorting_loop import repeated
 from bench.baselines.tight_loop import AXIS, Learner, Loop, Runner, Transition, cpu_dense, num_chunks_of
 
 ADAM_B1, ADAM_B2, ADAM_EPS = 0.9, 0.999, 1e-8
@@ -95,6 +97,7 @@ class Program:
         num_devices: Devices of the axis; 1 for none.
         on_cpu: False for an accelerator: plain dense layers, and a select in place of a branch on ended episodes, for
             which the host would wait in each step.
+        num_updates: Gradient steps on a batch; each computes V-trace again.
     """
 
     env: Any
@@ -105,6 +108,7 @@ class Program:
     num_chunks: int
     num_devices: int
     on_cpu: bool = True
+    num_updates: int = 1
 
     def __call__(self, learner: Learner, runner: Runner) -> tuple[Learner, Runner, jax.Array]:
         next_key, key = jax.random.split(runner.key)
@@ -178,13 +182,17 @@ class Program:
         def chunks(x: jax.Array, axis: int) -> jax.Array:
             return jnp.moveaxis(x.reshape(*x.shape[:axis], self.num_chunks, -1, *x.shape[axis + 1 :]), axis, 0)
 
-        def add_chunk(total: Any, own: Any) -> tuple[Any, None]:
-            return jax.tree.map(jnp.add, total, jax.grad(self.loss, has_aux=True)(learner.params, *own)), None
+        def add_chunk(params: jax.Array, total: Any, own: Any) -> tuple[Any, None]:
+            return jax.tree.map(jnp.add, total, jax.grad(self.loss, has_aux=True)(params, *own)), None
 
         parts = jax.tree.map(lambda x: chunks(x, 1), batch), chunks(last_obs, 0)
-        (grads, losses), _ = jax.lax.scan(add_chunk, (jnp.zeros_like(learner.params), jnp.zeros(3)), parts)
-        grads, losses = grads / self.num_chunks, losses / self.num_chunks
-        return adam(learner, jax.lax.pmean(grads, AXIS) if self.num_devices > 1 else grads), losses
+        losses = jnp.zeros(3)
+        for _ in range(self.num_updates):
+            add = functools.partial(add_chunk, learner.params)
+            (grads, losses), _ = jax.lax.scan(add, (jnp.zeros_like(learner.params), jnp.zeros(3)), parts)
+            grads, losses = grads / self.num_chunks, losses / self.num_chunks
+            learner = adam(learner, jax.lax.pmean(grads, AXIS) if self.num_devices > 1 else grads)
+        return learner, losses
 
 
 def make_loop(
@@ -196,6 +204,8 @@ def make_loop(
     *,
     env_name: str = "CartPole-v1",
     rows_per_chunk: int | None = None,
+    num_updates: int = 1,
+    num_iterations: int = 1,
 ) -> Loop:
     """Compile the loop.
 
@@ -208,6 +218,8 @@ def make_loop(
         env_name: A gymnax id, or a name of `make_environment`, with vector observations and a discrete action space.
         rows_per_chunk: Most rows in one network pass of the update; None picks by core count, and all on an
             accelerator.
+        num_updates: Gradient steps per batch.
+        num_iterations: Iterations of one call, in one scan.
     """
     on_cpu = jax.devices()[0].platform == "cpu"
     if rows_per_chunk is None:
@@ -223,14 +235,14 @@ def make_loop(
         "critic": init_mlp(critic_key, (obs_size, *hiddens, 1), 1.0),
     }
     params, unflatten = ravel_pytree(networks)
-    program = Program(env, env_params, unflatten, local_envs, num_steps, num_chunks, num_devices, on_cpu)
+    program = Program(env, env_params, unflatten, local_envs, num_steps, num_chunks, num_devices, on_cpu, num_updates)
     obs, env_state = program.reset(jax.random.split(reset_key, num_envs))
     learner = Learner(params, jnp.zeros_like(params), jnp.zeros_like(params), jnp.int32(0))
     envs = (env_state, obs, jnp.zeros(num_envs))
     if num_devices > 1:
         envs = jax.tree.map(lambda x: x.reshape(num_devices, local_envs, *x.shape[1:]), envs)
     runner = Runner(envs[0], envs[1], envs[2], key)
-    compiled, compile_s = _compiled(program, learner, runner)
+    compiled, compile_s = _compiled(program, num_iterations, learner, runner)
     state = [learner, runner]
 
     def step() -> dict[str, float]:
@@ -238,15 +250,17 @@ def make_loop(
         return dict(zip(METRICS, jax.device_get(metrics).tolist(), strict=True))
 
     memory = compiled.memory_analysis()
-    return Loop("vtrace", step, num_envs * num_steps, compile_s, memory.temp_size_in_bytes if memory else None)
+    num_rows = num_iterations * num_envs * num_steps
+    return Loop("vtrace", step, num_rows, compile_s, memory.temp_size_in_bytes if memory else None)
 
 
-def _compiled(program: Program, learner: Learner, runner: Runner) -> tuple[Any, float]:
-    """The program over its devices, and the seconds that tracing and compiling took."""
+def _compiled(program: Program, num_iterations: int, learner: Learner, runner: Runner) -> tuple[Any, float]:
+    """Iterations over the devices, and the seconds of tracing and compiling."""
+    call = repeated(program, num_iterations)
     if program.num_devices > 1:
         axes = Runner(0, 0, 0, None)
         mapped: Any = jax.pmap(
-            program,
+            call,
             axis_name=AXIS,
             in_axes=(None, axes),
             out_axes=(None, axes, None),
@@ -254,7 +268,7 @@ def _compiled(program: Program, learner: Learner, runner: Runner) -> tuple[Any, 
             devices=jax.devices()[: program.num_devices],
         )
     else:
-        mapped = jax.jit(program, donate_argnums=(0, 1))
+        mapped = jax.jit(call, donate_argnums=(0, 1))
     started = time.perf_counter()
     compiled = mapped.lower(learner, runner).compile()
     return compiled, time.perf_counter() - started
