@@ -213,7 +213,7 @@ def run_of(config: Any, *, rows_per_step: int = 1, trains_at_once: bool = True, 
 
     Args:
         config: The config; its `min_sample_timesteps_per_iteration` are the env steps of an iteration.
-        rows_per_step: Agents of an environment.
+        rows_per_step: Agents of an environment; all of them act in each step.
         trains_at_once: False if the first updates come after some iterations.
         extra: More numbers for the line.
     """
@@ -429,12 +429,12 @@ def own_policy(agent_id: Any, episode: Any, **kwargs: Any) -> str:
 
 
 def make_two_agents(size: Size) -> Run:
-    """PPO with two agents that have a policy each."""
+    """PPO with two agents that have a policy each, and act in each step."""
+    from bench.jax_envs import CartPoles
     from bench.throughput import NUM_MINIBATCHES, NUM_STEPS, config_of
-    from jaxrl_stack.examples.envs.multi_agent import MultiAgentCartPole
 
     num_envs, together = size["num_envs"], training_steps_of(size, 2 * NUM_STEPS)
-    environment = {"env": MultiAgentCartPole}
+    environment = {"env": CartPoles}
     config = config_of(ppo_task("mlp"), num_envs, 1, num_training_steps=together, environment=environment)
     config.multi_agent(policies={"p0", "p1"}, policy_mapping_fn=own_policy)
     config.training(minibatch_size=num_envs * NUM_STEPS // NUM_MINIBATCHES)

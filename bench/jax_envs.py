@@ -11,6 +11,8 @@ from gymnasium.spaces import Box, Discrete
 
 from bench.baselines.environments import ENVIRONMENTS, PREFIX, Environment
 from jaxrl_stack.env.jax_env import AutoResetJaxEnv
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.examples.envs.multi_agent import MultiAgentCartPole
 
 
 class _PlainEnv(AutoResetJaxEnv):
@@ -65,6 +67,21 @@ class Pendulum(_PlainEnv):
     def __init__(self, config: Mapping[str, Any] | None = None):
         super().__init__(config)
         self.action_space = Box(-2.0, 2.0, (1,), np.float32)
+
+
+class CartPoles(MultiAgentCartPole):
+    """CartPole for several agents that act in each step: the first pole that falls ends the episode of all.
+
+    All rows of a batch are valid, so agent steps are env steps times the number of agents.
+    """
+
+    acts = MultiAgentJaxEnv.acts
+
+    def step_env(self, key: jax.Array, state: Any, action: Mapping[Any, Any], params: Any) -> Any:
+        obs, after, rewards, _, _, infos = super().step_env(key, state, action, params)
+        falls = after.fallen.any()
+        is_late = after.t >= after.max_steps
+        return obs, after, rewards, {"__all__": falls}, {"__all__": is_late & ~falls}, infos
 
 
 CLASSES: dict[str, type[_PlainEnv]] = {"CartPole": CartPole, "Pendulum": Pendulum, "Catch": Catch}

@@ -22,7 +22,7 @@ from bench.baselines import recurrent_loop, tight_loop, vtrace_loop
 from bench.baselines.environments import make_environment
 from bench.baselines.item_ring import make_item_ring
 from bench.baselines.pqn_loop import Transition, lambda_returns
-from bench.jax_envs import Catch
+from bench.jax_envs import CartPoles, Catch
 from jaxrl_stack.env.jax_env import check_jax_env
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +57,22 @@ def test_a_catch_pays_and_a_miss_ends_the_episode():
         obs, _, reward, terminated, _ = env.step_env(key, state, jnp.int32(0), params)
         assert (float(reward), bool(terminated)) == (float(caught), not caught)
         assert obs.shape == (10, 10, 4) and obs[9, 5, 0] == 1.0
+
+
+def test_both_agents_act_until_the_first_pole_falls():
+    env = CartPoles()
+    check_jax_env(env)
+    key = jax.random.key(0)
+    _, state = env.reset_env(key, env.params)
+    state = state._replace(poles=jnp.zeros((2, 4)))
+    _, after, _, terminateds, truncateds, _ = env.step_env(key, state, {0: 0, 1: 1}, env.params)
+    assert env.everybody_acts and not terminateds["__all__"] and not truncateds["__all__"]
+    fallen = state._replace(poles=jnp.array([[0.0, 0.0, 0.2094, 9.0], [0.0] * 4]))
+    _, _, rewards, terminateds, _, _ = env.step_env(key, fallen, {0: 0, 1: 1}, env.params)
+    assert terminateds["__all__"] and rewards == {0: 1.0, 1: 1.0}
+    late = after._replace(t=jnp.int32(499))
+    _, _, _, terminateds, truncateds, _ = env.step_env(key, late, {0: 0, 1: 1}, env.params)
+    assert truncateds["__all__"] and not terminateds["__all__"]
 
 
 def test_an_unknown_plain_environment_is_refused():
