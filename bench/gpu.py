@@ -15,8 +15,8 @@ code is 1. Parts whose packages are missing are skipped.
 * Compile time: seconds of the first iteration that trace and compile, without the compilation cache.
 * Busy share: time of kernels over wall time in a trace of JAX's profiler (`bench.device_busy`).
 * Memory: peak of the device's allocator against `Algorithm.memory_estimate`.
-* Determinism: equality of the bits of equal runs, in a process and in several, with and without
-  ``--xla_gpu_deterministic_ops=true``.
+* Determinism: equality of the bits of equal runs, in a process and in several, with
+  ``--xla_gpu_deterministic_ops=false`` and ``--xla_gpu_deterministic_ops=true``.
 
 Training needs the packages that this project requires, but not Ray, gymnax or flashbax. ``page`` writes the tables of
 docs/measured.md from bench/gpu.jsonl.
@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from bench.gpu_parts import PARTS, Size, cases_of, measure, repeat
+from bench.gpu_parts import PARTS, Size, cases_of, determinism, measure, repeat, shortened, xla_flags
 from bench.peers.protocol import Peer
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py")
@@ -49,8 +49,9 @@ TOY_WORKERS = 2
 TOY_FIRST = ("dreamer", "determinism_ppo_mlp", "ppo_cnn", "two_agents", "ppo_lstm")
 """Parts that take longest at toy size, and so begin first."""
 UNCACHED = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
-QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
-"""Environment variables of the workers: compile times are those of an empty cache; toy sizes compile quickly."""
+QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Environment variables of the workers: compile times are those of an empty cache; toy sizes compile quickly, and their
+workers share the memory of a GPU."""
 
 
 def facts() -> dict[str, Any]:
@@ -72,7 +73,10 @@ def facts() -> dict[str, Any]:
 
 
 def serve() -> None:
-    """Main loop of a worker process: answers requests ``{"part", "size", "seconds", "toy"}``; see `Peer.ask`."""
+    """Main loop of a worker process: answers requests ``{"part", "size", "seconds", "toy"}``; see `Peer.ask`.
+
+    Requests with ``"repeat": True`` ask for `repeat`.
+    """
     # Libraries print to stdout; replies need a stream of their own.
     with os.fdopen(os.dup(1), "w", buffering=1) as replies:
         os.dup2(2, 1)
@@ -80,12 +84,14 @@ def serve() -> None:
         for request in map(json.loads, sys.stdin):
             try:
                 if request["part"] == "facts":
-                    reply = {"measured": facts()}
+                    measured = facts()
+                elif request.get("repeat"):
+                    measured = repeat(PARTS[request["part"]], request["size"], request["seconds"])
                 else:
-                    part = PARTS[request["part"]]
-                    reply = {"measured": measure(part, request["size"], request["seconds"], request["toy"])}
+                    measured = measure(PARTS[request["part"]], request["size"], request["seconds"], request["toy"])
+                reply = {"measured": measured}
             except Exception as error:
-                reply = {"error": f"{type(error).__name__}: {error}"[-2000:]}
+                reply = {"error": shortened(f"{type(error).__name__}: {error}")}
             print(json.dumps(reply), file=replies)
 
 
@@ -135,6 +141,39 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def repeated(part: str, size: Size, args: Any) -> dict[str, Any]:
+    """Numbers of a part that repeats a training run.
+
+    Each setting of the flag has two processes with two runs each (one process with toy sizes). This process starts and
+    ends them, so a run that takes too long does not keep the device.
+    """
+    started, own = time.perf_counter(), PARTS[part]
+    request = {
+        "part": own.repeats,
+        "size": {name: value for name, value in size.items() if name != "part"},
+        "seconds": args.seconds / 4,
+        "toy": args.toy,
+        "repeat": True,
+    }
+
+    def repeats(flag: bool) -> list[dict[str, Any]]:
+        flags = {"XLA_FLAGS": xla_flags(os.environ.get("XLA_FLAGS", ""), deterministic=flag)}
+        found = []
+        for _ in range(1 if args.toy else 2):
+            with worker({**_environ(args), **flags}, patience=args.patience) as peer:
+                reply = peer.ask(request)
+            if "error" in reply:
+                raise RuntimeError(reply["error"])
+            found.append(reply["measured"])
+        return found
+
+    return {"unit": own.unit, **determinism(repeats), "wall_s": time.perf_counter() - started}
+
+
+def _environ(args: Any) -> dict[str, str]:
+    return QUICK if args.toy else UNCACHED
+
+
 def run_all(cases: Sequence[tuple[str, Size]], lines: Lines, machine: Mapping[str, Any], args: Any) -> None:
     """Measures cases and writes a line for each.
 
@@ -151,12 +190,16 @@ def run_all(cases: Sequence[tuple[str, Size]], lines: Lines, machine: Mapping[st
                 started = time.perf_counter()
                 request = {"part": part, "size": size, "seconds": args.seconds, "toy": args.toy}
                 try:
-                    if peer is None:
-                        peer = stack.enter_context(worker(QUICK if args.toy else UNCACHED, patience=args.patience))
-                    reply = peer.ask(request)
-                except (RuntimeError, OSError) as error:
-                    reply, peer = {"error": str(error)[-2000:]}, None
-                if not args.toy:
+                    if PARTS[part].repeats:
+                        reply = {"measured": repeated(part, size, args)}
+                    else:
+                        if peer is None:
+                            peer = stack.enter_context(worker(_environ(args), patience=args.patience))
+                        reply = peer.ask(request)
+                # An error of any kind costs one line, not those of the next cases.
+                except Exception as error:
+                    reply = {"error": shortened(f"{type(error).__name__}: {error}")}
+                if not args.toy or "error" in reply:
                     stack.close()
                     peer = None
                 run = {"part": part, "size": size, "device": machine["device"], "toy": args.toy}
@@ -180,10 +223,13 @@ def _progress(part: str, size: Size, reply: Mapping[str, Any], seconds: float) -
     """Line of the output for a finished case."""
     name = " ".join([part, *(f"{key}={value}" for key, value in size.items())])
     if "error" in reply:
-        return f"{name}: failed after {seconds:.0f} s: {reply['error'].splitlines()[-1]}"
+        return f"{name}: failed after {seconds:.0f} s: {reply['error'].splitlines()[0]}"
     measured = reply["measured"]
     ratios = [f"{own['ratio']:.2f} x {loop}" for loop, own in measured.get("loops", {}).items() if "ratio" in own]
-    return f"{name}: {measured['steps_per_s']:,.0f} {measured['unit']}/s {', '.join(ratios)} ({seconds:.0f} s)"
+    rate = measured["steps_per_s"]
+    # Without a rate, the runs without the flag have failed.
+    speed = "failed without the flag" if rate is None else f"{rate:,.0f} {measured['unit']}/s"
+    return f"{name}: {speed} {', '.join(ratios)} ({seconds:.0f} s)"
 
 
 def selected(text: str | None) -> list[str]:
@@ -233,7 +279,6 @@ def parser() -> argparse.ArgumentParser:
     out.add_argument("--commit", default=None, help="commit in the lines; default: that of the checkout")
     out.add_argument("--check", action="store_true", help="page: change nothing; exit with 1 if it is out of date")
     out.add_argument("--worker", nargs=1, metavar="JSON", help=argparse.SUPPRESS)
-    out.add_argument("--repeat", metavar="JSON", help=argparse.SUPPRESS)
     return out
 
 
@@ -242,10 +287,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     if args.worker:
         serve()
-        return 0
-    if args.repeat:
-        settings = json.loads(args.repeat)
-        print(json.dumps(repeat(settings["part"], settings["seconds"], settings["toy"])))
         return 0
     if args.command == "page":
         from bench.gpu_page import write_page
@@ -275,7 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             cases.append((part, size))
     run_all(cases, lines, machine, args)
     print_summary(lines.new, machine["device"])
-    return int(any("error" in line for line in lines.new))
+    return int(len(lines.new) < len(cases) or any("error" in line for line in lines.new))
 
 
 if __name__ == "__main__":

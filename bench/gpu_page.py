@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 JOURNAL, PAGE = ROOT / "bench" / "gpu.jsonl", ROOT / "docs" / "measured.md"
 BEGIN, END = "<!-- gpu: begin -->", "<!-- gpu: end -->"
 SPEED = ["part", "size", "steps/s", "÷ plain loop", "busy", "compile s", "memory, measured / estimated", "commit"]
-DETERMINISM = ["part", "bits repeat", "with the flag", "cost of the flag", "commit"]
+DETERMINISM = ["part", "size", "bits repeat", "with the flag", "cost of the flag", "commit"]
 
 Line = Mapping[str, Any]
 Rows = tuple[list[str], list[list[str]]]
@@ -103,17 +103,25 @@ def determinism_rows(lines: Sequence[Line]) -> Rows:
     return DETERMINISM, [
         [
             PARTS[line["run"]["size"]["part"]].title,
+            size_text(line["run"]["size"], {}),
             equal_text(line["measured"]["without_flag"]),
             equal_text(line["measured"]["with_flag"]),
-            f"{100 * line['measured']['cost_of_flag']:.0f} % of the speed",
+            cost_text(line["measured"]["cost_of_flag"]),
             commit_text(line["commit"]),
         ]
         for line in own
     ]
 
 
+def cost_text(cost: float | None) -> str:
+    """``"25 % of the speed"``; a dash if the runs of a setting failed."""
+    return "–" if cost is None else f"{100 * cost:.0f} % of the speed"
+
+
 def equal_text(found: Mapping[str, Any]) -> str:
-    """``"yes"``, ``"in a process"`` if other processes differ, or ``"no"``."""
+    """``"yes"``, ``"in a process"`` if other processes differ, ``"no"``, or ``"failed"``."""
+    if "error" in found:
+        return "failed"
     if found["equal_in_all"]:
         return "yes" if found["num_processes"] > 1 else "in a process"
     return "in a process" if found["equal_in_process"] else "no"

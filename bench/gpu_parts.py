@@ -9,12 +9,9 @@ import dataclasses
 import functools
 import gc
 import hashlib
-import json
 import math
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +31,6 @@ MAX_WARMUP = 200
 """Maximum number of iterations before the first update."""
 STEPS_PER_CALL = 2**21
 """Env steps of one call: small training steps are combined up to this number."""
-DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 ITERATIONS = 3
 """Iterations with updates after which two runs are compared."""
 
@@ -79,6 +75,7 @@ class Part:
         loops: Function of a size that returns the plain loops.
         needs: Packages beyond those that the project requires.
         measure: Replaces `measure_training`: function of (part, size, seconds, toy).
+        repeats: Name of the part whose training run is repeated; see `determinism`.
     """
 
     title: str
@@ -89,6 +86,7 @@ class Part:
     loops: Callable[[Size], Loops]
     needs: tuple[str, ...] = ()
     measure: Callable[[Part, Size, float, bool], dict[str, Any]] | None = None
+    repeats: str | None = None
 
 
 # ---------------------------------------------------------------------------------------------------- measurement
@@ -106,6 +104,11 @@ def measure(part: Part, size: Size, seconds: float, toy: bool) -> dict[str, Any]
     started = time.perf_counter()
     measured = (part.measure or measure_training)(part, size, seconds, toy)
     return {"unit": part.unit, **measured, "wall_s": time.perf_counter() - started}
+
+
+def shortened(error: str) -> str:
+    """First 500 and last 1,500 characters of an error: the cause is at the start or at the end."""
+    return error if len(error) <= 2000 else f"{error[:500]}\n[...]\n{error[-1500:]}"
 
 
 def measure_training(part: Part, size: Size, seconds: float, toy: bool) -> dict[str, Any]:
@@ -684,61 +687,73 @@ def _ale_loop(num_envs: int) -> AleLoop:
 # --------------------------------------------------------------------------------------------------------- determinism
 
 
-def measure_determinism(part: Part, size: Size, seconds: float, toy: bool) -> dict[str, Any]:
-    """Equality of the bits of equal runs, with and without `DETERMINISTIC`, and the cost of the flag.
+FLAG = "--xla_gpu_deterministic_ops"
+OTHER_FLAG = "--xla_gpu_exclude_nondeterministic_ops"
+"""A flag with a part of the effect of `FLAG`."""
 
-    Each setting of the flag has two processes (one with toy sizes) with two runs each, since XLA reads the flag when
-    the backend starts and selects kernels once per process.
+
+def xla_flags(inherited: str, *, deterministic: bool) -> str:
+    """Value of ``XLA_FLAGS`` with an explicit `FLAG`.
+
+    Args:
+        inherited: Value in the environment of this process; its flags of determinism are left out.
+        deterministic: Value of the flag.
     """
-    repeats: dict[str, list[dict[str, Any]]] = {}
-    for name, flag in (("without_flag", ""), ("with_flag", DETERMINISTIC)):
-        repeats[name] = [repeated(str(size["part"]), flag, seconds / 4, toy) for _ in range(1 if toy else 2)]
-    rates = {name: statistics.median(each["steps_per_s"] for each in own) for name, own in repeats.items()}
+    kept = [flag for flag in inherited.split() if flag.split("=")[0] not in (FLAG, OTHER_FLAG)]
+    return " ".join([*kept, f"{FLAG}={str(deterministic).lower()}"])
+
+
+def determinism(repeats: Callable[[bool], Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Equality of the bits of equal runs, with and without `FLAG`, and the cost of the flag.
+
+    If the runs of one setting fail, its entry is ``{"error": ...}``, and there is no cost.
+
+    Args:
+        repeats: Function of the flag that returns the results of `repeat` in several processes: XLA reads the flag when
+            the backend starts, and selects kernels once per process.
+
+    Raises:
+        RuntimeError: The runs of both settings fail.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    rates: dict[str, float | None] = {}
+    for name, flag in (("without_flag", False), ("with_flag", True)):
+        rates[name] = None
+        try:
+            own = repeats(flag)
+        except Exception as error:
+            found[name] = {"error": shortened(f"{type(error).__name__}: {error}")}
+            continue
+        rates[name] = statistics.median(each["steps_per_s"] for each in own)
+        found[name] = {
+            "equal_in_process": all(len(set(each["digests"])) == 1 for each in own),
+            "equal_in_all": len({digest for each in own for digest in each["digests"]}) == 1,
+            "num_processes": len(own),
+            "compile_s": statistics.median(each["compile_s"] for each in own),
+        }
+    if all("error" in own for own in found.values()):
+        raise RuntimeError(found["without_flag"]["error"])
+    plain, slow = rates["without_flag"], rates["with_flag"]
     return {
-        "steps_per_s": rates["without_flag"],
-        "steps_per_s_with_flag": rates["with_flag"],
-        "cost_of_flag": 1.0 - rates["with_flag"] / rates["without_flag"],
-        **{
-            name: {
-                "equal_in_process": all(len(set(each["digests"])) == 1 for each in own),
-                "equal_in_all": len({digest for each in own for digest in each["digests"]}) == 1,
-                "num_processes": len(own),
-                "compile_s": statistics.median(each["compile_s"] for each in own),
-            }
-            for name, own in repeats.items()
-        },
+        "steps_per_s": plain,
+        "steps_per_s_with_flag": slow,
+        "cost_of_flag": None if plain is None or slow is None else 1.0 - slow / plain,
+        **found,
     }
 
 
-def repeated(part: str, flag: str, seconds: float, toy: bool) -> dict[str, Any]:
-    """`repeat` in a new process with a flag for XLA.
-
-    Raises:
-        RuntimeError: The process failed; the message contains the end of its output.
-    """
-    flags = " ".join(filter(None, (os.environ.get("XLA_FLAGS", ""), flag)))
-    settings = json.dumps({"part": part, "seconds": seconds, "toy": toy})
-    command = [sys.executable, "-m", "bench.gpu", "--repeat", settings]
-    environ = {**os.environ, "XLA_FLAGS": flags}
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=Path(__file__).parents[1])
-    if done.returncode:
-        raise RuntimeError(f"{part} with XLA_FLAGS={flags!r} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def repeat(name: str, seconds: float, toy: bool) -> dict[str, Any]:
+def repeat(part: Part, size: Size, seconds: float) -> dict[str, Any]:
     """Trains twice from the same seed in this process.
 
     Args:
-        name: Part with the training run, at its first size.
+        part: Part with the training run.
+        size: One of its sizes.
         seconds: Time for measuring the speed.
-        toy: Use the first toy size.
 
     Returns:
-        ``digests`` of the learner's state of both runs after `ITERATIONS` iterations with updates; ``steps_per_s``.
+        ``digests`` of the learner's state of both runs after `ITERATIONS` iterations with updates; ``steps_per_s``;
+        ``compile_s``.
     """
-    part = PARTS[name]
-    size = (part.toy_sizes if toy else part.sizes)[0]
     digests, rate, compile_seconds = [], 0.0, 0.0
     for index in range(2):
         run, compile_s = started_run(part, size)
@@ -747,7 +762,7 @@ def repeat(name: str, seconds: float, toy: bool) -> dict[str, Any]:
         digests.append(digest(run.state()))
         if index == 0:
             compile_seconds = compile_s or 0.0
-            rate = harness.interleave({name: run}, 1, seconds, warmup=0)[name].rate
+            rate = harness.interleave({"jaxrl": run}, 1, seconds, warmup=0)["jaxrl"].rate
         run.close()
     return {"digests": digests, "steps_per_s": rate, "compile_s": compile_seconds}
 
@@ -772,6 +787,8 @@ def _envs(*numbers: int) -> tuple[Size, ...]:
 
 
 _TOY: tuple[Size, ...] = ({"num_envs": 4, "training_steps": 1},)
+_LARGE: Size = {"num_envs": 2**14}
+"""Larger size at which PPO is repeated."""
 _POWERS = _envs(2**10, 2**11, 2**12, 2**13, 2**14, 2**15, 2**16)
 
 
@@ -814,7 +831,7 @@ def _no_loops(size: Size) -> Loops:
 
 
 def _not_made(size: Size) -> Run:
-    raise NotImplementedError("The part measures in processes of its own.")
+    raise NotImplementedError("The part repeats the training run of another part.")
 
 
 def _all_parts() -> Iterator[tuple[str, Part]]:
@@ -829,11 +846,11 @@ def _all_parts() -> Iterator[tuple[str, Part]]:
     for name, part in training.items():
         if name == "population":
             continue
-        sizes, toy = ({"part": name},), ({"part": name},) if name == "ppo_mlp" else ()
-        yield (
-            f"determinism_{name}",
-            Part(part.title, part.unit, sizes, toy, _not_made, _no_loops, part.needs, measure_determinism),
-        )
+        large = _LARGE if name.startswith("ppo_") else part.sizes[-1]
+        sizes = tuple({"part": name, **size} for size in (part.sizes[0], large))
+        toy = ({"part": name, **part.toy_sizes[0]},) if name == "ppo_mlp" else ()
+        own = Part(part.title, part.unit, sizes, toy, _not_made, _no_loops, part.needs, repeats=name)
+        yield f"determinism_{name}", own
 
 
 PARTS: dict[str, Part] = dict(_all_parts())

@@ -200,6 +200,78 @@ def test_a_failed_size_gets_an_error_line_and_finished_sizes_are_skipped(tmp_pat
     assert gpu.main([*command[:-1], "def", "--only", "pqn"]) == 0 and len(file.read_text().splitlines()) == 12
 
 
+class _Repeats(_Peer):
+    """Worker that repeats runs, without success if XLA has the flag; notes its flags and requests."""
+
+    seen: list[tuple[str, Any]] = []
+
+    def __init__(self, environ, *, patience):
+        self._flags = environ.get("XLA_FLAGS")
+
+    def ask(self, request):
+        if request["part"] == "facts":
+            return {"measured": MACHINE}
+        self.seen.append((self._flags, request))
+        if self._flags.endswith("=true"):
+            return {"error": "XlaRuntimeError: no deterministic kernel"}
+        return {"measured": {"digests": ["a", "a"], "steps_per_s": 8.0, "compile_s": 1.0}}
+
+
+def test_a_setting_of_the_flag_that_fails_keeps_the_answer_of_the_other(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu, "worker", _Repeats)
+    monkeypatch.setattr(_Repeats, "seen", [])
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1 --xla_gpu_deterministic_ops=true")
+    file = tmp_path / "lines.jsonl"
+    assert gpu.main(["--only", "determinism_dqn", "--json", str(file), "--commit", "abc"]) == 0
+    line, large = [json.loads(text) for text in file.read_text().splitlines()]
+    assert line["measured"]["without_flag"]["equal_in_all"] and line["measured"]["without_flag"]["num_processes"] == 2
+    assert "no deterministic kernel" in line["measured"]["with_flag"]["error"]
+    flags = [seen for seen, _ in _Repeats.seen[:3]]
+    assert flags == [f"--xla_a=1 --xla_gpu_deterministic_ops={value}" for value in ("false", "false", "true")]
+    request = _Repeats.seen[0][1]
+    assert request["part"] == "dqn" and request["repeat"] and request["size"] == gpu_parts.PARTS["dqn"].sizes[0]
+    _, rows = gpu_page.determinism_rows([line, large])
+    assert rows[0] == ["DQN", "10 envs, 128 rows", "yes", "failed", "–", "abc"]
+    assert [row[1] for row in rows] == ["10 envs, 128 rows", "1,024 envs, 8,192 rows"]
+
+
+def test_repeated_runs_that_all_fail_are_an_error():
+    def fail(flag: bool) -> Any:
+        raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="RuntimeError: out of memory"):
+        gpu_parts.determinism(fail)
+
+
+@pytest.mark.parametrize("error", [json.JSONDecodeError("no reply", "", 0), KeyError("measured")])
+def test_errors_of_all_kinds_get_a_line_and_the_next_size_runs(error: Exception, monkeypatch, capsys):
+    class Broken(_Peer):
+        def ask(self, request):
+            if request["part"] == "pqn":
+                raise error
+            return super().ask(request)
+
+    monkeypatch.setattr(gpu, "worker", Broken)
+    assert gpu.main(["--only", "pqn,two_agents", "--commit", "abc"]) == 1
+    output = capsys.readouterr().out
+    assert f"pqn num_envs=1024: failed after 0 s: {type(error).__name__}" in output
+    assert "two_agents num_envs=8192: 5 env steps/s" in output
+
+
+def test_missing_lines_are_a_failure(monkeypatch):
+    monkeypatch.setattr(gpu, "worker", _Peer)
+    monkeypatch.setattr(gpu, "run_all", lambda cases, lines, machine, args: None)
+    assert gpu.main(["--only", "pqn", "--commit", "abc"]) == 1
+
+
+def test_an_error_keeps_its_cause_and_its_end():
+    found = gpu_parts.shortened("RESOURCE_EXHAUSTED: cause\n" + "x" * 5000 + " the end")
+    assert found.startswith("RESOURCE_EXHAUSTED: cause\n") and found.endswith(" the end") and len(found) < 2100
+    assert gpu_parts.shortened("short") == "short"
+    run = gpu._progress("dqn", {}, {"error": "cause\ndump"}, 1.0)
+    assert run == "dqn: failed after 1 s: cause"
+
+
 def test_lines_of_unknown_and_dirty_commits_are_measured_again(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(gpu, "worker", _Peer)
     file = tmp_path / "lines.jsonl"
@@ -268,7 +340,7 @@ def test_the_newest_line_of_each_size_is_a_row_of_its_device():
         _line("ppo_mlp", {"num_envs": 1024}),
         {"commit": "abc", "run": {"part": "sac", "size": {}, "device": "GPU X", "toy": False}, "error": "no"},
         toy,
-        {**_line("determinism_dqn", {"part": "dqn"}), "measured": flags},
+        {**_line("determinism_dqn", {"part": "dqn", "num_envs": 10}), "measured": flags},
     ]
     text = gpu_page.section(lines).splitlines()
     start = "**GPU X**"
@@ -277,7 +349,7 @@ def test_the_newest_line_of_each_size_is_a_row_of_its_device():
     assert rows == [
         "| PPO | 1,024 envs | 2M | 2.00 (sorting)<br>tight failed | 97 % | 3.0 | 2.5 / 1 GB | abc |",
         "| PPO | 2,048 envs, 8 at once | 2M | 2.00 (sorting)<br>tight failed | 97 % | 3.0 | 2.5 / 1 GB | abc |",
-        "| DQN | in a process | yes | 25 % of the speed | abc |",
+        "| DQN | 10 envs | in a process | yes | 25 % of the speed | abc |",
     ]
 
 
@@ -290,6 +362,7 @@ def test_every_part_is_measured_or_repeated():
         *("ppo_mlp", "ppo_cnn", "ppo_lstm", "impala", "appo", "dqn", "sac", "pqn"),
         *("two_agents", "population", "dreamer", "bc", "atari"),
     }
+    assert all(len(part.sizes) == 2 for part in gpu_parts.PARTS.values() if part.repeats)
     assert [size["num_envs"] for size in gpu_parts.PARTS["ppo_cnn"].sizes] == [2**n for n in range(10, 17)]
 
 
