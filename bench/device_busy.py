@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 KERNELS, PROGRAMS = "kernels", "programs"
 _KERNEL_LINE = re.compile(r"Stream|XLA Ops$")
 """Lines of a device's plane that contain kernels: streams of GPUs, operations of TPUs."""
+_COPY = re.compile(r"memcpy", re.IGNORECASE)
+"""Events of streams that copy memory. A stream may contain copies and kernels."""
 
 
 class Busy(NamedTuple):
@@ -75,7 +77,7 @@ def _share_of_kernels(step: Callable[[], Any]) -> tuple[float | None, str | None
 
 
 def busy_seconds(planes: Iterable[Any]) -> Iterator[float]:
-    """Seconds of kernels on each device that has some; overlapping kernels count once.
+    """Seconds of kernels on each device that has some; overlapping kernels count once, and copies of memory do not.
 
     Args:
         planes: Planes of ``jax.profiler.ProfileData``.
@@ -83,7 +85,8 @@ def busy_seconds(planes: Iterable[Any]) -> Iterator[float]:
     for plane in planes:
         if plane.name.startswith("/device:"):
             lines = [line for line in plane.lines if _KERNEL_LINE.match(line.name)]
-            spans = [(each.start_ns, each.start_ns + each.duration_ns) for line in lines for each in line.events]
+            events = [each for line in lines for each in line.events if not _COPY.match(each.name)]
+            spans = [(each.start_ns, each.start_ns + each.duration_ns) for each in events]
             if spans:
                 yield covered(spans) / 1e9
 

@@ -140,18 +140,22 @@ def test_the_loop_of_appo_trains_as_often_as_appo():
     assert gpu_parts.UPDATES["impala"] == 1
 
 
-def test_overlapping_kernels_count_once_and_other_lines_do_not_count():
-    def line(name: str, *spans: tuple[float, float]) -> Any:
-        events = [SimpleNamespace(start_ns=start, duration_ns=end - start) for start, end in spans]
+def test_overlapping_kernels_count_once_and_copies_and_other_lines_do_not_count():
+    def line(name: str, *spans: tuple[str, float, float]) -> Any:
+        events = [SimpleNamespace(name=own, start_ns=start, duration_ns=end - start) for own, start, end in spans]
         return SimpleNamespace(name=name, events=events)
 
-    streams = [line("Stream #1(Compute)", (0, 2e9), (5e9, 6e9)), line("Stream #2(MemcpyD2H)", (1e9, 3e9))]
-    planes = [
-        SimpleNamespace(name="/device:GPU:0", lines=[*streams, line("XLA Modules", (0, 9e9))]),
-        SimpleNamespace(name="/device:GPU:1", lines=[]),
-        SimpleNamespace(name="/host:CPU", lines=[line("Stream", (0, 9e9))]),
+    streams = [
+        line("Stream #1(Compute,MemcpyD2D)", ("fusion", 0, 2e9), ("MemcpyD2D", 3e9, 4e9), ("gemm", 5e9, 6e9)),
+        line("Stream #2(Compute)", ("fusion_1", 1e9, 2.5e9)),
+        line("Stream #3(MemcpyD2H)", ("MemcpyD2H", 1e9, 9e9)),
     ]
-    assert list(device_busy.busy_seconds(planes)) == [4.0]
+    planes = [
+        SimpleNamespace(name="/device:GPU:0", lines=[*streams, line("XLA Modules", ("jit_f", 0, 9e9))]),
+        SimpleNamespace(name="/device:GPU:1", lines=[line("Stream #3(MemcpyH2D)", ("MemcpyH2D", 0, 1e9))]),
+        SimpleNamespace(name="/host:CPU", lines=[line("Stream", ("f", 0, 9e9))]),
+    ]
+    assert list(device_busy.busy_seconds(planes)) == [3.5]
 
 
 def test_equal_arrays_have_equal_digests():
