@@ -13,8 +13,9 @@ code is 1. Parts whose packages are missing are skipped.
 * Speed: steps per second, and the ratio to a plain loop that takes turns with the training run. PPO has the loops of
   `bench.throughput`; the other algorithms have hand-written loops with the same networks and batches.
 * Compile time: seconds of the first iteration that trace and compile, without the compilation cache.
-* Busy share: time of kernels over wall time in a trace of JAX's profiler (`bench.device_busy`).
-* Memory: peak of the device's allocator against `Algorithm.memory_estimate`.
+* Busy share: time of kernels, without copies, over wall time in a trace of JAX's profiler (`bench.device_busy`).
+* Memory: peak of the device's allocator, which includes buffers of XLA's autotuning, against
+  `Algorithm.memory_estimate`.
 * Determinism: equality of the bits of equal runs, in a process and in several, with
   ``--xla_gpu_deterministic_ops=false`` and ``--xla_gpu_deterministic_ops=true``.
 

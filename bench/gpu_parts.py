@@ -188,6 +188,7 @@ def _bytes_in_use() -> int:
 def _memory(before: int, estimate: Mapping[str, int]) -> dict[str, Any]:
     """Measured and estimated bytes of a run that has trained.
 
+    The peak of the allocator includes buffers that XLA allocates while it compiles, to select the fastest kernels.
     Backends without memory counters show the arrays that are alive between two iterations, without the temporary
     arrays of a program.
     """
@@ -258,28 +259,45 @@ def ppo_task(kind: str) -> Any:
     return Task(CARTPOLE, (64,), max_seq_len=NUM_STEPS) if kind == "lstm" else Task(CARTPOLE, (64, 64))
 
 
+def num_minibatches_of(kind: str, num_envs: int) -> int:
+    """Minibatches of PPO: those of `bench.throughput`, or more if an array of a minibatch would have 2^31 elements.
+
+    The largest array of the convolution contains its outputs: 16 channels of 10 x 10.
+    """
+    from bench.throughput import NUM_MINIBATCHES, NUM_STEPS
+
+    elements = num_envs * NUM_STEPS * (16 * 10 * 10 if kind == "cnn" else 1)
+    number = NUM_MINIBATCHES
+    while elements // number >= 2**31:
+        number *= 2
+    return number
+
+
 def make_ppo(kind: str, size: Size) -> Run:
-    """PPO with the settings of `bench.throughput`."""
+    """PPO with the settings of `bench.throughput`, except the number of minibatches."""
     from bench.jax_envs import jax_env_class
     from bench.throughput import NUM_STEPS, config_of
 
     task, together = ppo_task(kind), training_steps_of(size, NUM_STEPS)
+    num_envs, minibatches = size["num_envs"], num_minibatches_of(kind, size["num_envs"])
     environment = {"env": jax_env_class(task.env)}
-    config = config_of(task, size["num_envs"], 1, num_training_steps=together, environment=environment)
-    return run_of(config, training_steps=together)
+    config = config_of(task, num_envs, 1, num_training_steps=together, environment=environment)
+    config.training(minibatch_size=num_envs * NUM_STEPS // minibatches)
+    return run_of(config, training_steps=together, minibatches=minibatches)
 
 
 def ppo_loops(kind: str, size: Size) -> Loops:
     """The sorting loop and the tight loop; the recurrent loop for LSTMs."""
-    from bench.throughput import NUM_EPOCHS, NUM_MINIBATCHES, NUM_STEPS
+    from bench.throughput import NUM_EPOCHS, NUM_STEPS
 
-    task, sizes = ppo_task(kind), (size["num_envs"], NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES)
+    task, num_envs = ppo_task(kind), size["num_envs"]
+    sizes = (num_envs, NUM_STEPS, NUM_EPOCHS, num_minibatches_of(kind, num_envs))
     together = training_steps_of(size, NUM_STEPS)
 
     def sorting() -> Any:
         from bench.baselines.sorting_loop import gymnax_environments, make_loop
 
-        environments = gymnax_environments(task.env, size["num_envs"])
+        environments = gymnax_environments(task.env, num_envs)
         images = {"filters": task.filters}
         return make_loop(*sizes, task.hiddens, environments=environments, num_iterations=together, **images)
 

@@ -134,6 +134,12 @@ def test_the_tight_loop_of_accelerators_has_no_branches(monkeypatch):
         np.testing.assert_allclose(got[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+def test_minibatches_of_images_stay_below_the_limit_of_32_bits():
+    numbers = {n: gpu_parts.num_minibatches_of("cnn", 2**n) for n in range(10, 17)}
+    assert numbers == {**dict.fromkeys(range(10, 16), 4), 16: 8}
+    assert gpu_parts.num_minibatches_of("mlp", 2**16) == 4
+
+
 def test_the_loop_of_appo_trains_as_often_as_appo():
     config = gpu_parts.vtrace_config("appo", {"num_envs": 4, "training_steps": 1})
     assert config.updates_per_train_batch == gpu_parts.UPDATES["appo"] == 2
