@@ -53,7 +53,7 @@ def _speed_row(line: Line) -> list[str]:
         PARTS[run["part"]].title if run["part"] in PARTS else run["part"],
         size_text(run["size"], measured),
         number_text(measured["steps_per_s"]) + unit,
-        "<br>".join(_ratio_text(name, loop) for name, loop in measured["loops"].items()) or "–",
+        "<br>".join(filter(None, (_ratio_text(name, loop) for name, loop in measured["loops"].items()))) or "–",
         "–" if busy is None else f"{100 * busy:.0f} %",
         "–" if compile_s is None else f"{compile_s:.1f}",
         memory_text(measured.get("memory")),
@@ -73,7 +73,10 @@ def size_text(size: Mapping[str, Any], measured: Mapping[str, Any]) -> str:
 
 
 def _ratio_text(name: str, loop: Mapping[str, Any]) -> str:
-    return f"{loop['ratio']:.2f} ({name})" if "ratio" in loop else f"{name} failed"
+    """``"1.2 (name)"`` or ``"name failed"``; empty for loops that are not comparable."""
+    if "error" in loop:
+        return f"{name} failed"
+    return f"{loop['ratio']:.2f} ({name})" if "ratio" in loop else ""
 
 
 def commit_text(commit: str | None) -> str:

@@ -363,6 +363,11 @@ def test_the_newest_line_of_each_size_is_a_row_of_its_device():
     ]
 
 
+def test_a_loop_that_is_not_comparable_has_no_ratio():
+    old = _line("impala", {"num_envs": 2048}, loops={"vtrace": {"steps_per_s": 1e6, "note": "replaced"}})
+    assert gpu_page.speed_rows([old])[1][0][3] == "–"
+
+
 def test_the_tables_of_accelerators_are_up_to_date():
     assert gpu.main(["page", "--check"]) == 0
 
