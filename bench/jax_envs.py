@@ -75,7 +75,7 @@ class CartPoles(MultiAgentCartPole):
     All rows of a batch are valid, so agent steps are env steps times the number of agents.
     """
 
-    acts = MultiAgentJaxEnv.acts
+    acts: Any = MultiAgentJaxEnv.acts
 
     def step_env(self, key: jax.Array, state: Any, action: Mapping[Any, Any], params: Any) -> Any:
         obs, after, rewards, _, _, infos = super().step_env(key, state, action, params)

@@ -23,6 +23,7 @@ from bench.baselines.environments import make_environment
 from bench.baselines.item_ring import make_item_ring
 from bench.baselines.pqn_loop import Transition, lambda_returns
 from bench.jax_envs import CartPoles, Catch
+from bench.peers import protocol
 from jaxrl_stack.env.jax_env import check_jax_env
 
 ROOT = Path(__file__).parents[1]
@@ -243,6 +244,22 @@ def test_a_setting_of_the_flag_that_fails_keeps_the_answer_of_the_other(tmp_path
     _, rows = gpu_page.determinism_rows([line, large])
     assert rows[0] == ["DQN", "10 envs, 128 rows", "yes", "failed", "–", "abc"]
     assert [row[1] for row in rows] == ["10 envs, 128 rows", "1,024 envs, 8,192 rows"]
+
+
+def test_a_repeated_run_that_takes_too_long_is_ended(monkeypatch, capsys):
+    workers: list[Any] = []
+
+    def slow(environ, *, patience):
+        if "XLA_FLAGS" not in environ:
+            return _Peer(environ, patience=patience)
+        workers.append(protocol.Peer([sys.executable, "-c", "import time; time.sleep(60)"], {}, patience=0.1))
+        return workers[-1]
+
+    monkeypatch.setattr(gpu, "worker", slow)
+    monkeypatch.setattr(protocol, "GRACE", 0.1)
+    assert gpu.main(["--only", "determinism_pqn", "--commit", "abc"]) == 1
+    assert "sent no reply within 0.1 s" in capsys.readouterr().out
+    assert len(workers) == 4 and all(own._process.poll() is not None for own in workers)
 
 
 def test_repeated_runs_that_all_fail_are_an_error():
