@@ -192,7 +192,7 @@ class HostMapping:
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
         """Raises an error for an agent that is not in `possible_agents`, or that the policy mapping function maps to a
-        policy that it never returned for this agent in the trial episodes.
+        policy that may not control it: one that no trial episode returned for this agent or for one of equal spaces.
 
         Raises:
             MultiAgentEnvError: Always.

@@ -1,8 +1,8 @@
 """Calls of users' environment creators. A first call finds out whether a creator makes a JAX, a single or a vector
 environment; an env runner later uses the environment that this call made.
 
-Only a call shows whether a creator makes a JAX environment, a `gymnasium.Env` or a vector of them. While an algorithm
-is built, that instance waits for the first runner of this process that asks for an environment of the same config.
+While an algorithm is built, that environment waits for the first runner of this process that asks for one of the same
+config.
 """
 
 from __future__ import annotations

@@ -513,8 +513,8 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Runs an evaluation and writes its steps to files if requested. Returns its episodes for the callback
-        `on_sample_end`; [] if no callback needs episodes.
+        """Runs an evaluation, writes its steps to files if requested, and passes its episodes to callbacks that need
+        them. Returns these episodes for the callback `on_sample_end`; [] if no callback needs episodes.
         """
         samples: list[Any] = []
         running: list[Any] = []

@@ -614,7 +614,7 @@ class EnvRunnerGroup:
         self._manager.forget_requests(_REQUESTED)
 
     def reset_env_runners(self, config: AlgorithmConfig) -> None:
-        """Restarts all env runners with a new config; actors that restart later also get it.
+        """Resets all env runners to a new config; actors that restart later also get it.
 
         Args:
             config: Differs from the present one in traced settings only.

@@ -7,10 +7,9 @@ from typing import Any
 
 
 class EnvRunnerStateServer:
-    """Ray actor that stores the newest env runner state (weights and more): the learner's process pushes it, runners
-    pull it between samples.
+    """Ray actor that stores the newest env runner state (weights and more) until env runners fetch it.
 
-    The learner's side pushes, runners pull between two samples. So neither waits for the other.
+    The algorithm's process pushes states, env runners pull them between two samples. So neither waits for the other.
     """
 
     def __init__(self) -> None:

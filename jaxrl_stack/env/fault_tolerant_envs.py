@@ -372,8 +372,8 @@ class FaultTolerantEnvs:
         return None if watch.is_idle else watch
 
     def note_step(self, seconds: float) -> None:
-        """Adds the duration of an environment step that did not raise to the step times; the first step of new
-        environments is not timed.
+        """Adds the duration of an environment step that did not raise to the step times. The very first step, which may
+        load libraries, is left out.
         """
         if self.has_stepped:
             self._step_seconds += seconds

@@ -199,7 +199,7 @@ class HostEnvRunner(EnvRunner):
 
     def _observe_floats(self) -> None:
         """Converts the environments' integer observations that int32 cannot hold to float32, if the modules' inputs
-        have the same shapes and dtypes with and without this conversion.
+        have the same shapes and kinds of dtype (integer, float) with and without this conversion.
         """
         vector = self._envs.vector
         if vector is None or not has_wide_integers(vector.single_observation_space):
@@ -432,8 +432,8 @@ class HostEnvRunner(EnvRunner):
         layouts: Layouts | None = None,
         keeps_times: bool = False,
     ) -> SampleBlock:
-        """Samples `num_steps` steps of every environment for training: returns a `SampleBlock` with arrays by module,
-        and builds no episode objects.
+        """Samples `num_steps` steps of every environment for training: returns a `SampleBlock` with arrays by module;
+        builds episode objects only if callbacks or connectors in Python need them.
 
         Args:
             num_steps: None for ``rollout_fragment_length``.
@@ -549,8 +549,8 @@ class HostEnvRunner(EnvRunner):
         return "explore" if (self.config.explore if explore is None else explore) else "greedy"
 
     def _learns(self, mode: Mode) -> bool:
-        """Whether sampling in this mode (random, exploring or greedy actions) updates the running statistics of
-        connectors; never in evaluations.
+        """Whether sampling updates the running statistics of connectors: not in evaluations, and not with random
+        actions (`mode`).
         """
         return not self.config.in_evaluation and mode != "random"
 

@@ -161,8 +161,7 @@ class JaxEnv(abc.ABC):
         """
 
     def step_keys(self, keys: jax.Array) -> Any:
-        """Derives the PRNG keys of many environment steps at once, before a rollout's loop over steps, which is faster
-        than in each step.
+        """Derives the PRNG keys of many environment steps at once, before a rollout's loop over steps.
 
         Deriving them in each step would be slower. A class that overrides `step_batch` gets the keys unchanged, unless
         it overrides `step_keys`, too.

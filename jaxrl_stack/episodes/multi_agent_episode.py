@@ -725,8 +725,8 @@ class MultiAgentEpisode:
         return self
 
     def cut(self, len_lookback_buffer: int = 0) -> MultiAgentEpisode:
-        """Returns an empty chunk that continues this episode; agents' incomplete steps (an action without a next
-        observation) move into it.
+        """Returns a chunk of length 0 that continues this episode, with copies of the agents' incomplete steps (an
+        action without a next observation).
 
         It has the agents that have not ended.
 

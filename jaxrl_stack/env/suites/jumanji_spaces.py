@@ -44,8 +44,8 @@ def own_action(spec: Any, action: Any) -> jax.Array:
 
 
 def has_entry_per_action(shape: tuple[int, ...], actions: Space) -> bool:
-    """Whether the entries of a flattened action mask belong to single actions of each component of a MultiDiscrete
-    space; False if they belong to combinations of components.
+    """Whether a flattened action mask has one entry for each action of a Discrete space, or for each action of each
+    component of a MultiDiscrete space; False if its entries belong to combinations of components.
     """
     if isinstance(actions, Discrete):
         return math.prod(shape) == int(actions.n)

@@ -164,7 +164,9 @@ class VectorEnvAdapter(HostVectorEnv):
         return InfoRows(infos, self.num_envs, rows, otherwise or {})
 
     def _cast(self, obs: Any) -> Any:
-        """Converts a batch of observations to arrays with the dtypes of the space that was passed to `observe_as`."""
+        """Converts a batch of observations to arrays with the dtypes of the space that was passed to `observe_as`.
+        Without such a call, arrays do not change, and other values get the dtypes of `observation_space`.
+        """
         arrays = (np.ndarray, jax.Array)
         if not self._is_cast and (isinstance(obs, arrays) or all(isinstance(x, arrays) for x in jax.tree.leaves(obs))):
             return obs

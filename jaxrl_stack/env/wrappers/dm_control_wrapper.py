@@ -98,8 +98,8 @@ class DMCEnv(gym.Env):
         return self._observed(self._env.reset()), {}
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Applies the action for `frame_skip` steps of the task, or until the episode ends; returns the sum of these
-        steps' rewards.
+        """Applies the action for `frame_skip` steps of the task, or until the episode ends; the returned reward is the
+        sum over these steps.
 
         Raises:
             ValueError: The action is not in the action space.
