@@ -287,7 +287,7 @@ class FrameStore:
         return np.flatnonzero((self.next >= 0) & (self.owner > 0))
 
     def has_steps(self, rows: np.ndarray, number: int) -> np.ndarray:
-        """Whether at least `number` + 1 steps of the episode begin at each of `rows`, bool ``[N]``."""
+        """Whether the episode has at least `number` + 1 steps from each of `rows` on, bool ``[N]``."""
         link = self.next
         has = np.ones(len(rows), bool)
         for _ in range(number):

@@ -62,8 +62,8 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
         super().add(episodes)
 
     def add_block(self, modules: Mapping[str, Mapping[str, Any]], times: AgentTimes, **more: Any) -> None:
-        """Adds a block (T steps of the agents of B environments) to the replay buffer. Its steps get the largest
-        priority set so far.
+        """Adds a block (T steps of the agents of B environments) to the replay buffer, see
+        `MultiAgentEpisodeReplayBuffer.add_block`. Its steps get the largest priority set so far.
         """
         self._weights = None
         super().add_block(modules, times, **more)

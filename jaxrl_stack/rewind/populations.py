@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 
 class PopulationReplay(BaseReplay[Population, PopulationTimeline]):
-    """Trains recorded iterations of a population again, from a stored checkpoint, with the commands (recorded calls)
-    between them.
+    """Trains recorded iterations of a population again, from a stored checkpoint or from the start, with the commands
+    (recorded calls) between them.
 
     Args:
         timeline: Timeline of the population.

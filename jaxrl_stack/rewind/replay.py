@@ -194,8 +194,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 self._catch_up(origin.number)
 
     def _replaced(self, config: AlgorithmConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns ``(new settings, original settings)`` of a config, for settings that have to be replaced so that the
-        repeated run does not write into the folders of the original run.
+        """Returns ``(new settings, original settings)`` of a config, for settings that the repeated run replaces: it
+        writes nothing into the folders of the original run, and omits evaluations that cannot change training.
         """
         settings = {name: value for name, value in WRITES_NOTHING.items() if name in config}
         if not (self._evaluations or self._must_evaluate(config)):
@@ -258,7 +258,7 @@ def as_built(config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> Algorithm
 
 def _check_same_settings(config: AlgorithmConfig, run: Run) -> None:
     """Raises an error if a setting of the config differs from the run's settings in ``params.json``. Only plain values
-    (numbers and text) are compared.
+    (numbers, text, None, and lists and dicts of them) are compared.
     """
     for name, value in config.to_dict().items():
         if name in _NOT_COMPARED or name not in run.settings or not _is_plain(value):

@@ -33,7 +33,8 @@ class Budget:
 
     @classmethod
     def read(cls, budget: Any, where: str) -> Budget:
-        """Parses the argument `budget` of a search: seconds, a text such as ``"2h"``, or a number of env steps.
+        """Parses the argument `budget` of a search: seconds, a text such as ``"2h"``, or env steps as
+        ``{"num_env_steps_sampled_lifetime": number}``.
 
         Args:
             budget: Seconds, text such as ``"10 min"``, or ``{"num_env_steps_sampled_lifetime": n}``.

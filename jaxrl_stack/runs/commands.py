@@ -55,8 +55,8 @@ class CommandLog:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context in which method calls are not recorded as commands, because repeating the recorded iteration runs
-        this code again.
+        """Context in which method calls are not recorded as commands, because a repeated run makes them again by
+        itself: inside of a recorded call, an iteration, or a callback.
         """
         self._depth += 1
         try:

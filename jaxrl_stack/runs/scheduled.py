@@ -463,8 +463,8 @@ class Exploiter:
         return True
 
     def decide_if_due(self) -> None:
-        """Replaces the worst members of the population by copies of the best, if the perturbation interval has passed.
-        Call it after each iteration.
+        """Replaces the worst members of the population by copies of the best with perturbed settings, if the
+        perturbation interval has passed. Call it after each iteration.
         """
         population, scores = self._population, self._scores
         if not self._note(scores.time, is_complete=scores.is_complete):

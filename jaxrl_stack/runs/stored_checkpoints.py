@@ -166,7 +166,7 @@ class StoredCheckpoints:
         """Called when the run continues from a restored state: marks checkpoints of later iterations and of other
         histories for removal.
 
-        Checkpoints of later iterations, and of another history, are removed when the next one is complete.
+        These checkpoints are removed when the next one is complete.
 
         Args:
             iteration: Iteration of the restored state.
