@@ -161,7 +161,7 @@ class StepKeys:
 
     Attributes:
         policy: PRNG keys ``[T]`` of pipelines and modules.
-        envs: Results of `JaxEnv.step_keys`, leaves ``[T, B, ...]``.
+        envs: Results of `JaxEnv.step_keys` (leaves ``[T, B, ...]``).
         modules: The modules' random streams, ``{module_id: leaves [T, ...]}``; None derives them in every step.
     """
 

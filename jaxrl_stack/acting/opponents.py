@@ -31,7 +31,7 @@ class OpponentsState:
     Attributes:
         params: Parameters of the snapshots, ``{ref: [K, ...]}``.
         rest: Other state of the snapshots without random streams, ``{ref: [K, ...]}``.
-        env_to_module: States of their env-to-module pipelines, leaves ``[K, ...]``; only the statistics are used.
+        env_to_module: States of their env-to-module pipelines (leaves ``[K, ...]``); only the statistics are used.
         numbers: int32 ``[K]``, numbers of the snapshots; `NO_SNAPSHOT` for an empty place.
         index: int32 ``[K]``, place of the snapshot that plays each block.
         playing: int32 ``[K]``, number of that snapshot.

@@ -393,7 +393,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return getattr(self.driver.step, "data", None)
 
     def memory_estimate(self) -> dict[str, Any]:
-        """Estimates the memory of sampling and learning from spaces and recurrent states, before allocation.
+        """Estimates the memory that sampling and learning will need, from the sizes of spaces and recurrent states.
 
         Returns:
             ``{"rollout": ..., "train_batch": ..., "available_bytes": ...}``: the rollout that one EnvRunner records at

@@ -254,8 +254,8 @@ class OffPolicyConfig(AlgorithmConfig):
         return self._of_other_agents(kind, found)
 
     def _of_other_agents(self, kind: Any, found: type[Any]) -> type[Any]:
-        """Returns the multi-agent version of the algorithm's default replay buffer class. Raises for any other class
-        that does not fit the number of agents.
+        """Replaces the default replay buffer class by its multi-agent version if there are several agents. Raises if
+        the user chose a class that does not fit the number of agents.
 
         Raises:
             ValueError: Names the class to use instead.

@@ -30,7 +30,7 @@ class ConnectorContext:
         settings: Current values of the traced settings, ``{module_id: {name: float32}}``.
         step: Lifetime env steps, uint32[2] (hi, lo).
         reset: bool ``[B]``; True where the observation is the first of its episode (next to the environment only).
-        prev_actions: ``{module_id: actions}``, leaves ``[B, ...]``: the actions that led to these
+        prev_actions: ``{module_id: actions}`` (leaves ``[B, ...]``): the actions that led to these
             observations, as the module gave them; zeros after a reset.
         prev_rewards: ``{module_id: float32 [B]}``; zeros after a reset.
         action_masks: ``{module_id: bool [B, A]}``, which actions are valid, in the module-to-env pipeline of acting; a

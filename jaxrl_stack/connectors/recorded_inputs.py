@@ -58,7 +58,7 @@ class PipelineInputs:
         """Converts a batch of environment observations to module inputs.
 
         Args:
-            observations: Pytree that mirrors `env_space`, leaves ``[N, ...]``.
+            observations: Pytree that mirrors `env_space` (leaves ``[N, ...]``).
 
         Raises:
             ValueError: A connector keeps a state from step to step, or works on episodes, so rows do not do.

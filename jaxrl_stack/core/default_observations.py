@@ -222,7 +222,7 @@ def flatten_beside_images(space: gym.Space, observation: Any, batch_dims: int) -
 
     Args:
         space: Space of one observation.
-        observation: Pytree of the same structure, leaves ``[*batch, ...]``.
+        observation: Pytree of the same structure (leaves ``[*batch, ...]``).
         batch_dims: Number of batch axes.
     """
     if is_image(space):

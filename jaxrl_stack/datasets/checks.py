@@ -38,7 +38,7 @@ class ModuleInputs(Protocol):
     @property
     def env_space(self) -> gym.Space: ...
     def convert(self, observations: Any) -> Any:
-        """Converts a batch of environment observations, leaves ``[N, ...]``, to module observations."""
+        """Converts a batch of environment observations (leaves ``[N, ...]``) to module observations."""
         ...
 
 

@@ -20,7 +20,7 @@ def module_actions(actions: Any, space: gym.Space, row_of: RowOf) -> Any:
     discrete spaces.
 
     Args:
-        actions: Pytree that mirrors the space, leaves ``[N, ...]``.
+        actions: Pytree that mirrors the space (leaves ``[N, ...]``).
         space: The environment's.
         row_of: File and row in it, of each of them.
 

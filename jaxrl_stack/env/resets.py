@@ -24,7 +24,7 @@ def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]
     environments is reset at a time, as often as there are such whose episode ended: in most steps never.
 
     Args:
-        step: Outcome without reset, leaves ``[B, ...]``; `obs` and `state` are those of before the reset.
+        step: Outcome without reset (leaves ``[B, ...]``); `obs` and `state` are those of before the reset.
         reset: Makes ``(obs, state)`` of one fresh environment from its key.
         keys: PRNG keys ``[B]`` of the resets.
     """
@@ -57,8 +57,8 @@ def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> Ja
     stalls the device: there the reset is always drawn.
 
     Args:
-        step: Outcome without reset, leaves ``[B, ...]``; `obs` and `state` are those of before the reset.
-        reset: Makes ``(obs, state)`` of fresh environments, leaves ``[B, ...]``.
+        step: Outcome without reset (leaves ``[B, ...]``); `obs` and `state` are those of before the reset.
+        reset: Makes ``(obs, state)`` of fresh environments (leaves ``[B, ...]``).
     """
     ended = jnp.logical_or(step.terminated, step.truncated)
 

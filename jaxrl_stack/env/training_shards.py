@@ -69,7 +69,7 @@ class TrainingShards:
         self.is_finite = True
 
     def _first(self, key: jax.Array) -> Any:
-        """Creates the initial environment state of one device, leaves ``[1, ...]``: reset environments, or only a PRNG
+        """Creates the initial environment state of one device (leaves ``[1, ...]``): reset environments, or only a PRNG
         key if the training program steps no environments.
         """
         rollout = self._rollout

@@ -82,7 +82,7 @@ class CallRecord:
 
     Attributes:
         num_updates: int32, number of recorded updates.
-        updates: `Record` of every update, leaves ``[U, minibatches, ...]``; None without an update.
+        updates: `Record` of every update (leaves ``[U, minibatches, ...]``); None without an update.
         ended: See `Sampler.ended`.
         states: See `Sampler.states`; bits of PRNG keys.
     """

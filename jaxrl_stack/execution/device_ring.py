@@ -232,7 +232,7 @@ class RingContents(Checkpointable):
         self._replay, self._kept, self._learner = replay, kept, learner
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Contents of the ring buffers, by name, leaves ``[D, ...]``."""
+        """Contents of the ring buffers, by name (leaves ``[D, ...]``)."""
         return named_leaves(all_shards(self._kept.value))
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ class FiniteCheck:
             iteration: Number of the iteration, for the message.
             settings: The learner's traced settings in the call.
             learned: Metrics of its last update, NumPy.
-            block: Recorded columns, leaves ``[D, T, B, ...]``; empty if it recorded nothing.
+            block: Recorded columns (leaves ``[D, T, B, ...]``); empty if it recorded nothing.
             before: ``(learner, runner)`` state before the call, if it still exists; see `DeviceDriver.sampled_again`.
 
         Raises:
@@ -124,7 +124,7 @@ class FiniteCheck:
         return None if block is None else self._first_in(block)
 
     def _first_in(self, block: Any) -> NotUsable | None:
-        """Finds the first NaN or infinity in the columns that a call sampled, leaves ``[D, T, B, ...]``, and its agent
+        """Finds the first NaN or infinity in the columns that a call sampled (leaves ``[D, T, B, ...]``) and its agent
         if there are several; None if all values are finite.
         """
         rollout = self._driver.program.rollout

@@ -74,7 +74,7 @@ class Drawings:
 
     Args:
         env: The environment.
-        env_state: Present states of all environments, leaves ``[D, B, ...]``.
+        env_state: Present states of all environments (leaves ``[D, B, ...]``).
     """
 
     def __init__(self, env: JaxEnv, env_state: Any):
@@ -84,7 +84,7 @@ class Drawings:
         self._num_bytes = 0
 
     def add(self, first_step: int, states: Any) -> None:
-        """Stores the environment states of one call of the program, leaves ``[D, T, W, ...]``, for later rendering,
+        """Stores the environment states of one call of the program (leaves ``[D, T, W, ...]``) for later rendering,
         unless all together take too much memory.
 
         Args:
@@ -144,7 +144,7 @@ class IterationRecord:
     is_exact: bool = True
 
     def add_update(self, record: dict[tuple[str, ...], np.ndarray]) -> None:
-        """Appends the recording of one update, leaves ``[D, minibatches, ...]``, to `updates`."""
+        """Appends the recording of one update (leaves ``[D, minibatches, ...]``) to `updates`."""
         number = record.pop((NUM_MINIBATCHES,), None)
         if number is not None:
             record = {path: leaf[:, : int(number.flat[0])] for path, leaf in record.items()}

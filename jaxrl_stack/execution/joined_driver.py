@@ -334,7 +334,7 @@ class _ReplayOfActors(Checkpointable):
         self._actors = actors
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns the contents of the replay buffers of all learner actors, by name, leaves ``[D, ...]``."""
+        """Returns the contents of the replay buffers of all learner actors, by name (leaves ``[D, ...]``)."""
         return self._actors.drive_all(lambda driver: driver.replay_buffer.get_state(), first_returns=True)[0]
 
     def set_state(self, state: dict[str, Any]) -> None:

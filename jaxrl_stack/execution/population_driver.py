@@ -468,7 +468,7 @@ class PopulationDriver:
         self.is_live = self.of_all(np.array(states.is_live), False)
 
     def dealt_out(self, values: Any) -> list[Any]:
-        """Distributes host values of all members, leaves ``[M, ...]``, to the devices: one pytree ``[D, V, ...]`` for
+        """Distributes host values of all members (leaves ``[M, ...]``) to the devices: one pytree ``[D, V, ...]`` for
         each block of members.
         """
         shape = (len(self.devices), self.layout.at_once)

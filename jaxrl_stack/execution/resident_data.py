@@ -274,7 +274,7 @@ class ResidentData:
     # ----------------------------------------------------------------------------------------------------- checkpoints
 
     def get_state(self, kept: Resident) -> dict[str, Any]:
-        """Returns the read positions in the data and the prepared columns, leaves ``[D, ...]`` with one entry per
+        """Returns the read positions in the data and the prepared columns (leaves ``[D, ...]``) with one entry per
         device, and the size of the data.
         """
         return {"is_divided": self.is_divided, "num_items": self.num_items, **jax.device_get(all_shards(kept.where))}

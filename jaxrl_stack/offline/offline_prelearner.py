@@ -129,8 +129,8 @@ class OfflinePreLearner:
     def _map_sample_batch_to_episode(
         self, batch: Mapping[str, Any], to_numpy: bool = False, **kwargs: Any
     ) -> dict[str, list[Any]]:
-        """Converts old SampleBatch data to episodes, in place of `_map_to_episodes`, with
-        `offline_data(input_read_sample_batches=True)`; rows are single steps.
+        """Converts a batch in which each row is one step of old SampleBatch data to episodes. Called if
+        `offline_data(input_read_sample_batches=True)` is set; otherwise `_map_to_episodes` is called.
         """
         return self._map_to_episodes(batch, to_numpy=to_numpy, **kwargs)
 

@@ -22,7 +22,7 @@ class ReplayState:
     has a ring of its own steps: `head`, `num_rows` and `size` are ``[B]`` then, and scalars otherwise.
 
     Attributes:
-        ring: Steps packed with `StepLayout.pack`, leaves ``[B, L, ...]``.
+        ring: Steps packed with `StepLayout.pack` (leaves ``[B, L, ...]``).
         head: int32, place of the row that is written next.
         finals: Next observations that are no step's `obs` in the ring; None where every step has its own.
         num_rows: uint32, rows that were ever added, modulo 2^32; rows are numbered by it.

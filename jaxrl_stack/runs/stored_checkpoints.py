@@ -119,8 +119,8 @@ class StoredCheckpoints:
         return {iteration: kept.path for iteration, kept in sorted(self._kept.items())}
 
     def find(self, iteration: int) -> Path | None:
-        """Finds the folder of an iteration's complete checkpoint; None without one, or if the checkpoint does not
-        belong to the run's history since a restore.
+        """Finds the folder of an iteration's complete checkpoint; None without one, or if the run abandoned it when it
+        was restored at an earlier iteration.
         """
         return None if iteration in self._given_up else self.paths.get(iteration)
 

@@ -94,7 +94,7 @@ class MeanStdFilter(ConnectorV2):
         }
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds OBS, leaves ``[B, ...]``, to the statistics unless these are frozen, then normalises OBS."""
+        """Adds OBS (leaves ``[B, ...]``) to the statistics unless these are frozen, then normalises OBS."""
         spaces = self._observation_spaces()
         state, batch = dict(state), dict(batch)
         is_counted = self.update_stats and ctx.update_statistics

@@ -45,7 +45,7 @@ class SingleAgentObservationPreprocessor(ConnectorV2, abc.ABC):
         return super()._form() or (PureConnector if "preprocess" in vars(cls) else None)
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Replaces OBS, leaves ``[B, ...]``, by the preprocessed observations.
+        """Replaces OBS (leaves ``[B, ...]``) by the preprocessed observations.
 
         Raises:
             ValueError: ``preprocess`` returned shapes or dtypes that the declared output space does not have.

@@ -40,7 +40,7 @@ class NormalizeAndClipActions(ConnectorV2):
         self.clip_actions = clip_actions
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Writes ACTIONS_FOR_ENV, leaves ``[B, ...]``, computed from ACTIONS_FOR_ENV if an earlier connector wrote it,
+        """Writes ACTIONS_FOR_ENV (leaves ``[B, ...]``), computed from ACTIONS_FOR_ENV if an earlier connector wrote it,
         otherwise from ACTIONS.
         """
         spaces = self._action_spaces()

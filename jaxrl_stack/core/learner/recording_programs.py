@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from jaxrl_stack.utils.typing import ModuleID
 
 Recorded = Callable[[dict[tuple[str, ...], np.ndarray], Any, Any], None]
-"""Receives the record of an update, leaves ``[D, minibatches, ...]``, and the parameters after the recording and after
+"""Receives the record of an update (leaves ``[D, minibatches, ...]``) and the parameters after the recording and after
 the training program."""
 
 
