@@ -51,7 +51,9 @@ def allows_an_action(action_space: Any, mask: Any) -> Any:
 
 
 def note_mask_that_allows_nothing() -> None:
-    """Logs once how actions are chosen if a mask allows none and no error can be raised."""
+    """Logs a warning, once: an action mask allows no action, so actions are drawn from all. For places that cannot
+    raise an error.
+    """
     notice_once(
         "An action mask allows no action, so the action is drawn from all of them. Repair the environment: each mask "
         f"has to allow at least one. In training, the result {NO_VALID_ACTION_SHARE} is the share of such rows."

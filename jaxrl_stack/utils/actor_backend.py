@@ -44,7 +44,8 @@ class Backend(Protocol):
     def wait(
         self, refs: Sequence[Any], n: int = 1, timeout_s: float | None = None, *, fetch: bool = True
     ) -> tuple[list[Any], list[Any]]:
-        """Waits until a number of calls have finished.
+        """Waits until some calls of actors have finished; returns the references of the finished and of the other
+        calls.
 
         Args:
             refs: References of their results.

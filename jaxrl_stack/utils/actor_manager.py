@@ -24,14 +24,14 @@ PROBE_INTERVAL_S = 0.1
 
 
 class FaultAwareApply:
-    """Methods that an actor class needs for a `FaultTolerantActorManager`."""
+    """Mixin for actor classes: the methods that a `FaultTolerantActorManager` calls on its actors."""
 
     def ping(self) -> str:
         """Returns a text, which shows that the actor is alive."""
         return "pong"
 
     def apply(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Returns ``func(self, *args, **kwargs)``."""
+        """Calls a function with this actor as its first argument: returns ``func(self, *args, **kwargs)``."""
         return func(self, *args, **kwargs)
 
 
@@ -124,15 +124,21 @@ class FaultTolerantActorManager:
         return self._num_restarts
 
     def num_outstanding_async_reqs(self, tag: str | None = None) -> int:
-        """Number of asynchronous requests without a fetched result, for one tag or in total."""
+        """Number of asynchronous calls of actors whose results were not fetched: of one tag (the caller's label for
+        calls), or in total.
+        """
         return sum(tag is None or request.tag == tag for request in self._requests.values())
 
     def async_request_refs(self, tag: str) -> list[Any]:
-        """References to results of a tag's asynchronous requests that were not fetched."""
+        """References to the results, not fetched so far, of the asynchronous calls with a tag (the caller's label for
+        calls).
+        """
         return [ref for ref, request in self._requests.items() if request.tag == tag]
 
     def actor_ids_with_room(self, tag: str) -> list[int]:
-        """Ids of the healthy actors that accept another asynchronous request of a tag."""
+        """Ids of the healthy actors with fewer than the maximum of pending asynchronous calls of a tag (the caller's
+        label for calls).
+        """
         in_flight = Counter(request.actor_id for request in self._requests.values() if request.tag == tag)
         return [i for i in self.healthy_actor_ids() if in_flight[i] < self._max_in_flight]
 
@@ -145,7 +151,7 @@ class FaultTolerantActorManager:
         return self._state_of(actor_id).is_healthy
 
     def set_actor_state(self, actor_id: int, healthy: bool) -> None:
-        """Marks an actor as healthy or not. An unhealthy actor loses its unfinished requests.
+        """Marks an actor as healthy or not. The manager drops the results of an unhealthy actor's unfinished calls.
 
         Raises:
             ValueError: If there is no such actor.
@@ -170,7 +176,7 @@ class FaultTolerantActorManager:
         return new
 
     def remove_actor(self, actor_id: int) -> Any:
-        """Removes an actor and its unfinished requests.
+        """Removes an actor and its unfinished calls from the manager, without stopping the actor.
 
         Returns:
             Its handle; the actor itself is not ended.
@@ -195,7 +201,8 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Returns the losses of actors since the last call of this method, except those in the results of another call.
+        """Returns the failed calls that revealed lost actors since the last call of this method, except failures that
+        other methods have returned.
 
         They were found out by questions of this manager, or by calls that were not waited for.
         """
@@ -203,7 +210,7 @@ class FaultTolerantActorManager:
         return losses
 
     def clear(self) -> None:
-        """Kills and removes all actors, including those that are restarting."""
+        """Kills all actors of the manager and removes them from it, including those that are restarting."""
         for actor_id in self.actor_ids():
             self.backend.kill(self.remove_actor(actor_id))
 
@@ -224,7 +231,9 @@ class FaultTolerantActorManager:
         return self._states[actor_id]
 
     def forget_requests(self, tag: str) -> None:
-        """Drops the results of a tag's asynchronous requests. The actors still complete them."""
+        """Drops the results of all asynchronous calls with a tag (the caller's label for calls). The actors still
+        complete these calls.
+        """
         self._requests = {ref: request for ref, request in self._requests.items() if request.tag != tag}
 
     def _forget_requests(self, actor_id: int) -> None:
@@ -317,7 +326,7 @@ class FaultTolerantActorManager:
         return_obj_refs: bool = False,
         mark_healthy: bool = False,
     ) -> RemoteCallResults:
-        """Returns the outcomes of finished asynchronous calls.
+        """Returns the outcomes (results or errors) of finished asynchronous calls, each outcome only once.
 
         Args:
             tags: One tag or several; empty for all.
@@ -332,8 +341,8 @@ class FaultTolerantActorManager:
     def fetch_first_async_reqs(
         self, tag: str, *, timeout_seconds: float | None, also: Sequence[Any] = ()
     ) -> RemoteCallResults:
-        """Waits for the first outcome of a tag's asynchronous calls, and returns all available outcomes. A failure is
-        also an outcome.
+        """Waits until an asynchronous call with a tag (the caller's label for calls) has succeeded or failed, then
+        returns the outcomes of all finished ones.
 
         Args:
             tag: Tag of the calls.
@@ -346,8 +355,8 @@ class FaultTolerantActorManager:
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
     def _fetch(self, tags: str | Sequence[str | None] | None, **how: Any) -> RemoteCallResults:
-        """Returns and removes the outcomes of finished asynchronous calls; `how` contains keyword arguments of
-        `_wait`.
+        """Returns the outcomes of finished asynchronous calls and removes these calls from the manager; `how` contains
+        keyword arguments of `_wait`.
         """
         self._check_not_awaited()
         wanted = (tags,) if isinstance(tags, str) else tuple(tags or ())
@@ -371,7 +380,8 @@ class FaultTolerantActorManager:
         ignore_ray_errors: bool = True,
         return_actor_ids: bool = False,
     ) -> list[Any]:
-        """Returns finished results of a tag, and sends each actor with room a new call.
+        """Returns the results of finished calls with a tag (the caller's label for calls), and sends a new call to each
+        actor with fewer than the maximum of pending calls.
 
         Args:
             func: See `foreach_actor`.
@@ -481,8 +491,8 @@ class FaultTolerantActorManager:
         keeps_limit: bool = False,
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
-        """Sends a call to each actor, except unhealthy ones if `healthy_only`, and those with a full queue if
-        `keeps_limit`; returns ``{reference to the first result: request}``.
+        """Sends a call to each actor; skips unhealthy actors if `healthy_only`, and actors with the maximum of pending
+        calls if `keeps_limit`. Returns ``{reference to the first result: record of the call}``.
         """
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)
@@ -521,8 +531,8 @@ class FaultTolerantActorManager:
         waits_for_all: bool = True,
         also: Sequence[Any] = (),
     ) -> tuple[list[Any], RemoteCallResults]:
-        """Waits for calls; returns references to the finished results, and the outcomes of these calls, in the order of
-        the requests.
+        """Waits for the calls in `requests`; returns references to the results of finished calls, and the outcomes
+        (results or errors) of these calls in the order of `requests`.
         """
         results = RemoteCallResults()
         if not requests:
@@ -557,8 +567,8 @@ class FaultTolerantActorManager:
         return outcome
 
     def _check_not_awaited(self) -> None:
-        """Raises errors of calls for which no caller waits; records the actors that were lost in such calls
-        (`take_losses`).
+        """Checks finished calls whose results no caller fetches: raises errors of an actor's code, and records lost
+        actors for `take_losses`.
         """
         if not self._not_awaited:
             return

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Restarts:
-    """Counts the restarts of actors, and schedules restarts after a delay.
+    """Counts the restarts of each actor, and schedules its next restart after a delay.
 
     Args:
         backend: Backend whose clock is used.
@@ -31,7 +31,8 @@ class Restarts:
         self._due: dict[int, float] = {}
 
     def schedule(self, actor_id: int, delay: float) -> float:
-        """Schedules a restart: immediately, or `delay` seconds after the last one.
+        """Schedules a restart of an actor: immediately the first time, later at least `delay` seconds after its last
+        restart.
 
         Returns:
             Seconds until then.
@@ -41,7 +42,9 @@ class Restarts:
         return self._due[actor_id] - now
 
     def take_due(self) -> list[int]:
-        """Returns the actors to restart now."""
+        """Returns the ids of the actors whose scheduled restart is due, and removes these restarts from the
+        schedule.
+        """
         now = self._now()
         ids = [actor_id for actor_id, due in self._due.items() if due <= now]
         for actor_id in ids:
@@ -49,20 +52,22 @@ class Restarts:
         return ids
 
     def is_pending(self, actor_id: int) -> bool:
-        """Whether this actor's restart is not due yet."""
+        """Whether a restart of this actor is scheduled."""
         return actor_id in self._due
 
     def first_due(self) -> float:
-        """Time of the first scheduled restart, by the backend's clock; the present time if none is scheduled."""
+        """Time of the first scheduled restart of an actor, by the backend's clock; the present time if none is
+        scheduled.
+        """
         return min(self._due.values(), default=self._now())
 
     def note(self, actor_id: int) -> None:
-        """Counts a completed restart of an actor."""
+        """Counts a completed restart of an actor, and stores its time."""
         self._num[actor_id] = self.num_of(actor_id) + 1
         self._last[actor_id] = self._now()
 
     def num_of(self, actor_id: int) -> int:
-        """Number of restarts of this actor."""
+        """Number of completed restarts of an actor."""
         return self._num.get(actor_id, 0)
 
 
@@ -90,7 +95,9 @@ class ActorRecovery:
         self.watch(pool)
 
     def watch(self, pool: FaultTolerantActorManager) -> None:
-        """Replaces the pool of actors by another one, and resets all restart counts to 0."""
+        """Recovers the actors of another pool from now on, and resets all restart counts to 0. Starts and stops no
+        actor.
+        """
         self._pool = pool
         self.restarts = Restarts(pool.backend)
         policy = self.policy
@@ -98,13 +105,14 @@ class ActorRecovery:
 
     @property
     def policy(self) -> LossPolicy:
-        """Current loss policy."""
+        """Current reaction to lost actors: restart, ignore or raise."""
         return self._policy()
 
     # -------------------------------------------------------------------------------------------------------- answers
 
     def constructed(self, func: Func, actor_ids: Sequence[int] | None = None) -> list[Any]:
-        """Returns the results of the first call of each new actor; raises if any of these calls failed.
+        """Calls each new actor, which shows whether its constructor succeeded; returns the results, or raises the first
+        error.
 
         Raises:
             Exception: What the call or the constructor of an actor raised.
@@ -137,13 +145,14 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for each lost actor that no other call has reported."""
+        """Calls `note_loss` for each lost actor of the pool whose loss is not in the results of another call."""
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)
 
     def note_loss(self, call: CallResult) -> None:
-        """Counts the loss of an actor; drops an actor that cannot return if the policy ignores losses.
+        """Handles the loss of an actor: counts it if the actor restarts or the loss policy ignores losses, else raises
+        it. Removes an ignored actor that cannot return.
 
         Raises:
             Exception: The loss, if the actor does not come back and the policy does not ignore it.
@@ -162,7 +171,9 @@ class ActorRecovery:
             self.drop(call.actor_id)
 
     def note_failure(self, actor_id: int, error: Exception) -> None:
-        """Counts a failure of an actor's code; restarts the actor, or drops it if the policy allows no restarts."""
+        """Handles an error in an actor's code: counts it, then restarts the actor, or removes it from the pool if the
+        policy allows no restarts.
+        """
         policy = self.policy
         self.count_failure(error)
         if not policy.restarts:
@@ -177,7 +188,7 @@ class ActorRecovery:
             self._restart_due()
 
     def count_failure(self, error: Exception) -> None:
-        """Counts a consecutive failure.
+        """Counts a failure of an actor in a row of failures without a success; raises an error if the row is too long.
 
         Raises:
             ConsecutiveFailuresError: If the policy does not tolerate as many.
@@ -192,17 +203,17 @@ class ActorRecovery:
             raise failure
 
     def count_success(self) -> None:
-        """Resets the count of consecutive failures."""
+        """Resets the number of consecutive failures of actors to 0."""
         self._num_failures_in_a_row = 0
 
     def drop(self, actor_id: int) -> None:
-        """Removes an actor from the group, and kills it if it is alive."""
+        """Removes an actor from the pool, and kills it if it is alive."""
         if actor_id in self._pool.actor_ids():
             self._pool.backend.kill(self._pool.remove_actor(actor_id))
             self.num_dropped += 1
 
     def _restart_due(self) -> None:
-        """Restarts failed actors whose delay has passed."""
+        """Restarts failed actors whose delay before the restart has passed."""
         for actor_id in self.restarts.take_due():
             if actor_id in self._pool.actor_ids():
                 self._pool.restart_actor(actor_id)
@@ -212,7 +223,7 @@ class ActorRecovery:
     def take_back(
         self, timeout_s: float | None = None, restore: Callable[[list[int]], list[int]] | None = None
     ) -> list[int]:
-        """Adds lost actors to the group again if they are alive.
+        """Adds lost actors to the healthy actors of the pool again if they are alive; `restore` gives them their state.
 
         Args:
             timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 takes those that are back already. An
@@ -245,7 +256,7 @@ class ActorRecovery:
 
 
 def first_failures(results: RemoteCallResults) -> list[CallResult]:
-    """First failed call of each actor; an actor's further calls fail for the same reason."""
+    """Returns the first failed call of each actor; an actor's further calls fail for the same reason."""
     failed: dict[int, CallResult] = {}
     for call in results:
         if not call.ok:
@@ -254,6 +265,8 @@ def first_failures(results: RemoteCallResults) -> list[CallResult]:
 
 
 def _last_error(text: str) -> str:
-    """``": ExceptionClass: its message"`` of the last traceback in an actor's error; ``"."`` without one."""
+    """Extracts ``": ExceptionClass: its message"`` of the last traceback from the text of an actor's error; ``"."``
+    without a traceback.
+    """
     found = re.findall(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|NotInstalled): .+", text, flags=re.MULTILINE)
     return f": {found[-1]}" if found else "."

@@ -1,4 +1,4 @@
-"""Outcomes of calls of Ray actors: results or errors."""
+"""Results and errors of calls to Ray actors, as values."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class ResultOrError:
         return isinstance(self.error, RayError) and not isinstance(self.error, RayTaskError)
 
     def get(self) -> Any:
-        """The result, or the exception as a value."""
+        """Returns the result of the call, or its exception without raising it."""
         return self.result if self.error is None else self.error
 
 
 @dataclasses.dataclass(frozen=True)
 class CallResult(ResultOrError):
-    """Outcome of a call of one actor.
+    """Result or error of a call to one actor, with the actor's id.
 
     Attributes:
         actor_id: The actor.
@@ -60,16 +60,18 @@ class CallResult(ResultOrError):
 
     @property
     def result_or_error(self) -> ResultOrError:
-        """This object; exists for code written for RLlib."""
+        """This outcome itself; code written for RLlib reads this attribute."""
         return self
 
 
 class RemoteCallResults(list[CallResult]):
-    """Outcomes of one round of calls, in the order of the calls; calls without an answer in time are missing."""
+    """Results and errors of calls to several actors, in the order of the calls; calls that did not finish in time are
+    missing.
+    """
 
     @property
     def result_or_errors(self) -> list[CallResult]:
-        """This list; exists for code written for RLlib."""
+        """This list itself; code written for RLlib reads this attribute."""
         return self
 
     def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:

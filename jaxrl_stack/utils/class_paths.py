@@ -141,7 +141,7 @@ class ClassLoader:
 
 
 def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Classes and functions by name without module; ambiguous names are omitted."""
+    """Shortens the names of classes and functions from ``"module:Name"`` to ``"Name"``; ambiguous names are omitted."""
     names = [path.partition(":")[2] for path in given]
     return {name: thing for name, thing in zip(names, given.values(), strict=True) if names.count(name) == 1}
 

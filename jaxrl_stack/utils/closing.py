@@ -1,4 +1,4 @@
-"""Closes environments; their errors are warnings."""
+"""Closing of environments; errors in ``close()`` are logged instead of raised."""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ def _kind_of_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _evict(folder: Path, max_bytes: int) -> None:
-    """Removes the least recently used programs until the rest needs at most `max_bytes`."""
+    """Deletes the least recently used compiled programs from the cache folder until the rest needs at most
+    `max_bytes`.
+    """
     # JAX's own limit needs the package filelock, and takes a lock and looks at all entries for each program.
     with os.scandir(folder) as entries:
         files = [(entry.stat(follow_symlinks=False), entry.path) for entry in entries]

@@ -27,7 +27,7 @@ def _listen(event: str, duration_secs: float, **kwargs: object) -> None:
 
 
 class CompileClock:
-    """Reads how much was compiled since the last `reset`, in this thread.
+    """Measures the compilation in this thread since the last `reset`: seconds, and number of compiled programs.
 
     Traces nest (a jitted function inside another one is counted in both), so `seconds` is an upper bound.
     """
@@ -40,15 +40,15 @@ class CompileClock:
         self.reset()
 
     def reset(self) -> None:
-        """Restarts the count."""
+        """Sets the measured `seconds` and `compiles` to 0."""
         self._seconds, self._compiles = _totals.seconds, _totals.compiles
 
     @property
     def seconds(self) -> float:
-        """Seconds of tracing, lowering and compiling."""
+        """Seconds that JAX spent on tracing, lowering and compiling since the last `reset`."""
         return _totals.seconds - self._seconds
 
     @property
     def compiles(self) -> int:
-        """Number of programs that the backend compiled or loaded from the persistent cache."""
+        """Number of programs that JAX compiled, or loaded from the persistent cache, since the last `reset`."""
         return _totals.compiles - self._compiles

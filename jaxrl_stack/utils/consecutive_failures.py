@@ -28,7 +28,7 @@ class ConsecutiveFailuresError(RuntimeError):
     def of(
         cls, owner: str, count: int, tolerance: float, last: BaseException, *, setting: str | None = _SETTING
     ) -> ConsecutiveFailuresError:
-        """Creates an error that names the owner of the failures, their number and the limit.
+        """Creates the error; its message names who failed (`owner`), the number of failures in a row, and the limit.
 
         Args:
             owner: Their owner, in the plural.

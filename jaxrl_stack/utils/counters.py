@@ -78,7 +78,8 @@ def add(counter: Any, n: Any) -> Any:
 
 
 def as_floats(counter: Any) -> tuple[jax.Array, jax.Array]:
-    """Two float32 whose float64 sum is the counter: its nearest float32, and the remainder.
+    """Splits a counter into two float32 numbers whose float64 sum is the counter: its nearest float32, and the
+    remainder.
 
     Args:
         counter: ``uint32[..., 2]``, below 2**48.
@@ -112,7 +113,7 @@ def difference(a: Any, b: Any) -> jax.Array:
 
 
 def bounded_difference(a: Any, b: Any, most: int) -> Any:
-    """`a` - `b`, at least 0 and at most `most`: an int of ints, and an int32 array of arrays.
+    """Returns ``a - b``, clipped to the range from 0 to `most`: an int for ints, and an int32 array for arrays.
 
     Args:
         a: An int; or the lower word of a counter, uint32.

@@ -58,7 +58,7 @@ def num_cpu_devices(config: AlgorithmConfig) -> int:
 
 
 def learner_devices(config: AlgorithmConfig) -> list[Device]:
-    """Local devices over which a learner of this config maps its update.
+    """Local devices over which a learner with this config distributes its update.
 
     ===================================  ===================================================
     setting                              devices
@@ -104,7 +104,8 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
 
 
 def joined_devices(devices: list[Device]) -> list[Device]:
-    """Devices of all processes that ``jax.distributed`` joined, for one axis of a mapped program, ordered by process.
+    """Devices of all processes that ``jax.distributed`` joined, ordered by process: the devices of one ``jax.pmap``
+    over all processes.
 
     Args:
         devices: The devices that this process takes part with. Every process takes part with those at the same places
@@ -138,7 +139,7 @@ def num_joined_processes(platform: str | None = None) -> int:
 
 
 def device_numbers(devices: list[Device]) -> range:
-    """Positions of this process's devices in `joined_devices`."""
+    """Indices of this process's devices in the result of `joined_devices`, which are the devices of all processes."""
     platform = devices[0].platform
     process = jax.process_index(platform) if num_joined_processes(platform) > 1 else 0
     return range(process * len(devices), (process + 1) * len(devices))
@@ -161,7 +162,7 @@ def map_over_devices(
     out_axes: tuple[int | None, ...],
     donate_argnums: tuple[int, ...],
 ) -> Callable[..., Any]:
-    """Returns ``jax.pmap`` of a function over the devices, or the function itself without an axis name.
+    """Maps a function over devices with ``jax.pmap``; without an axis name, wraps it for a single device instead.
 
     The first has ``trace(*args)``: what a call with these arguments runs, as a `jax.stages.Traced`, which can be
     lowered for platforms that are not here. Programs are given back with the last reference to it.
@@ -215,7 +216,7 @@ def map_over_devices(
 def _on_the_only_device(
     function: Callable[..., Any], in_axes: tuple[int | None, ...], out_axes: tuple[int | None, ...]
 ) -> Callable[..., Any]:
-    """Wraps a function for a single device: removes and adds the leading axis of mapped arguments and results."""
+    """Wraps a function to take and return arrays with the leading device axis of ``jax.pmap``, for a single device."""
 
     def changed(change: Callable[[Any], Any], values: Sequence[Any], axes: tuple[int | None, ...]) -> tuple[Any, ...]:
         pairs = zip(values, axes, strict=True)
@@ -318,7 +319,7 @@ def _copying(sharding: jax.sharding.NamedSharding) -> Callable[[Any], Any]:
 
 
 def own_shards(tree: Any) -> Any:
-    """This process's part of sharded leaves ``[D, ...]``, as host arrays."""
+    """Copies this process's slices of leaves ``[D, ...]``, which are sharded over devices, to host arrays."""
 
     def fetch(x: jax.Array) -> Any:
         shards = sorted(x.addressable_shards, key=lambda shard: shard.index[0].start or 0)
@@ -328,7 +329,7 @@ def own_shards(tree: Any) -> Any:
 
 
 def all_shards(tree: Any) -> Any:
-    """Sharded leaves ``[D, ...]`` of all `joined_devices`, as host arrays.
+    """Gathers leaves ``[D, ...]``, which are sharded over the devices of all joined processes, as host arrays.
 
     All joined processes have to call it together, and all of them get everything.
     """

@@ -1,4 +1,4 @@
-"""Fingerprints of parameters: two numbers that change with any bit of the parameters."""
+"""Fingerprints of parameters, to compare computations: two numbers that change with any bit of the parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FINGERPRINT = "fingerprint"
 
 
 def fingerprint(params: Any) -> jax.Array:
-    """Two sums, modulo 2**32, of the mixed bits of all elements.
+    """Fingerprint of parameters: two sums, modulo 2**32, of hashes of all elements of all arrays.
 
     Each element adds ``mix(bits ^ key)`` to a sum. The key depends on the name of the leaf, its shape and type, and the
     position of the element. The mix is a bijection of uint32, and each sum has a different one. A change of one element
@@ -75,7 +75,9 @@ _compiled_of_members = jax.jit(jax.vmap(jax.vmap(fingerprint)))
 
 
 class _Mix(NamedTuple):
-    """Hash function that maps uint32 to uint32 one to one, and the step between the keys of neighbouring elements."""
+    """Hash function for fingerprints, a bijection of uint32, and the difference between the keys of neighbouring
+    elements.
+    """
 
     shifts: tuple[int, int, int]
     factors: tuple[int, int]
@@ -94,8 +96,8 @@ _HIGH = _Mix((16, 15, 16), (0x7FEB352D, 0x846CA68B), 0x85EBCA77)
 
 
 def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
-    """Sums of the hashes of all elements of one leaf, uint32 ``[2]``; an element has one or two words, uint32 ``[n]``
-    each.
+    """Computes the two sums of the hashes of an array's elements, uint32 ``[2]``. `words` has the bits of the elements:
+    one or two words per element, each uint32 ``[n]``.
     """
     number = jnp.arange(words[0].size, dtype=jnp.uint32) + seed
     low, high = words[0] ^ (number * np.uint32(_LOW.step)), words[-1] ^ (number * np.uint32(_HIGH.step))
@@ -110,7 +112,9 @@ def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
 
 
 def _words(leaf: Any) -> list[jax.Array]:
-    """Bits of an array: one or two arrays uint32 ``[n]``; shorter elements are extended by zeros."""
+    """Converts the bits of an array's elements to one array uint32 ``[n]``, or two for 64-bit elements; shorter
+    elements are extended by zeros.
+    """
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):

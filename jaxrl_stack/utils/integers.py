@@ -16,7 +16,7 @@ def limits_of(dtype: np.dtype) -> tuple[int, int]:
 
 
 def outside_of(dtype: np.dtype, array: np.ndarray) -> int | None:
-    """Returns an integer of an array that does not fit an integer dtype; None if all fit."""
+    """Finds a number in an array that an integer dtype cannot represent; None if all fit."""
     if not array.size or np.can_cast(array.dtype, dtype):
         return None
     first, last = limits_of(dtype)

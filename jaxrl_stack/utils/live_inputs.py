@@ -14,7 +14,8 @@ _CALLS = ("jit", "pjit")
 
 
 class Once(NamedTuple):
-    """Result of tracing a function: a callable, the inputs that matter, and the outputs' shapes.
+    """Result of `traced_once`: a callable for the traced function, the inputs on which it depends, and the shapes of
+    its outputs.
 
     Attributes:
         call: Does what the function does without calling it again, for arguments of this structure, shapes and dtypes;
@@ -40,7 +41,7 @@ def traced_once(function: Callable[..., Any], *args: Any) -> Once:
 
 
 def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, out: Any) -> Once:
-    """Does the same as `traced_once` for a function that was already traced.
+    """Returns the result of `traced_once` for a function that was already traced, without tracing it again.
 
     Args:
         function, args: Of `traced_once`.
@@ -61,8 +62,8 @@ def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, o
 
 
 def read_inputs(program: Jaxpr, wanted: Sequence[bool]) -> list[bool]:
-    """Marks each input of a traced program on which its effects or the wanted outputs can depend; also looks into inner
-    jitted functions.
+    """Returns for each input of a traced program whether its effects or the `wanted` outputs can depend on the input;
+    also looks into inner jitted functions.
 
     Args:
         program: The program.

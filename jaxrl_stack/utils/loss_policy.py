@@ -1,4 +1,4 @@
-"""LossPolicy: reaction to the loss of actors of one role, with its messages."""
+"""LossPolicy: reaction to lost actors of one role, such as EnvRunners, and the texts of its messages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 class _Settings(NamedTuple):
-    """Names of the settings about lost actors for one role, such as EnvRunners, and of the `AlgorithmConfig` method for
-    them; None for a setting that the role does not have.
+    """Names of the settings about lost actors of one role, such as EnvRunners, and of the `AlgorithmConfig` method that
+    sets them; None for a setting that the role does not have.
 
     `takes` is the role whose resource settings apply.
     """
@@ -95,11 +95,11 @@ class LossPolicy:
 
     @property
     def restarts_of_each(self) -> int:
-        """Value of Ray's option ``max_restarts`` for the actors."""
+        """Ray's option ``max_restarts`` for each actor; 0 if the policy restarts no actors."""
         return self.max_restarts if self.restarts else 0
 
     def setting_of(self, field: str) -> str | None:
-        """Name of the setting for an attribute; None if the role has none."""
+        """Name of the config setting behind an attribute of the policy; None if the role has no such setting."""
         return getattr(_SETTINGS.get(self.role), field, None)
 
     # ------------------------------------------------------------------------------------------------------- messages

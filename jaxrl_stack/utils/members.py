@@ -41,7 +41,8 @@ def _says_what_is_shared(node: Any) -> bool:
 
 
 def split_fixed(state: Any) -> tuple[Any, Any]:
-    """Splits a state into ``(changing part, fixed part)``; each part has None in place of the other part's leaves.
+    """Splits a state into ``(changing part, fixed part)``: fields that training changes, and constant fields, such as a
+    data set. In each part, the other part's fields are None.
 
     What never changes is in the fields that `fixed_fields` of its class names, which all members share.
     """
@@ -53,7 +54,7 @@ def split_fixed(state: Any) -> tuple[Any, Any]:
 
 
 def with_fixed(state: Any, fixed: Any) -> Any:
-    """Reverses `split_fixed`: combines the changing part of a state with its fixed part."""
+    """Reverses `split_fixed`: joins a state without its constant fields, and these fields."""
     if fixed is None:
         return state
     return dataclasses.replace(state, **{name: getattr(fixed, name) for name in fixed.fixed_fields})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TooManyError(ValueError):
-    """Raised if an estimate exceeds the memory.
+    """Raised if the estimated memory of arrays exceeds the available memory.
 
     Args:
         message: Problem and remedy.
@@ -40,7 +40,7 @@ class TooManyError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEstimate:
-    """Estimated bytes of arrays with a common number of rows.
+    """Estimated bytes of arrays with the same number of rows, such as the columns of a rollout.
 
     Attributes:
         what: Name of the arrays, for messages.
@@ -58,8 +58,8 @@ class MemoryEstimate:
     def of_shapes(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, Any], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates an estimate from ``{column: pytree of arrays or jax.ShapeDtypeStructs}``, whose leaves have
-        all rows.
+        """Creates an estimate from arrays or shapes with all rows: ``{column: pytree of arrays or
+        jax.ShapeDtypeStructs}``.
         """
         return cls(what, counts, {name: bytes_of_shapes(column) for name, column in columns.items()}, is_complete)
 
@@ -67,13 +67,13 @@ class MemoryEstimate:
     def of_rows(
         cls, what: str, counts: Mapping[str, int], columns: Mapping[str, int], *, is_complete: bool = True
     ) -> MemoryEstimate:
-        """Creates an estimate from ``{column: bytes per row}``."""
+        """Creates an estimate from ``{column: bytes per row}``, times the number of rows."""
         num_rows = math.prod(counts.values())
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Estimate for `number` of `of` equal parts of these arrays, rounded up; the first entry of `counts` is
-        divided.
+        """Estimates the memory of `number` of `of` equal parts of these arrays, rounded up; divides the first number in
+        `counts`.
         """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])
@@ -93,12 +93,12 @@ class MemoryEstimate:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of the arrays: the product of all `counts`."""
+        """Number of rows of the estimated arrays: the product of all `counts`, such as envs times steps."""
         return math.prod(self.counts.values())
 
     @property
     def bytes_per_row(self) -> int:
-        """Bytes per row over all columns, rounded up; values shared by several rows count in each row."""
+        """Bytes per row over all columns: total bytes divided by the number of rows, rounded up."""
         return -(-self.num_bytes // max(1, self.num_rows))
 
     @property

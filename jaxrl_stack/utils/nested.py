@@ -43,7 +43,7 @@ def tree_leaves(tree: Any) -> list[Any]:
 
 
 def _plain(tree: Any) -> Any:
-    """Converts a structure to dicts and tuples only."""
+    """Converts the mappings, lists and tuples in a structure to plain dicts and tuples."""
     if isinstance(tree, Mapping):
         return {key: _plain(value) for key, value in tree.items()}
     return tuple(map(_plain, tree)) if isinstance(tree, list | tuple) else tree
@@ -65,7 +65,9 @@ def batch(items: Sequence[Any]) -> Any:
 
 
 def unbatch(tree: Any) -> list[Any]:
-    """Splits a structure with leaves `[n, ...]` into a list of n rows; rows that are arrays are views."""
+    """Splits a batch, a structure with leaves `[n, ...]`, into a list of n items; arrays in the items are views of the
+    batch.
+    """
     return [take(tree, row) for row in range(batch_size(tree))]
 
 
@@ -75,7 +77,7 @@ def take(tree: Any, index: Any) -> Any:
 
 
 def row(tree: Any, index: int) -> Any:
-    """Returns a copy of the elements at one index of the leading axis, because the arrays may be overwritten later."""
+    """Returns one item of a batch: copies of the leaves at one index, because the batch may be overwritten later."""
     return tree_map(lambda leaf: np.array(leaf[index]), tree)
 
 
@@ -108,7 +110,7 @@ def batch_size(tree: Any) -> int:
 
 
 def cast_lossless(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    """Converts `values` to `dtype`; None if that would change a value other than by rounding floats."""
+    """Converts `values` to `dtype` if that changes no value other than by rounding floats; else returns None."""
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
     rounds = dtype.kind in "fc" and np.can_cast(values.dtype, dtype, "same_kind")
@@ -136,12 +138,15 @@ def full_like_item(item: Any, value: Any) -> Any:
 
 
 def space_struct(space: gym.Space) -> Any:
-    """Returns the elementary spaces of `space`: in a dict for `Dict`, in a tuple for `Tuple`, else itself."""
+    """Converts a space to a struct of its elementary spaces, in a dict for `Dict` and a tuple for `Tuple`; returns an
+    elementary space unchanged.
+    """
     return map_parts(lambda part: part, space)
 
 
 def blank_item(struct: Any) -> Any:
-    """Returns a valid item for a `space_struct`: the first category of discrete spaces, zeros elsewhere.
+    """Creates a placeholder element of a space, given as `space_struct`: the first category of discrete spaces, zeros
+    elsewhere.
 
     Raises:
         ValueError: if an elementary space has no fixed shape.

@@ -30,7 +30,8 @@ def notice_once(message: str, key: str | None = None) -> None:
 
 
 def share_notices(group: str) -> None:
-    """Shares notices with the processes of this machine that name the same group: only one of them prints each notice.
+    """Logs each notice only once over all processes of this machine that call this function with the same `group`, such
+    as the actors of a run.
 
     For the actors of a run: all runners and all of Tune's trials have the same to say.
     """

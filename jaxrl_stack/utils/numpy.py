@@ -19,7 +19,7 @@ MAX_LOG_NN_OUTPUT = 2
 
 
 def convert_to_numpy(x: Any, reduce_type: bool = True) -> Any:
-    """Converts the JAX and PyTorch arrays in a struct to NumPy.
+    """Converts the JAX and PyTorch arrays in nested dicts, tuples and lists to NumPy arrays.
 
     Args:
         x: Any nesting of dicts, tuples and lists.

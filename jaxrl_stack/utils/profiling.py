@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Profiler:
-    """Traces some iterations of an algorithm.
+    """Records traces of JAX's profiler in selected iterations of an algorithm.
 
     Args:
         iterations: Numbers of the iterations; an integer is one of them.
@@ -45,7 +45,7 @@ class Profiler:
     def around(
         self, iteration: int, driver: Driver, directory: str | os.PathLike[str] | None
     ) -> Iterator[dict[str, Any]]:
-        """Context manager that traces the iteration if it is selected.
+        """Context manager around a training iteration: records a profiler trace if this iteration was selected.
 
         Args:
             iteration: Number of the iteration.
@@ -97,7 +97,8 @@ def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
 
 
 def compiled_text(lowered: Any) -> str:
-    """Text of a compiled program with current scopes; a cached program may have been compiled without them.
+    """Returns the text of a compiled program with the current names of `jax.named_scope`, which a cached program may
+    lack.
 
     An option that changes nothing passes what is cached in this process; that on disk is told apart by the setting.
     """
@@ -116,7 +117,7 @@ def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, f
 
 
 def _scopes(program: str) -> Iterator[tuple[str, str]]:
-    """Yields ``(instruction, scope)`` for the instructions in a compiled program's text, except control flow."""
+    """Yields ``(instruction, named scope)`` for the instructions in a compiled program's text, except control flow."""
     for line in program.splitlines():
         instruction, op_name = _INSTRUCTION.match(line), _OP_NAME.search(line)
         if instruction is None or instruction[2] in _CONTROL_FLOW:

@@ -1,4 +1,6 @@
-"""Ray resources for the settings of a config: bundles, placement groups, and the start of Ray."""
+"""Ray resources of an algorithm's actors: resource bundles and placement groups from a config's settings, and the start
+of Ray.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "offline_eval
 
 
 class RoleSettings(NamedTuple):
-    """Names of the settings for one role of process: its CPUs, GPUs and other resources, and the number of its
-    processes.
+    """Names of the config settings for one role of processes, such as learners: CPUs, GPUs and other resources per
+    process, and number of processes.
     """
 
     cpus: str
@@ -84,7 +86,7 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 
 def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Resources of one process and of the actors that share its node, as of `role_resources`.
+    """Ray resources of one process together with the actors that share its node, in the form of `role_resources`.
 
     The aggregators of a learner are in the learner's bundle; those of a local learner in the main process's bundle.
 
@@ -137,7 +139,7 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
 
 
 def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
-    """Index of an actor's bundle in `resource_bundles(config, main_process=False)`.
+    """Index of an actor's resource bundle in the result of ``resource_bundles(config, main_process=False)``.
 
     Learners come last: learner i of N has the bundle ``number of bundles - N + i``.
 
@@ -157,7 +159,9 @@ def bundle_index(config: AlgorithmConfig, role: Role, index: int = 0) -> int:
 
 
 def _processes(config: AlgorithmConfig) -> list[Role]:
-    """Roles of all actors, in the order of their bundles. Environments on the device need no EnvRunner actors."""
+    """Returns the role of each actor, in the order of the resource bundles. Environments on the device need no
+    EnvRunner actors.
+    """
     # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
     numbers: dict[Role, int] = {
         "env_runner": 0 if config.env is None else config.num_sampling_actors,
@@ -210,7 +214,7 @@ def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> N
 
 
 def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, main_process: bool = False) -> str | None:
-    """Reason why these nodes cannot provide the resources of an algorithm's actors; None if they may.
+    """Explains why the given nodes cannot provide the resources of an algorithm's actors; None if they may.
 
     Args:
         config: The algorithm's config.
@@ -292,7 +296,7 @@ def _listed(resources: Mapping[str, float]) -> str:
 
 
 class Placement(NamedTuple):
-    """Nodes of an algorithm's actors.
+    """Placement of an algorithm's actors on nodes: the Ray placement groups of EnvRunners and of learners.
 
     Attributes:
         runners: Ray placement group of all EnvRunners; "SPREAD" spreads actors without a group; None leaves placing to
@@ -305,7 +309,7 @@ class Placement(NamedTuple):
 
     @property
     def groups(self) -> list[Any]:
-        """The placement groups, each once."""
+        """All placement groups of the actors, without duplicates."""
         groups = [] if self.runners == self.learners else [self.learners]
         return [group for group in (self.runners, *groups) if group is not None and group != "SPREAD"]
 
@@ -404,7 +408,7 @@ def _reserve(
 
 
 def remove_placement(placement: Placement) -> None:
-    """Frees the groups of `create_placement`, except a tuner's group."""
+    """Removes the placement groups of `create_placement`, except the placement group of a Ray Tune trial."""
     import ray
 
     for group in placement.groups:
@@ -413,7 +417,8 @@ def remove_placement(placement: Placement) -> None:
 
 
 def near_this_process(number: int) -> list[Any]:
-    """``scheduling_strategy`` of actors that should run on the node of this process, if it has room for them.
+    """Ray's option ``scheduling_strategy`` for each of several actors that should run on this process's node if it has
+    room for them.
 
     Args:
         number: Number of actors.
@@ -458,7 +463,9 @@ def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping
 
 
 def in_bundle(group: Any, index: int) -> Any:
-    """``scheduling_strategy`` for an actor in a placement group's bundle; index -1 for any bundle."""
+    """Ray's option ``scheduling_strategy`` for an actor in one bundle of a placement group; index -1 allows
+    any bundle.
+    """
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     return PlacementGroupSchedulingStrategy(
@@ -471,7 +478,8 @@ def in_bundle(group: Any, index: int) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class RayLease:
-    """Lease of a Ray instance. If Ray was started for leases, the release of the last lease shuts it down.
+    """Lease of a Ray instance, held while an object uses Ray. If this package started Ray, the release of the last
+    lease shuts it down.
 
     Attributes:
         node_id: The instance that was started for it; None if the user's was found.
@@ -480,7 +488,7 @@ class RayLease:
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether Ray was started for this lease."""
+        """Whether this package started Ray for this lease; False if Ray was already running."""
         return self.node_id is not None
 
     def release(self) -> None:

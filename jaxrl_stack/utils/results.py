@@ -132,7 +132,9 @@ _AT_THE_ROOT = frozenset(
 
 @functools.cache
 def is_name_of_runners(path: tuple[str, ...]) -> bool:
-    """Whether a path below ``env_runners`` is the name of a standard metric, or a prefix or an extension of one."""
+    """Whether a path below ``env_runners`` in results equals the path of a standard metric, or one of them begins with
+    the other.
+    """
     return any(path[: len(own)] == own or own[: len(path)] == path for own in _OF_RUNNERS)
 
 
@@ -208,7 +210,9 @@ def _paths(prefix: str, names: Sequence[str], ids: Mapping[str, Sequence[str]]) 
 
 
 def adds_up(name: str) -> bool:
-    """Whether a result of several learners is their sum (steps trained on or evaluated on) and not their mean."""
+    """Whether results of several learners under this name are added (steps trained on or evaluated on) instead of
+    averaged.
+    """
     return name == NUM_STEPS_EVALUATED or ("steps_trained" in name and not name.endswith("_throughput"))
 
 

@@ -1,4 +1,4 @@
-"""Detection of impure functions by tracing them twice.
+"""Detection of impure functions, which JAX must not trace: two traces of such a function differ.
 
 Code that JAX traces runs once for all calls of the program. NumPy's and Python's random numbers, and attributes that a
 call changes, silently become constants. They differ from one trace to the next.
@@ -20,7 +20,7 @@ Attributes = Mapping[str, tuple[Any, ...]]
 
 
 def impurity(function: Callable[..., Any], *args: Any, program: Any = None, thorough: bool = False) -> str | None:
-    """Difference between two traces of a function; None if they are equal.
+    """Describes the difference between two traces of a function, which shows that it is impure; None if they are equal.
 
     Args:
         function: Function of `args`.
@@ -51,14 +51,16 @@ def _fresh_caches() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _trace_number() -> Any:
-    """Context manager in which jitted functions are traced again; always the same object, so that caches do not
-    grow.
+    """Returns the context manager in which JAX traces jitted functions again despite its caches; always the same
+    object, so that caches do not grow.
     """
     return jax.make_user_context(0)
 
 
 def _constants(program: Any) -> Iterator[Any]:
-    """Yields arrays and numbers in a program, and names of its operations."""
+    """Yields the constants (arrays and numbers) of a traced program, and the names of its operations, including inner
+    programs.
+    """
     yield from getattr(program, "consts", ())
     inner = getattr(program, "jaxpr", program)
     for equation in inner.eqns:
@@ -95,7 +97,9 @@ def _shown(value: Any) -> str:
 
 
 def attributes_of(thing: Any) -> Attributes:
-    """Snapshot of an object's attributes, with the items of lists, dicts and tuples."""
+    """Takes a snapshot of an object's attributes and of the items in its lists, dicts and tuples, to find later
+    changes.
+    """
     return {
         name: (value, *((leaf, None if hasattr(leaf, "shape") else _length(leaf)) for leaf in _leaves(value)))
         for name, value in vars(thing).items()

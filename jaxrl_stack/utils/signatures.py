@@ -19,7 +19,7 @@ def call_problem(function: Callable[..., Any], *args: Any, **kwargs: Any) -> str
 
 
 def call_users(function: Callable[..., Any], called: str, *args: Any, **kwargs: Any) -> Any:
-    """Calls a user's function; adds a note that names the setting to its errors.
+    """Calls a function that a user passed as a setting; adds a note with the setting's name to its errors.
 
     Args:
         function: The function.

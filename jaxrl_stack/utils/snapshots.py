@@ -1,4 +1,4 @@
-"""Snapshots of states that compiled programs donate, for recovery after a failed call."""
+"""Copies of states that compiled programs donate (whose memory they reuse), to continue after a failed call."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Snapshots:
         self._is_compiled = False
 
     def before_call(self, *state: Any) -> bool:
-        """Copies the state if a copy is due: before the first call, after `interval` calls or more, and after the state
-        was replaced. Joined processes never copy: they would continue from different calls; they restart together, from
-        a checkpoint.
+        """Copies the state that the next call donates, if a copy is due: before the first call, after `interval` calls
+        or more, and after the state was replaced. Joined JAX processes never copy: they restart together, from a
+        checkpoint.
 
         Args:
             *state: Dataclasses of arrays; what is replaced is told by their identity.
@@ -69,16 +69,19 @@ class Snapshots:
         return True
 
     def after_call(self, *state: Any) -> None:
-        """Records the results of the call as the newest state."""
+        """Counts a successful call of the program, and records its results as the newest state."""
         self.num_calls += 1
         self._newest = tuple(map(weakref.ref, state))
 
     def renamed(self, old: Any, new: Any) -> None:
-        """Records that `new` replaces `old` in the newest state, so that the next call needs no new snapshot for it."""
+        """Records that `new` replaces the part `old` of the newest state, so that the next call needs no new snapshot
+        for it.
+        """
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
-        """Records that a change between two calls replaces `old` by `new`, without taking a new snapshot.
+        """Records a change of the state between two calls, which replaces its part `old` by `new`; it can be repeated
+        on the snapshot, so that no new one is needed.
 
         Args:
             old, new: Parts of the state.
@@ -89,7 +92,7 @@ class Snapshots:
             self.changes.append((self.num_calls, change))
 
     def forget(self) -> None:
-        """Frees the snapshot; the next call takes a new one."""
+        """Frees the memory of the snapshot; the next `before_call` takes a new one."""
         self.state, self.num_calls, self.changes, self._newest = None, 0, [], ()
 
 
@@ -111,7 +114,8 @@ def is_lost(*state: Any) -> bool:
 
 
 def reraise(error: BaseException, message: str) -> NoReturn:
-    """Raises the error of a program with a message about the lost state; interruptions keep their type.
+    """Raises RuntimeError with a message about the state that a failed program has lost; interruptions such as
+    KeyboardInterrupt keep their type.
 
     Raises:
         RuntimeError: From `error`, if that is an `Exception`; else `error` itself is raised, with a note.

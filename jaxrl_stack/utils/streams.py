@@ -15,7 +15,9 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """Numbers of the independent random streams of a seed. Changing them changes the results of every seed."""
+    """Numbers of the independent streams of random numbers of a seed, one per consumer. A changed number changes the
+    results of every seed.
+    """
 
     LEARNER = 1
     ROLLOUT = 2

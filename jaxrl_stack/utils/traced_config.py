@@ -1,4 +1,4 @@
-"""Read-only config that a loss gets while its program is traced."""
+"""Read-only view of a config for a loss that JAX traces: some settings are arguments of the compiled program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
 
 
 def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Callable[[str], Any]) -> dict[str, Any]:
-    """Replaces every schedule in modules' settings by its value at `timesteps`.
+    """Replaces every schedule in modules' settings by its value at `timesteps`, and adds the settings that are no
+    arguments of the program.
 
     Args:
         settings: ``{"modules": {module_id: {name: float32 or schedule}}}``, and more schedules.
@@ -31,7 +32,8 @@ def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Call
 
 
 class TracedConfigView:
-    """View of a config in which traced settings have the program's current arrays as values.
+    """Read-only view of a config in which traced settings are the arrays that the compiled program gets as arguments;
+    other settings are unchanged.
 
     ``view.clip_param`` is the ``float32[]`` array that travels through the compiled program (a schedule is
     already evaluated); every other attribute is the frozen config's own. So one program serves all values of
@@ -44,7 +46,7 @@ class TracedConfigView:
         self, config: Any, values: Mapping[str, Any], values_by_module: Mapping[str, Mapping[str, Any]] | None = None
     ):
         """Args:
-        config: The frozen config that answers for everything that is not traced.
+        config: The frozen config, which has all settings that are not traced.
         values: Setting name → current ``float32[]`` array.
         values_by_module: The same per module id, for `get_config_for_module`.
         """
@@ -57,7 +59,7 @@ class TracedConfigView:
 
     @property
     def traced_reads(self) -> tuple[str, ...]:
-        """Names of the traced settings read so far, latest first."""
+        """Names of the traced settings (arrays in the compiled program) that were read from this view, latest first."""
         return tuple(reversed(self._reads))
 
     def __getattr__(self, name: str) -> Any:
@@ -97,7 +99,8 @@ class TracedConfigView:
 
 @contextlib.contextmanager
 def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
-    """Context manager that converts JAX's error about Python branches on arrays to one that names the setting.
+    """Context manager that converts JAX's error about a Python branch on a traced array to an error that names the
+    config setting.
 
     Wrap the tracing of user code (losses, hooks) in it.
 

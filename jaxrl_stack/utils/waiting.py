@@ -1,4 +1,4 @@
-"""Reports about actors that wait for resources of the Ray cluster, in the log and for displays."""
+"""Reports about actors that wait for resources of the Ray cluster, for the log and for progress displays."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _current: dict[int, str] = {}
 
 
 def waiting_lines() -> list[str]:
-    """Last line of each wait that has not ended, for displays."""
+    """Latest report of each group of actors that still waits for Ray resources, for progress displays."""
     return list(_current.values())
 
 
 class WaitingReport:
-    """Reports every ten seconds which resources the missing actors of one role need.
+    """Logs every ten seconds which Ray resources are needed by the actors of one role that have not started.
 
     Args:
         role: Name of the actors in messages, such as "EnvRunner".
@@ -42,7 +42,7 @@ class WaitingReport:
         self._num_lines = 0
 
     def note(self, number: int) -> None:
-        """Notes that actors are missing; logs a line if the last one is ten seconds old.
+        """Notes the number of actors that have not started; logs a report about them every ten seconds.
 
         Args:
             number: Number of missing actors; 0 ends the wait.
@@ -63,7 +63,7 @@ class WaitingReport:
         logger.warning("%s", line)
 
     def end(self) -> None:
-        """Ends the wait."""
+        """Ends the reports about this wait: the actors have started, or nobody waits for them any longer."""
         self._since = None
         _current.pop(id(self), None)
 
@@ -76,7 +76,7 @@ def waiting_text(
     free: Mapping[str, float],
     total: Mapping[str, float],
 ) -> str:
-    """Line about missing actors, with the resources that the cluster lacks.
+    """Formats a report about actors that have not started, with the resources that they need and the cluster lacks.
 
     Args:
         role: Name of the actors.

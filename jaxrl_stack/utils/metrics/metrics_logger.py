@@ -77,7 +77,8 @@ class MetricsLogger:
 
     @contextlib.contextmanager
     def used_by(self, callback: str) -> Iterator[None]:
-        """Context manager for a callback's call: drops values under reserved names, with a notice.
+        """Context manager around a callback that logs values: drops values under names that results reserve, and logs a
+        notice.
 
         Args:
             callback: Name of the callback, for the notice.
@@ -276,7 +277,7 @@ class MetricsLogger:
     # ------------------------------------------------------------------------------------------------ merging
 
     def aggregate(self, stats_dicts: Sequence[Mapping[str, Any]], *, key: Key | None = None) -> None:
-        """Merges the reports of other loggers into this one.
+        """Merges the reports of other loggers (results of their ``reduce()``) into this logger.
 
         Args:
             stats_dicts: The dicts that ``reduce()`` of each of them returned, or an update of learners. They need not
@@ -385,7 +386,7 @@ class MetricsLogger:
         return _map(results, lambda stats: stats.peek(compile=compile))
 
     def reduce(self, compile: bool = False) -> dict[str, Any]:
-        """Ends the interval and returns its statistics or values.
+        """Ends the interval since the last ``reduce()``, and returns the statistic or the value of each metric.
 
         Args:
             compile: False returns a tree of statistics that hold what is new, for `aggregate` of another
@@ -394,7 +395,9 @@ class MetricsLogger:
         return _map(self.stats, lambda stats: stats.reduce(compile=compile))
 
     def compile(self) -> dict[str, Any]:
-        """Ends the interval and returns all values, with ``"<name>_throughput"`` for metrics that measure it."""
+        """Ends the interval since the last ``reduce()`` and returns all values, with ``"<name>_throughput"`` for
+        metrics that measure throughput.
+        """
         throughputs = _throughput_tree(self.stats)
         values = self.reduce(compile=True)
         merge_nested(values, throughputs)
@@ -427,7 +430,7 @@ class MetricsLogger:
         self.stats = {}
 
     def get_state(self) -> dict[str, Any]:
-        """State with all statistics and their values."""
+        """State of the logger: all statistics with their settings and values."""
         return {"stats": [{"key": list(path), **stats.get_state()} for path, stats in nested_leaves(self.stats)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -491,7 +494,9 @@ def _path(key: Any) -> tuple[str, ...]:
 
 
 def _find(tree: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """Looks up a path: statistics, a dict of statistics, or None."""
+    """Looks up a path in a tree of statistics; returns statistics, a dict of statistics, or None if the path is
+    missing.
+    """
     found: Any = tree
     for name in path:
         if not isinstance(found, Mapping) or name not in found:
@@ -513,7 +518,7 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
 def _map(
     tree: Mapping[str, Any], function: Callable[[Any], Any], keep: Callable[[Any], bool] = lambda stats: True
 ) -> dict[str, Any]:
-    """Applies `function` to all statistics in the tree that `keep` selects; drops the others."""
+    """Returns a tree with `function` applied to the statistics in `tree` that `keep` selects, without the others."""
     out: dict[str, Any] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Numbers that are already reduced, in a form that MetricsLogger can aggregate."""
+"""Numbers that are already means or sums, such as the losses of an update, as input of `MetricsLogger.aggregate`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ReducedMetrics(dict[str, Any]):
     """Results of a learner update: a nested dict of numbers that `MetricsLogger.aggregate` also accepts."""
 
     def statistics(self) -> list[tuple[tuple[str, ...], StatsBase]]:
-        """Returns ``(path, statistics)`` for every number.
+        """Converts every number to statistics that a MetricsLogger can merge; returns ``(path, statistics)`` for each.
 
         Steps trained add up over learners and updates; of everything else the last number counts, as the losses of
         several learners are means over all of them.

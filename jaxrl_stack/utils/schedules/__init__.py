@@ -46,7 +46,7 @@ SCHEDULE_SIZE = 8
 
 
 class ScheduleArrays(NamedTuple):
-    """Piecewise linear function of a lifetime counter, as arrays.
+    """Piecewise linear function of a lifetime step counter, as arrays of counters and of values.
 
     Attributes:
         times: ``uint32[K, 2]``, non-decreasing counters; the first one is 0.
@@ -138,7 +138,7 @@ def encode(value_or_schedule: float | Sequence[Sequence[float]], size: int = SCH
 
 
 def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
-    """Replaces every schedule in a pytree by its value at a counter (``uint32[2]``).
+    """Replaces each schedule in a pytree of settings by its value at a lifetime step counter (``uint32[2]``).
 
     Args:
         settings: Pytree with `ScheduleArrays` among its leaves.
@@ -160,7 +160,7 @@ def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
 
 
 def shapes_at(settings: Any) -> Any:
-    """Shapes and dtypes of the values of `values_at`, as `jax.ShapeDtypeStruct`s, for tracing."""
+    """Returns the shapes and dtypes of the result of `values_at`, as `jax.ShapeDtypeStruct`s, for tracing."""
 
     def of_leaf(leaf: Any) -> jax.ShapeDtypeStruct:
         if isinstance(leaf, ScheduleArrays):
@@ -236,7 +236,7 @@ class Scheduler:
     def validate(
         *, fixed_value_or_schedule: float | Sequence[Sequence[float]] | None, setting_name: str, description: str = ""
     ) -> None:
-        """Checks a setting's value.
+        """Checks that a setting's value is a number, a valid schedule or None.
 
         Args:
             fixed_value_or_schedule: Number, schedule, or None (which is always fine).

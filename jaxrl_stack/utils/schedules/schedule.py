@@ -141,7 +141,7 @@ class PiecewiseSchedule(Schedule):
         endpoints: At least two ``(timestep, value)`` pairs with non-decreasing timesteps.
         framework: None or "jax".
         interpolation: ``f(left_value, right_value, alpha)`` with alpha in [0, 1).
-        outside_value: Value before the first and from the last timestep on. With None, asking there raises.
+        outside_value: Value before the first and from the last timestep on. If None, such a timestep raises an error.
 
         Raises:
             ValueError: If there are fewer than two endpoints or their timesteps decrease.

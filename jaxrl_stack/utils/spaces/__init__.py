@@ -116,8 +116,8 @@ def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
 
 
 def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
-    """Applies ``function(part, *values)`` to every part of a space that is no `Dict` or `Tuple`, and the values in the
-    same place; returns a pytree with the structure of `space`.
+    """Applies ``function(part, *values)`` to each part of a space that is neither `Dict` nor `Tuple`, with the entries
+    of `values` at the same position; returns a pytree with the structure of `space`.
 
     Args:
         function: Called with a part of the space, and with what each of `values` has in its place.
@@ -162,7 +162,8 @@ def from_zero(space: Space) -> Space:
 
 
 def from_start(space: Space, action: jax.Array) -> jax.Array:
-    """Converts actions that count from 0 (`from_zero`) to the environment's actions.
+    """Converts a module's actions, which count from 0 (`from_zero`), to the environment's actions, which count from the
+    space's ``start``.
 
     Args:
         space: Space of the environment: any but Dict and Tuple.
@@ -265,7 +266,9 @@ def conform(space: Space, value: Any, name: str = "value", *, casts: bool = Fals
 
 
 def _require_kind(leaf: Any, part: jax.Array, path: str) -> None:
-    """Raises for floats in integer spaces, and for integers of a `Box` whose smaller dtype would wrap them."""
+    """Raises ValueError for floats in an integer space, and for integers that the smaller dtype of a `Box`
+    would wrap.
+    """
     dtype = np.dtype(leaf.dtype)
     if dtype.kind not in "iu":
         return
@@ -330,7 +333,8 @@ def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
 
 
 def difference(space: Space, other: Space) -> str | None:
-    """Difference between the array forms of two spaces, ignoring bounds; None if there is none.
+    """Describes the first difference between the arrays of two spaces' elements: structure, shape, kind of dtype or
+    number of options, but not bounds. None if there is none.
 
     Compares structure, shapes, kinds of dtype (bool, integer, float), and the numbers of options of discrete parts.
 
@@ -532,7 +536,7 @@ def _leaf_dtype(leaf: Space) -> np.dtype:
 
 
 def _casts(dtype: Any, target: Any) -> bool:
-    """Whether values keep their meaning: bool -> integer -> float, any width."""
+    """Whether values of a dtype keep their meaning in a space's dtype: bool in integer in float, of any width."""
     rank = {"b": 0, "u": 1, "i": 1, "f": 2}
 
     def kind(dtype: Any) -> int:
@@ -573,12 +577,12 @@ def _flatten_leaf(leaf: Space, value: jax.Array, batch_dims: int, path: str) -> 
 
 
 def _aligned(array: np.ndarray, ndim: int) -> np.ndarray:
-    """Converts `array` to int32 with `ndim` axes, so that no rank promotion occurs."""
+    """Converts a NumPy array to int32 and adds leading axes up to `ndim` axes, so that no rank promotion occurs."""
     return array.astype(np.int32).reshape((1,) * (ndim - array.ndim) + array.shape)
 
 
 def _bounds(leaf: Space) -> np.ndarray:
-    """float32 ``[2, flatdim]``: the lower and the upper bounds."""
+    """Bounds of a flattened space, float32 ``[2, flatdim]``: lower and upper bounds; 0 and 1 for discrete spaces."""
     if not isinstance(leaf, Box):
         return np.repeat(np.array([[0], [1]], np.float32), flatdim(leaf), axis=1)
     with np.errstate(over="ignore"):  # a float64 bound that float32 cannot hold is no bound

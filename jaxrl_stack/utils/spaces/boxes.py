@@ -1,4 +1,4 @@
-"""Actions of `Box` spaces: dimensions with two bounds are scaled to [-1, 1] for modules, each separately.
+"""Scaling of actions of `Box` spaces: modules see each dimension with two bounds scaled to [-1, 1].
 
 Modules act in float32, and environments take the space's dtype. A bound that is no float32 number is rounded for
 modules; `member_maker` gives environments the bound itself.
@@ -29,8 +29,8 @@ def scaled_dimensions(box: Box) -> np.ndarray:
 
 
 def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
-    """Converts a module's actions ``[B, *box.shape]`` to the environment's: scales dimensions with two bounds, and
-    clips.
+    """Converts a module's actions ``[B, *box.shape]`` to the environment's: maps [-1, 1] to the bounds in dimensions
+    with two bounds, and clips.
 
     Args:
         box: A `Box` of floats.
@@ -94,7 +94,7 @@ def float32_bounds(box: Box) -> tuple[np.ndarray, np.ndarray]:
 
 
 def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
-    """Returns a function that copies a program's actions to arrays with the dtype of `box`.
+    """Returns a function that copies actions from a compiled program to NumPy arrays with the dtype of `box`.
 
     A number that stands for a bound in float32 becomes that bound. Integers beyond the dtype become its limits.
     """
@@ -118,7 +118,8 @@ def member_maker(box: Box) -> Callable[[Any], np.ndarray]:
 
 
 def members_of(space: Space) -> Callable[[Any], Any]:
-    """Returns a function that converts `Box` parts of a program's actions ``[..., *leaf.shape]`` to the space's dtype.
+    """Returns a function that copies the `Box` parts of actions ``[..., *leaf.shape]`` from a compiled program to NumPy
+    arrays of the space's dtypes.
 
     See `member_maker`.
     """

@@ -32,7 +32,7 @@ class Repeated(gym.Space):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """False: lists of varying length have no array of a fixed shape."""
+        """False, because lists of varying length cannot be flattened to an array of a fixed shape."""
         return False
 
     def seed(self, seed: Any = None) -> Any:

@@ -20,14 +20,14 @@ get_base_struct_from_space = nested.space_struct
 
 
 class BatchedNdArray(np.ndarray):
-    """Array that already has a batch axis: ``batch(..., "auto")`` concatenates such arrays and stacks others."""
+    """Array that already has a batch axis: ``batch(..., "auto")`` concatenates such arrays, and stacks other arrays."""
 
     def __new__(cls, input_array: Any) -> BatchedNdArray:
         return np.asarray(input_array).view(cls)
 
 
 def get_original_space(space: Space) -> Space:
-    """Space before preprocessors: follows ``original_space`` attributes to the end."""
+    """Space before preprocessing: follows the attributes ``original_space`` of preprocessed spaces to the last one."""
     while hasattr(space, "original_space"):
         space = space.original_space  # type: ignore[attr-defined]
     return space
@@ -52,7 +52,7 @@ def get_dummy_batch_for_space(
     time_major: bool = False,
     one_hot_discrete: bool = False,
 ) -> Any:
-    """Creates a batch with the structure, shapes and dtypes of a space's elements.
+    """Creates a batch of one number or of random samples, with the structure, shapes and dtypes of a space's elements.
 
     Args:
         space: A space, or a struct of spaces.
@@ -100,7 +100,8 @@ def flatten_to_single_ndarray(input_: Any) -> Any:
 
 
 def batch(list_of_structs: Sequence[Any], *, individual_items_already_have_batch_dim: bool | str = False) -> Any:
-    """Joins a list of structs to one struct of batches: ``[{"a": 1}, {"a": 2}]`` → ``{"a": array([1, 2])}``.
+    """Stacks or concatenates the structs in a list to one struct of arrays: ``[{"a": 1}, {"a": 2}]`` → ``{"a":
+    array([1, 2])}``.
 
     Args:
         list_of_structs: The items.
@@ -170,8 +171,8 @@ def normalize_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def convert_element_to_space_type(element: Any, sampled_element: Any) -> Any:
-    """Converts `element` to the types of `sampled_element` that ``space.contains`` requires: dtypes, ints, arrays for
-    lists.
+    """Converts an element of a space, for example read from JSON, to the types that ``space.contains`` requires, as in
+    `sampled_element`: NumPy dtypes, ints, and arrays for lists.
 
     Args:
         element: A struct, for example read from JSON.

@@ -13,7 +13,8 @@ import numpy as np
 
 
 class StatsBase(ABC):
-    """Statistic of one metric: collects values, returns the result, and reports to a parent logger.
+    """Base class of a metric's statistic (mean, maximum, ...): collects logged values, returns the result, and reports
+    to a parent logger.
 
     A subclass with its own statistic defines the abstract methods and is registered under a name in
     ``MetricsLogger(stats_cls_lookup={...})``. With constructor arguments of its own it also extends
@@ -38,18 +39,18 @@ class StatsBase(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of values that `peek` uses."""
+        """Number of values from which `peek` computes the statistic."""
 
     @abstractmethod
     def __repr__(self) -> str: ...
 
     @abstractmethod
     def push(self, value: Any) -> None:
-        """Adds a value."""
+        """Adds a logged value to the statistic."""
 
     @abstractmethod
     def merge(self, incoming_stats: list[Any]) -> None:
-        """Merges reports of this metric from other loggers."""
+        """Merges reports of the same metric from other loggers into this statistic."""
 
     @abstractmethod
     def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
@@ -62,7 +63,7 @@ class StatsBase(ABC):
 
     @abstractmethod
     def reduce(self, compile: bool = True) -> Any:
-        """Ends an interval: returns the result and starts the next interval.
+        """Ends the interval since the last `reduce`: returns the result of the statistic and starts the next interval.
 
         Args:
             compile: True returns what `peek` shows, False statistics that another logger can merge.
@@ -92,11 +93,11 @@ class StatsBase(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Constructor arguments."""
+        """Constructor arguments of the statistic, ``{name: value}``."""
         return {name: getattr(self, name) for name in self.setting_names}
 
     def clone(self, init_overrides: dict[str, Any] | None = None) -> StatsBase:
-        """Creates statistics with the same settings and without values.
+        """Creates a statistic with the same settings and without values.
 
         Args:
             init_overrides: Constructor arguments to replace.
@@ -105,23 +106,24 @@ class StatsBase(ABC):
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> StatsBase:
-        """Creates statistics from a result of `get_state`."""
+        """Creates a statistic from a state that `get_state` returned."""
         stats = cls(**{name: state[name] for name in cls.setting_names})
         stats.set_state(state)
         return stats
 
     def get_state(self) -> dict[str, Any]:
-        """Settings and values."""
+        """Returns the state of the statistic: its class, settings and values."""
         return {"stats_cls_identifier": self.stats_cls_identifier, **self.settings}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Loads a state of `get_state`."""
+        """Loads a state that `get_state` of a statistic returned."""
         self.is_root = state["is_root"]
         self.is_leaf = state["is_leaf"]
 
 
 class ReportingStats(StatsBase):
-    """Base class of the built-in statistics, which store displayed values and unreported values separately.
+    """Base class of the built-in statistics. It stores the values to display separately from the values that were not
+    reported to a parent logger.
 
     `reduce(compile=False)` reports only what came in since the last `reduce`, so that a logger further up can
     add up reports without counting a value twice, while a window here keeps its values. A root's report is a
@@ -137,14 +139,16 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _absorb(self, reports: list[Any]) -> None:
-        """Adds reports of other statistics."""
+        """Adds the reports of other loggers' statistics to this statistic."""
 
     @abstractmethod
     def _show(self, compile: bool) -> Any:
-        """Value that `peek` returns."""
+        """Computes the value that `peek` returns."""
 
     def _report(self) -> Any:
-        """Values since the last `reduce`, as statistics of the same class."""
+        """Returns the values since the last `reduce` as a statistic of the same class, which a parent
+        logger can merge.
+        """
         report = self.clone()
         for name in self.value_names:
             setattr(report, f"_{name}", getattr(self, f"_{name}"))
@@ -152,7 +156,7 @@ class ReportingStats(StatsBase):
 
     @abstractmethod
     def _start_interval(self) -> None:
-        """Clears the values of the last interval."""
+        """Starts a new interval: clears the values of the last one."""
 
     def merge(self, incoming_stats: list[Any]) -> None:
         for other in incoming_stats:
@@ -201,7 +205,7 @@ class ReportingStats(StatsBase):
 
 
 def as_window(window: float | None) -> int | None:
-    """Converts a window to int; None if unbounded.
+    """Converts the window of a statistic, its number of newest values, to int; None if the window is unbounded.
 
     Raises:
         ValueError: If it is not a whole number of at least 1.
@@ -214,8 +218,8 @@ def as_window(window: float | None) -> int | None:
 
 
 def interleave(series: Sequence[Sequence[Any]]) -> list[Any]:
-    """Merges the values that several loggers logged in one interval, as if each logger had logged its values at even
-    distances.
+    """Merges the values that several loggers logged in one interval, as if each logger had logged its values at equal
+    time steps.
 
     So a window over the result holds every logger's newest values, in proportion to how many each has.
     """

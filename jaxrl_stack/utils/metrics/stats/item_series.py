@@ -1,4 +1,4 @@
-"""Statistics that store the newest values: the values themselves, and the base class of others."""
+"""Statistics of a metric's newest values: a base class, and a statistic that returns the values themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_stack.utils.metrics.stats.base import ReportingStats, as_window, inte
 
 
 class RecentStats(ReportingStats):
-    """Base of statistics over the newest values.
+    """Base class of statistics that are computed from the newest logged values.
 
     Args:
         window: Number of values, kept over intervals; None or infinity: all since the last `reduce`.
@@ -32,7 +32,7 @@ class RecentStats(ReportingStats):
         return len(self._shown)
 
     def _extend(self, values: Iterable[Any]) -> None:
-        """Adds values, oldest first."""
+        """Adds values to the stored newest values, oldest first."""
         for value in values:
             self._shown.append(value)
             if self._new is not self._shown:
@@ -64,7 +64,7 @@ class RecentStats(ReportingStats):
 
 
 class ItemSeriesStats(RecentStats):
-    """Shows the items themselves, oldest first.
+    """Statistic that returns the newest logged items as a list, oldest first.
 
     Args:
         window: Number of items, kept over intervals; None or infinity: all since the last `reduce`.

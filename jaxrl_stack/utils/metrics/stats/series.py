@@ -1,4 +1,4 @@
-"""Statistics that reduce a series of numbers to one number."""
+"""Base class of statistics that reduce several numbers to one number, such as mean and maximum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from jaxrl_stack.utils.metrics.stats.item_series import RecentStats
 
 
 class SeriesStats(RecentStats):
-    """Statistic of several values: the last `window` ones, or all of an interval.
+    """Base class of statistics of several numbers, such as mean and maximum: of the last `window` ones, or of all since
+    the last `reduce`.
 
     A window lasts over intervals. Values that are NaN take their place in it, but do not enter the result
     unless there is nothing else. Without a window only the result so far is kept, not the values.
@@ -32,12 +33,14 @@ class SeriesStats(RecentStats):
         """Computes the statistic of one or more numbers without NaN."""
 
     def window_reduce(self, values: Any = None) -> list[Any]:
-        """Returns ``[statistic]`` of `values`; None uses the values of the current window."""
+        """Computes the statistic of `values`, or of the values in the current window if None; returns it in a list,
+        ``[statistic]``.
+        """
         numbers = [v for v in (self._values() if values is None else values) if v == v]
         return [self.reduce_values(numbers) if numbers else self.value_of_nothing]
 
     def running_reduce(self, value_1: Any, value_2: Any) -> list[Any]:
-        """Returns ``[statistic]`` of the result so far (`value_1`) and a new value (`value_2`)."""
+        """Combines the result so far (`value_1`) with a new value (`value_2`) to ``[statistic]``."""
         return self.window_reduce([value_1, value_2])
 
     def _values(self) -> list[Any]:
