@@ -64,8 +64,8 @@ def mean_of_rows(
 
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
-    """Number of equal chunks with at most `ROWS_PER_CHUNK` rows of a dense layer each; 1 if equal chunks would be
-    shorter than half of that.
+    """Number of equal chunks of a batch, each with at most `ROWS_PER_CHUNK` rows in a dense layer; 1 if equal chunks
+    would have fewer than half as many rows.
 
     Args:
         num_rows: Rows in all.

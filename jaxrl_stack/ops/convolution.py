@@ -94,8 +94,8 @@ def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _reached(size: int, around: tuple[int, int]) -> tuple[slice, tuple[int, int]]:
-    """Pixels of an image row that the margins `around` leave, as a slice, and the numbers of zeros to pad before and
-    after them.
+    """Pixels of an image axis that remain between the margins `around`, which are negative where pixels are cut off: a
+    slice, and the numbers of zeros to add before and after it.
     """
     first, end = -around[0], size + around[1]
     zeros = max(0, min(end, 0) - first), max(0, end - max(first, size))

@@ -1,4 +1,4 @@
-"""Loss terms per row of a batch. The caller takes means over rows, with its mask and over its devices."""
+"""Loss terms for each row (step) of a batch. The caller averages them over the valid rows and over devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def clipped_surrogate(
 
 
 def is_clipped(logp: jax.Array, old_logp: jax.Array, clip_param: jax.Array | float) -> jax.Array:
-    """Marks rows of the batch whose probability ratio is outside of ``[1 - eps, 1 + eps]``: float32 ``[N]``, 1 or 0.
+    """Marks rows of the batch whose ratio of new to old action probability is outside of ``[1 - clip_param, 1 +
+    clip_param]``: float32 ``[N]``, 1 or 0.
 
     Args:
         logp, old_logp, clip_param: As for `clipped_surrogate`.

@@ -13,7 +13,7 @@ _COUNTED_AT_ONCE = 1 << 15
 
 
 class TrueRows(NamedTuple):
-    """Index of the True values in a mask: finds the row of the k-th True value.
+    """Index of a boolean mask that finds the row of the k-th True value quickly.
 
     A running count of many rows is slow on every backend. So rows are counted by blocks, about as many as a block has
     rows, and row by row only in the blocks that hold a wanted one.
@@ -30,7 +30,7 @@ class TrueRows(NamedTuple):
 
     @classmethod
     def of(cls, mask: jax.Array) -> TrueRows:
-        """Builds the index of a mask, bool ``[N]``."""
+        """Builds the index for a search in a boolean mask, bool ``[N]``."""
         size = 1 if mask.size <= _COUNTED_AT_ONCE else 1 << math.isqrt(mask.size).bit_length()
         blocks = jnp.pad(mask, (0, -mask.size % size)).reshape(-1, size)
         return cls(blocks, jnp.cumsum(jnp.sum(blocks, axis=1, dtype=jnp.int32)), mask.size)
@@ -41,7 +41,7 @@ class TrueRows(NamedTuple):
         return self.running[-1]
 
     def rows(self, wanted: jax.Array) -> jax.Array:
-        """Finds the rows of the True values with the given numbers; the first True value has number 1.
+        """Finds the row of the k-th True value in the mask for each k in `wanted`, int32 ``[W]``; k counts from 1.
 
         Args:
             wanted: int32 ``[W]``, their numbers; those below 1 stand for row 0.
@@ -63,7 +63,8 @@ class TrueRows(NamedTuple):
 
 
 def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Finds the rows with True for each column of a mask, in their order.
+    """Finds the rows of the True values in each column of a mask ``[T, ...]``, in ascending order; unused entries at
+    the end are marked as invalid.
 
     Args:
         mask: bool ``[T, ...]``.

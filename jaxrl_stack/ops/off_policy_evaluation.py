@@ -172,7 +172,8 @@ def effective_sample_size(log_weights: jax.Array) -> jax.Array:
 def bootstrap_ratios(
     key: jax.Array, numerators: jax.Array, denominators: jax.Array, *, num_resamples: int
 ) -> jax.Array:
-    """Bootstrap of a ratio: ``sum_i x_i / sum_i y_i`` over episodes drawn with replacement (Efron, 1979).
+    """Bootstrap of ratios: draws episodes with replacement many times, and computes ``sum_i x_i / sum_i y_i`` of each
+    draw (Efron, 1979).
 
     Args:
         key: Random key.

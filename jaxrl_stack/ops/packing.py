@@ -31,7 +31,9 @@ class Slot:
     is_packed: bool
 
     def read(self, matrix: Any, loose: Any) -> Any:
-        """Reads the leaf ``[..., *shape]`` from a matrix ``[..., width]``, in NumPy (a view if possible) or JAX."""
+        """Reads the array of this slot, ``[..., *shape]``, from a packed matrix ``[..., width]`` or from the arrays
+        that were not packed, in NumPy (a view if possible) or JAX.
+        """
         if not self.is_packed:
             return loose[self.start]
         if self.shape == ():
@@ -43,7 +45,8 @@ class Slot:
 
 
 def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, tuple[jax.Array, ...], list[Slot]]:
-    """Packs leaves side by side into a matrix; a leaf that is given twice is stored once.
+    """Packs arrays of 32-bit numbers and bools side by side into one uint32 matrix. Arrays of other dtypes stay
+    separate; an array that is given twice is stored once.
 
     Args:
         leaves: Arrays ``[*lead, ...]``.
@@ -61,8 +64,8 @@ def pack(leaves: Sequence[jax.Array], lead: int = 1) -> tuple[jax.Array | None, 
 
 
 def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> list[Slot]:
-    """Returns the slots in which `pack` stores these leaves, by shape and dtype. With ``flags=False``, bool leaves are
-    not packed into the matrix.
+    """Computes where `pack` stores each array: columns of the packed matrix, or an index among the arrays that are not
+    packed. With ``flags=False``, bool arrays are not packed.
     """
     slots: dict[int, Slot] = {}
     width = num_loose = 0
@@ -80,7 +83,9 @@ def slots_of(leaves: Sequence[Any], lead: int = 1, *, flags: bool = True) -> lis
 
 
 def bits(leaf: jax.Array, lead: int) -> jax.Array:
-    """Converts a leaf ``[*lead, ...]`` of 32-bit numbers or bools to columns of the matrix, uint32 ``[*lead, n]``."""
+    """Converts an array ``[*lead, ...]`` of 32-bit numbers or bools to columns of a packed matrix, uint32 ``[*lead,
+    n]``.
+    """
     is_flag = leaf.dtype == jnp.bool_
     words = leaf.astype(jnp.uint32) if is_flag else jax.lax.bitcast_convert_type(leaf, jnp.uint32)
     return words.reshape(*leaf.shape[:lead], math.prod(leaf.shape[lead:]))

@@ -34,7 +34,8 @@ def round_keys(key: jax.Array) -> jax.Array:
 
 
 def derive_keys(keys: jax.Array, *numbers: jax.Array) -> jax.Array:
-    """Derives the round keys of further permutations, one for each combination of numbers (such as epoch and shard).
+    """Derives the round keys of further random permutations from the round keys of one, for each combination of numbers
+    (such as epoch and shard).
 
     A few integer operations, where deriving each from a PRNG key of its own would compile a generator per number.
 
@@ -72,7 +73,8 @@ def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
 
 
 def domain(size: int) -> tuple[int, int, int]:
-    """Computes the argument `domain` of `permute_within` for a range of known length.
+    """Computes the argument `domain` of `permute_within` for a range whose length is a Python int: the length, and the
+    sides of a rectangle that covers the range.
 
     Args:
         size: Length of the range, 1 to 2**31.
@@ -90,7 +92,8 @@ def domain(size: int) -> tuple[int, int, int]:
 
 
 def domain_of(size: jax.Array) -> jax.Array:
-    """Computes the argument `domain` of `permute_within` for a range whose length is a traced value.
+    """Computes the argument `domain` of `permute_within` for a range whose length is a traced value: the length, and
+    the sides of a rectangle that covers the range.
 
     Args:
         size: uint32 scalar, 1 to 2**31.
@@ -124,7 +127,7 @@ def permute_within(index: jax.Array, domain: jax.Array, keys: jax.Array) -> jax.
 
 
 def _network(x: jax.Array, a: Any, b: Any, keys: jax.Array) -> jax.Array:
-    """Applies the Feistel network, a bijection of ``range(a * b)``."""
+    """Applies the Feistel network, a bijection of ``range(a * b)``, to indices `x`."""
     left, right = x // jnp.uint32(b), x % jnp.uint32(b)
     for i in range(0, NUM_ROUNDS, 2):
         left = (left + _mix(right, keys[..., i]) % jnp.uint32(a)) % jnp.uint32(a)
@@ -133,7 +136,7 @@ def _network(x: jax.Array, a: Any, b: Any, keys: jax.Array) -> jax.Array:
 
 
 def _walk(out: jax.Array, size: Any, a: Any, b: Any, keys: jax.Array) -> jax.Array:
-    """Permutes indices outside of the range again, until all are inside."""
+    """Applies the permutation again to indices outside of ``range(size)``, until all are inside."""
     return jax.lax.while_loop(
         lambda x: jnp.any(x >= size), lambda x: jnp.where(x >= size, _network(x, a, b, keys), x), out
     )

@@ -21,7 +21,7 @@ from jaxrl_stack.ops import two_words, unrolled_threefry
 
 
 class TDRows(NamedTuple):
-    """Q-loss, TD error and Q-value of each transition, before taking means.
+    """Q-learning results of each transition, which are not averaged: loss, TD error, and Q-value of the taken action.
 
     Attributes:
         loss: float32 ``[N]``, times the importance weight.

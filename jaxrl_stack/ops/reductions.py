@@ -28,7 +28,7 @@ def num_elements(tree) -> int:
 
 
 def psum(tree, axis_name: str | None):
-    """Sum over the device axis; without a device axis, the unchanged value."""
+    """Sums arrays over the mapped axis of devices; returns them unchanged if `axis_name` is None."""
     return tree if axis_name is None else jax.lax.psum(tree, axis_name)
 
 
@@ -51,8 +51,8 @@ def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flat:
-    """Pytree of float arrays stored as one vector, with the layout to restore the tree, also outside of the program
-    that created it.
+    """Pytree of float arrays stored as one vector, with the structure, shapes and dtypes to restore the pytree, also
+    outside of the program that created it.
 
     Attributes:
         vector: float32 ``[n]``.
@@ -64,7 +64,7 @@ class Flat:
 
     @classmethod
     def of(cls, tree: Any) -> Flat:
-        """Concatenates the leaves of a pytree to one vector; see `ravel`."""
+        """Concatenates the leaves of a pytree to one vector, and stores their layout to restore the pytree."""
         leaves, treedef = jax.tree.flatten(tree)
         layout = treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
         if not leaves:
@@ -72,8 +72,8 @@ class Flat:
         return cls(jnp.concatenate([jnp.ravel(leaf).astype(jnp.float32) for leaf in leaves]), layout)
 
     def unravel(self, vector: Any) -> Any:
-        """Converts another vector of this layout to a pytree. A vector ``[n, ...]`` adds its further axes to all
-        leaves.
+        """Converts another vector of the same layout to a pytree. Further axes of a vector ``[n, ...]`` become the last
+        axes of all leaves.
         """
         treedef, kinds = self.layout
         out, start = [], 0
@@ -84,7 +84,7 @@ class Flat:
         return jax.tree.unflatten(treedef, out)
 
     def tree(self) -> Any:
-        """Restores the pytree."""
+        """Restores the pytree whose leaves the vector contains."""
         return self.unravel(self.vector)
 
 
@@ -108,7 +108,7 @@ def compensated_add(total, error, x):
 
 
 def pmean_flat(tree, axis_name: str | None):
-    """Mean of a pytree over the device axis, with a single all-reduce for trees of up to `LARGEST_VECTOR` numbers.
+    """Averages a pytree over the device axis, with a single all-reduce for pytrees of up to `LARGEST_VECTOR` numbers.
 
     Args:
         tree: Pytree of float arrays.
@@ -118,7 +118,7 @@ def pmean_flat(tree, axis_name: str | None):
 
 
 def means_and_sums(means, sums, axis_name: str | None):
-    """Means of some arrays and sums of others over the device axis, with a single all-reduce for up to `LARGEST_VECTOR`
+    """Averages some arrays and sums others over the device axis, with a single all-reduce for up to `LARGEST_VECTOR`
     numbers.
 
     Args:

@@ -134,7 +134,8 @@ def value_targets_of_rows(
     gamma: jax.Array | float,
     lambda_: jax.Array | float,
 ) -> jax.Array:
-    """Computes the value targets of `gae` for recorded episodes that are concatenated along one axis.
+    """Computes the value targets of generalised advantage estimation (`gae`) for recorded episodes that are
+    concatenated along one axis.
 
     Every piece of an episode ends with a final row, which is the state after its last step: no step of its own. A piece
     that did not terminate goes on with the value of that state.

@@ -20,7 +20,7 @@ from jaxrl_stack.ops import packing, two_words
 
 
 class RunningStatistics(NamedTuple):
-    """Running count, mean and variance of rows (arrays of equal shape, such as observations).
+    """Running count, mean and variance of arrays of equal shape, such as observations; each array is called a row.
 
     Attributes:
         count: Rows seen, ``uint32[2]`` (high word, low word).
@@ -34,7 +34,7 @@ class RunningStatistics(NamedTuple):
 
 
 def init(shape: tuple[int, ...]) -> RunningStatistics:
-    """Creates empty statistics.
+    """Creates running statistics without data.
 
     Args:
         shape: Shape of one row.
@@ -43,7 +43,7 @@ def init(shape: tuple[int, ...]) -> RunningStatistics:
 
 
 def of_batch(batch: jax.Array, mask: jax.Array | None = None) -> RunningStatistics:
-    """Computes the statistics of the rows of one batch, in two passes.
+    """Computes count, mean and variance of the rows of one batch, in two passes.
 
     Args:
         batch: Number array ``[N, ...]``.
@@ -91,7 +91,7 @@ def merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
 
 
 def update(statistics: RunningStatistics, batch: jax.Array, mask: jax.Array | None = None) -> RunningStatistics:
-    """Adds the rows of a batch to statistics.
+    """Updates running statistics with the rows of a batch.
 
     Args:
         statistics: Statistics so far.
@@ -106,7 +106,8 @@ def on_finite_rows(
     batch: jax.Array,
     mask: jax.Array | None = None,
 ) -> RunningStatistics:
-    """Calls ``function(batch, mask)`` with a mask that excludes rows with NaN or infinity.
+    """Computes statistics of finite rows: calls ``function(batch, mask)`` with a mask that excludes rows with NaN or
+    infinity.
 
     One of them would make every later mean NaN. Where all rows are finite, `function` gets `mask` itself.
 
@@ -136,7 +137,7 @@ def on_finite_rows(
 
 
 def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name: str | None) -> RunningStatistics:
-    """Merges the new statistics ``delta`` of every device into ``base``.
+    """Merges the new statistics `delta` of every device into the statistics `base` that all devices share.
 
     The deltas are gathered and folded in the order of the devices, so the result is the same on all of them,
     bit for bit, if ``base`` was.
@@ -156,7 +157,9 @@ def merge_over_axis(base: RunningStatistics, delta: RunningStatistics, axis_name
 
 
 def merge_all(base: RunningStatistics, deltas: RunningStatistics) -> RunningStatistics:
-    """Merges several statistics `deltas`, with leading axis ``[D]``, into ``base``, one after the other."""
+    """Merges the statistics `deltas`, which are stacked along the leading axis ``[D]``, into `base`, one after the
+    other.
+    """
     return jax.lax.scan(lambda merged, one: (merge(merged, one), None), base, deltas)[0]
 
 

@@ -1,4 +1,6 @@
-"""Scan that computes values that depend only on its `xs`, such as random numbers, before the loop."""
+"""Variant of `jax.lax.scan` that computes values which depend only on its inputs `xs`, such as random numbers, before
+the loop.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,17 @@ _IS_AHEAD = contextvars.ContextVar("is traced for scan_ahead", default=False)
 
 
 def is_computed_ahead() -> bool:
-    """Whether the scan that is being traced computes values that depend only on its `xs` before the loop."""
+    """Whether JAX is tracing the body of a `scan_ahead`, which computes values that depend only on its inputs `xs`
+    before the loop.
+    """
     return _IS_AHEAD.get()
 
 
 def scan_ahead(
     body: Callable[[Any, Any], tuple[Any, Any]], carry: Any, xs: Any, *, max_bytes: int = 1 << 26
 ) -> tuple[Any, Any]:
-    """Performs `jax.lax.scan`, but computes values that depend only on `xs` for all steps at once, before the loop.
+    """Performs `jax.lax.scan`, but computes values that depend only on the inputs `xs`, not on the carry, for all steps
+    at once before the loop.
 
     Of a rollout these are its random numbers. Drawn in the loop they are a loop of their own in each step, over a few
     numbers each, which takes longer than the dynamics of a small environment.
@@ -67,7 +72,7 @@ def scan_ahead(
 
 
 class _Split(NamedTuple):
-    """Equations of a scan's body in two parts: those computed before the loop, and those computed in each step.
+    """Equations of a scan's traced body in two parts: those computed before the loop, and those computed in each step.
 
     Attributes:
         ahead: Equations that depend on known variables only.
@@ -100,23 +105,23 @@ class _Split(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the values that are handed over to one step of the loop: results of the part before it, and `xs`."""
+        """Bytes per step that the loop gets from the computation before it: results of this computation, and `xs`."""
         avals: list[Any] = [x.aval for x in self.handed_over]
         return sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in avals)
 
 
 def _part(program: Jaxpr, takes: Sequence[Any], equations: Sequence[Any], gives: Sequence[Any]) -> Jaxpr:
-    """Builds a program of some equations of another program."""
+    """Builds a traced program (jaxpr) from some equations of another one, with the given inputs and outputs."""
     return program.replace(constvars=[], invars=list(takes), eqns=list(equations), outvars=list(gives))
 
 
 def _without_calls(program: ClosedJaxpr) -> ClosedJaxpr:
-    """Inlines the nested calls of a program."""
+    """Inlines the calls of inner functions in a traced program (jaxpr)."""
     return jax.make_jaxpr(lambda *args: _inlined(program, *args))(*program.in_avals)
 
 
 def _inlined(program: ClosedJaxpr, *args: Any) -> list[Any]:
-    """Evaluates a program equation by equation, also inside of nested calls."""
+    """Evaluates a traced program (jaxpr) equation by equation, including the inner functions that it calls."""
     jaxpr = program.jaxpr
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*program.consts, *args], strict=True))
     for equation in jaxpr.eqns:

@@ -34,7 +34,8 @@ def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
 def of_rows(
     batch: Mapping[str, Any],
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Returns weights and functions with which one loss supports both drawn sequences and drawn transitions.
+    """Returns the importance weights of a batch and two functions, with which one loss supports both sequences and
+    transitions drawn from a replay buffer.
 
     Args:
         batch: `weights` ``[N]``; of sequences also ``n_step`` and `loss_mask` ``[N, J]``.

@@ -85,7 +85,9 @@ def vtrace(
 
 
 def _backward(carry: Any, row: Any) -> tuple[Any, Any]:
-    """Backward step of `vtrace` at time t; the carry is ``v_{t+1} - V(x_{t+1})`` and ``V(x_{t+1})``."""
+    """One step of the backward scan of `vtrace`, at time t; the carry is ``v_{t+1} - V(x_{t+1})`` and
+    ``V(x_{t+1})``.
+    """
     correction, next_value = carry
     rho, c, pg_rho, reward, value, discount, is_truncated, is_end, truncation_value, valid = row
     next_value_here = jnp.where(is_truncated, truncation_value, next_value)

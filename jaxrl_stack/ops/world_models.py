@@ -209,7 +209,7 @@ class ReturnRange(NamedTuple):
 
     @classmethod
     def init(cls) -> ReturnRange:
-        """Creates the state before any return was seen."""
+        """Creates the moving averages before any return was seen."""
         return cls(jnp.zeros((), jnp.float32), jnp.zeros((), jnp.float32), jnp.zeros((), jnp.bool_))
 
     @property
