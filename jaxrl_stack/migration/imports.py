@@ -94,8 +94,8 @@ def _is_of_old_stack(module: str, name: str) -> bool:
 
 
 def _is_used(source: SourceCode, alias: ast.alias) -> bool:
-    """Whether a script uses an imported name outside of the branches of if statements and conditional expressions; if
-    so, the missing name cannot be replaced by None.
+    """Whether a script uses an imported name outside of the branches of if statements and conditional expressions. If
+    so, the migration cannot replace a missing name by None.
     """
     name = alias.asname or alias.name
     uses = (node for node in ast.walk(source.tree) if isinstance(node, ast.Name) and node.id == name)
@@ -111,8 +111,8 @@ def _is_in_branch(source: SourceCode, node: ast.AST) -> bool:
 
 
 def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
-    """Reasons, ``{name: reason}``, for imported names that raise an error when they are used, and for used names of
-    RLlib's old API stack.
+    """Finds imported names that raise an error when they are used, and used names of RLlib's old API stack; returns
+    ``{name: reason}``.
     """
     module = str(node.module)
     old = [alias for alias in node.names if alias.name != "*" and _is_of_old_stack(module, alias.name)]
@@ -125,7 +125,9 @@ def _coming(source: SourceCode, node: ast.ImportFrom) -> dict[str, str]:
 
 
 def _place_of_use(source: SourceCode, node: ast.Name) -> ast.AST:
-    """Finds the config method call that uses an unsupported name, or the name itself."""
+    """Finds the code for a to-do comment about an unsupported name: the config method call that uses the name, or the
+    name itself.
+    """
     child, parent = node, source.parents[node]
     while isinstance(parent, ast.expr | ast.keyword) and not isinstance(parent, ast.Attribute):
         if (

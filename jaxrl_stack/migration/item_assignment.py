@@ -36,7 +36,9 @@ class ItemAssignments:
         self.tensors = tensors
 
     def rewrite(self) -> None:
-        """Rewrites assignments to items of tensors with a single name; adds to-do comments for the others."""
+        """Rewrites item assignments to tensors to which only one variable refers; adds to-do comments for other item
+        assignments that may change tensors.
+        """
         for node in ast.walk(self.source.tree):
             if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
                 self._item(node)
@@ -44,7 +46,9 @@ class ItemAssignments:
                 self._augmented(node, node.target)
 
     def _augmented(self, statement: ast.AugAssign, target: ast.Name | ast.Attribute) -> None:
-        """Adds a to-do comment for ``a += 1``, which changes the tensor in PyTorch but creates another array in JAX."""
+        """Adds a to-do comment for ``a += 1`` if other names refer to the same tensor: PyTorch changes the tensor, but
+        JAX creates another array.
+        """
         if self.tensors.may_be_tensor(target) and not self._has_one_name(target):
             code = self.source.code_of(target)
             self.source.to_do(
@@ -151,7 +155,7 @@ class ItemAssignments:
         return isinstance(base, ast.Attribute) and self._is_own_attribute(base, scope)
 
     def _is_own_attribute(self, base: ast.Attribute, scope: ast.AST) -> bool:
-        """Whether ``self.name`` only receives new tensors, which no other name refers to."""
+        """Whether ``self.name`` only receives new tensors, to which no other name refers."""
         owner = self.source.parents.get(scope)
         if not isinstance(owner, ast.ClassDef) or getattr(base.value, "id", "") != "self" or self._is_in_module(scope):
             return False

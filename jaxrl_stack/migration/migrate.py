@@ -17,7 +17,7 @@ from jaxrl_stack.migration.torch_code import rewrite_torch
 
 
 class ToDo(NamedTuple):
-    """Task that the user must do by hand.
+    """Task in a migrated script that the user must do by hand.
 
     Attributes:
         line: First line in the original script, from 1.
@@ -35,7 +35,7 @@ class ToDo(NamedTuple):
 
     @property
     def new_lines(self) -> str:
-        """Lines in the new script, such as "14" or "14-16"."""
+        """Line numbers of the task in the new script, such as "14" or "14-16"."""
         more = f"-{self.new_last_line}" if self.new_last_line > self.new_line else ""
         return f"{self.new_line}{more}"
 
@@ -75,7 +75,7 @@ class Migration(NamedTuple):
 
 
 def _lines(text: str) -> list[str]:
-    """Lines of a text with their line ends, split as `patch` does."""
+    """Splits a text into lines with their line ends, as `patch` does."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 

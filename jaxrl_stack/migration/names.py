@@ -14,7 +14,7 @@ PAGE = "docs/coming_from_rllib.md"
 
 
 class Target(NamedTuple):
-    """Replacement of a name.
+    """Replacement of an RLlib name in this package, or the reason why the name cannot be used.
 
     Attributes:
         module: Module to import it from; empty for a name that is a module itself.
@@ -31,7 +31,7 @@ class Target(NamedTuple):
 
 @functools.cache
 def table(section: str) -> dict[str, str]:
-    """Reads a section of ``names.json``: RLlib's name → name in this package."""
+    """Reads a section of ``names.json``, ``{RLlib's name: name in this package}``."""
     text = importlib.resources.files(__name__.rpartition(".")[0]).joinpath("names.json").read_text(encoding="utf-8")
     return json.loads(text)[section]
 
@@ -105,7 +105,7 @@ def _can_be_imported(module: str, name: str) -> bool:
 
 
 def _comes_later(module: str, name: str) -> str:
-    """Message that an unsupported name raises when it is used; empty for other names.
+    """Returns the message that an unsupported name of this package raises when it is used; empty for supported names.
 
     Raises:
         ImportError: If the module or name does not exist.

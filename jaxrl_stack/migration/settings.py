@@ -153,7 +153,8 @@ def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
 
 
 def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.expr, bool]]:
-    """Expressions for ``num_learners`` that apply to a call, each with a flag: whether it is in the same statement.
+    """Finds the expressions for ``num_learners`` that apply to a config method call, each with a flag: True if it is in
+    the same statement.
 
     A chain of calls on a config uses its own value; otherwise the values of the whole script count.
     """
@@ -197,7 +198,7 @@ def _builder(source: SourceCode, node: ast.FunctionDef) -> None:
 
 
 def _keys(source: SourceCode, settings: ast.Dict) -> None:
-    """Rewrites settings of the default networks."""
+    """Renames keys in a dict of settings for the default networks, from RLlib's names to names of this package."""
     for key in settings.keys:
         if isinstance(key, ast.Constant) and key.value in table("model_settings"):
             source.replace(key, f'"{table("model_settings")[str(key.value)]}"')

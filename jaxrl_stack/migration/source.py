@@ -240,7 +240,7 @@ class SourceCode:
             self.findings.append(finding)
 
     def result(self) -> tuple[str, dict[int, int]]:
-        """Returns the new text, with a comment above every line that needs one, and a map from old to new line
+        """Applies all edits and inserts all to-do comments; returns the new script, and a map from old to new line
         numbers.
         """
         edits = [*self._new_lines, *map(self._comment, self.findings), *self.edits]
@@ -264,7 +264,7 @@ class SourceCode:
         return b"".join(pieces).decode(), moved
 
     def _comment(self, finding: Finding) -> Edit:
-        """Edit that inserts the comment of a finding above its line; inserts "" if an earlier migration has already
+        """Creates the edit that inserts a to-do comment above its line; inserts "" if an earlier migration has already
         added the comment.
         """
         line = finding.line
@@ -327,7 +327,7 @@ def _lines_that_begin_inside(text: str) -> set[int]:
 
 
 def lines(first: int, last: int) -> ast.AST:
-    """Creates a node that covers a range of lines, as the position of a comment for `SourceCode.to_do`."""
+    """Creates a syntax tree node that covers a range of lines, to give `SourceCode.to_do` the position of a comment."""
     place = ast.Pass()
     place.lineno, place.end_lineno = first, last
     return place

@@ -123,7 +123,9 @@ class Tensors:
         return "other" if isinstance(node, _LITERALS) else "unknown"
 
     def values(self, scope: Scope, name: str) -> list[ast.expr | Kind] | None:
-        """Expressions, or kinds, which a scope assigns to a name; None if the name is not local to the scope."""
+        """Expressions, or kinds such as tensor, that a scope (function, class or module) assigns to a name; None if the
+        name is not local to the scope.
+        """
         if scope not in self._values:
             self._values[scope], self._not_local[scope] = {}, set()
             for bound, value in self._bound_in(scope):
@@ -276,8 +278,9 @@ class Tensors:
     # ------------------------------------------------------------------------------------------------------ bindings
 
     def _bound_in(self, scope: Scope) -> Iterator[tuple[str, ast.expr | Kind]]:
-        """Yields ``(name, value)`` for the names that a scope binds: by assignments, loops, ``with``, ``except``,
-        imports, definitions or parameters; records its global and nonlocal names.
+        """Yields ``(name, value or kind)`` for the names that a scope (function, class or module) binds: by
+        assignments, loops, ``with``, ``except``, imports, definitions or parameters; records its global and nonlocal
+        names.
         """
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for arg in ast.walk(scope.args):
@@ -309,7 +312,9 @@ class Tensors:
 
 
 def _inside(scope: Scope) -> Iterator[ast.AST]:
-    """Yields the syntax tree nodes of a scope, except those inside of nested functions and classes."""
+    """Yields the syntax tree nodes of a function, class or module, except those inside of nested functions
+    and classes.
+    """
     body = scope.body if isinstance(scope.body, list) else [scope.body]
     waiting: list[ast.AST] = [*body]
     while waiting:
@@ -334,7 +339,7 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 
 def _joined(kinds: list[Kind]) -> Kind:
-    """Combines the kinds of several values that a name may have to one kind."""
+    """Combines the kinds of all values that a name may have (tensor, NumPy array, ...) to one kind."""
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]

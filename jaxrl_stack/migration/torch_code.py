@@ -104,7 +104,9 @@ class TorchCode:
         return name if name.partition(".")[0] == "torch" else ""
 
     def uses(self, node: ast.AST, text: str) -> str:
-        """Records that `node` is rewritten as `text`, and the imports that `text` needs; returns `text`."""
+        """Marks the syntax tree node `node` as rewritten to `text`, and records the imports that `text` needs; returns
+        `text`.
+        """
         self.done.update(ast.walk(node))
         self.needs.update(re.findall(r"\b(contextlib|jax|jnp|np|nnx)\.", text))
         return text
@@ -244,7 +246,7 @@ class TorchCode:
         self.done.update(ast.walk(statement))
 
     def _has_others(self, statement: ast.stmt) -> bool:
-        """Whether a block contains statements other than calls of ``torch.nn.init``."""
+        """Whether the block of a statement contains anything other than calls of ``torch.nn.init``."""
         parent = self.source.parents[statement]
         blocks = (getattr(parent, name, []) for name in ("body", "orelse", "finalbody"))
         block = next(block for block in blocks if statement in block)
@@ -264,7 +266,9 @@ class TorchCode:
             self._rename(node, f'"{name}"')
 
     def _left_over(self) -> bool:
-        """Adds to-do comments for remaining PyTorch names; returns whether there are any."""
+        """Adds to-do comments for PyTorch names that were not rewritten; returns whether the script still
+        uses PyTorch.
+        """
         left = self.is_left
         for node in ast.walk(self.source.tree):
             full = self.full(node)
@@ -349,7 +353,7 @@ _ADVICE = (
 
 
 def _advice(full: str) -> tuple[str, str]:
-    """Returns advice for the replacement of a PyTorch name, and the page about it."""
+    """Returns advice on the replacement of a PyTorch name, and the documentation page about it."""
     for pattern, message, page in _ADVICE:
         if re.match(pattern, full):
             return f"`{full}`: {message}", page
