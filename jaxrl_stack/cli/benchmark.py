@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains all algorithms on all tasks, or continues their training, and prints the table.
+    """Trains all algorithms on all tasks, or continues their training, and prints the table of scores.
 
     Returns:
         0 if all runs are finished, with a score or without one; 130 after Ctrl-C.
@@ -56,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _algorithms(text: str) -> dict[str, AlgorithmConfig | None]:
-    """Parses the argument ALGOS, such as ``PPO,mine=my_experiment.py``, to ``{label: config}``; None for tuned
-    settings.
+    """Parses the argument ALGOS, such as ``PPO,mine=my_experiment.py``, to ``{label: config}``; None in place of a
+    config stands for the tuned settings of that algorithm.
     """
     found: dict[str, AlgorithmConfig | None] = {}
     for part in filter(None, text.split(",")):

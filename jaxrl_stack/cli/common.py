@@ -73,7 +73,8 @@ def json_object(
 
 
 def reading_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the settings of `offline_data` that the options for reading recorded steps name, ``{setting: value}``.
+    """Converts the options about reading recorded steps to settings of `AlgorithmConfig.offline_data`, ``{setting:
+    value}``.
 
     Raises:
         CliError: If a column has no name.

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _described(data: Dataset) -> dict[str, Any]:
-    """Describes recorded data: number of files, environment, seed, spaces and versions."""
+    """Describes where recorded data comes from: number of files, environment, seed, spaces and versions."""
     info = data.info
     return {
         "num_files": sum(reader.num_files for _, reader in data.readers),
@@ -86,7 +86,9 @@ def _print(data: Dataset, found: Summary) -> None:
 
 
 def _by_component(found: Summary) -> list[Any]:
-    """Returns the moments for each action histogram; None for discrete actions."""
+    """Returns the moments (mean, standard deviation, ...) of the actions in each action histogram; None for discrete
+    actions.
+    """
     moments = iter(found.action_moments)
     return [None if own.edges is None else next(moments) for own in found.actions]
 

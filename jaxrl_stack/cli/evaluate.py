@@ -94,7 +94,7 @@ def _estimate(path: pathlib.Path, config: AlgorithmConfig, arguments: argparse.N
 def restored_for_evaluation(
     path: pathlib.Path, config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any]
 ) -> Algorithm:
-    """Restores the algorithm of a checkpoint, with the options' changes to its evaluation.
+    """Restores the algorithm of a checkpoint, with evaluation settings that the options change.
 
     Args:
         path: The checkpoint.
@@ -137,8 +137,8 @@ def _set_in_evaluation(config: AlgorithmConfig, **settings: Any) -> None:
 
 
 def _moved(weights: dict[str, Any], config: AlgorithmConfig, env: str) -> Algorithm:
-    """Creates an algorithm that acts with these weights in another environment. If the algorithm trains on recorded
-    data, the environment is used for evaluation only.
+    """Creates an algorithm that acts with the weights of another one in a different environment. If the algorithm
+    trains on recorded data, the environment is used for evaluation only.
     """
     evaluated = config.get_evaluation_config_object()
     config = config.copy(copy_frozen=False)

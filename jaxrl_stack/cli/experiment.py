@@ -26,7 +26,7 @@ _FILE_KEYS = {"algo": str, "env": str, "config": dict, "stop": dict}
 def experiment(
     arguments: argparse.Namespace, set_output: Callable[[AlgorithmConfig], object] = lambda config: None
 ) -> tuple[AlgorithmConfig, StopCriteria, str]:
-    """Creates the experiment that the options describe.
+    """Reads the experiment from the options: config, stop criteria, and a sentence about where the settings come from.
 
     Args:
         arguments: The options.
@@ -86,7 +86,9 @@ def in_any_case(algo: str) -> str:
 
 
 def _assign(config: AlgorithmConfig, assignments: Sequence[str]) -> None:
-    """Applies ``--set name=value``; ``--set name.inner=value`` changes one entry of a dict."""
+    """Applies the options ``--set name=value`` to a config; ``--set name.inner=value`` changes one entry of a setting
+    that is a dict.
+    """
     from jaxrl_stack.algorithms.model_settings import given_settings
     from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig
 
@@ -206,7 +208,9 @@ def _config_of_options(
 
 
 def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any] | None, source: Any) -> str:
-    """Applies options to a config from a file or checkpoint; returns a sentence about where the settings come from."""
+    """Applies options to a config that was read from a file or checkpoint; returns a sentence about where the settings
+    come from.
+    """
     if env is not None:
         config.environment(env)
     if settings:
@@ -245,7 +249,9 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
 
 
 def config_for_checkpoint(path: str, arguments: argparse.Namespace) -> AlgorithmConfig:
-    """Config for restoring a checkpoint that the arguments name: from ``--config-file``, or the stored one."""
+    """Returns the config with which to restore a checkpoint: from ``--config-file``, or the config in the
+    checkpoint.
+    """
     if arguments.config_file is not None:
         return python_experiment(pathlib.Path(arguments.config_file))[0]
     return config_of_checkpoint(f"CHECKPOINT {path}", pathlib.Path(path), arguments.env)
@@ -297,7 +303,7 @@ def _text(path: pathlib.Path, option: str) -> str:
 
 
 def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[AlgorithmConfig, dict[str, Any] | None]:
-    """Runs a Python file and returns its `config` and, if defined, its `stop`.
+    """Runs a user's Python file and returns its variables `config` and, if defined, `stop` (stop criteria).
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""``jaxrl inspect``: runs an iteration of a run again, and shows its losses, gradients and episodes."""
+"""``jaxrl inspect``: repeats a training iteration of a run, and shows its losses, gradients and episodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxrl_stack.cli.rewind import code_of
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the inspection, or writes it to a file.
+    """Prints the losses, gradients and episodes of a repeated iteration, or writes them to a file.
 
     Raises:
         CliError: If the run or the iteration does not exist, or cannot be run again.

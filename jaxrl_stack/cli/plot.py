@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _comparison(rows: list[Any], x: str, format: str) -> str:
-    """Formats the result of `compare`."""
+    """Formats the result of `compare`, which compares the final performance of runs."""
     from jaxrl_stack.runs.plots import comparison_text
     from jaxrl_stack.runs.writers import as_json
 
@@ -60,7 +60,7 @@ def _comparison(rows: list[Any], x: str, format: str) -> str:
 
 
 def _is_benchmark(paths: list[str]) -> bool:
-    """Whether the paths are a single folder of a benchmark.
+    """Whether the only path is the folder of a benchmark.
 
     Raises:
         CliError: If one of several paths is a benchmark.
@@ -76,7 +76,7 @@ def _is_benchmark(paths: list[str]) -> bool:
 
 
 def _compare_benchmark(arguments: argparse.Namespace) -> int:
-    """Prints the table of a benchmark; with ``--out`` also writes the figure of its curves."""
+    """Prints the table of a benchmark's scores; with ``--out`` also writes the figure of its curves."""
     from jaxrl_stack.runs.benchmark import Benchmark
     from jaxrl_stack.runs.figures import checked_figure_path
 

@@ -18,7 +18,8 @@ _NUM_ENVS = 16
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates a checkpoint according to the options with every step recorded, and prints the mean return.
+    """Runs evaluation episodes of a checkpoint's policy according to the options, records every step to files, and
+    prints the mean return.
 
     Raises:
         CliError: If there is no checkpoint, or an option does not fit it.
@@ -42,7 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _settings(config: AlgorithmConfig, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the settings of the evaluation whose steps are recorded."""
+    """Converts the options to evaluation settings: exploration, number of environments, seed, and output of the
+    recorded steps.
+    """
     settings = {
         "explore": arguments.explore or arguments.epsilon > 0.0,
         "num_envs_per_env_runner": arguments.num_envs or min(_NUM_ENVS, arguments.episodes),

@@ -30,7 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _defaults(run: Run) -> dict[str, Any] | None:
-    """Default settings of a run's algorithm; None for an unknown algorithm or a run without a recorded origin."""
+    """Default settings of a run's algorithm; None for an unknown algorithm or a run that did not record its origin
+    (command and versions).
+    """
     from jaxrl_stack.algorithms.registry import ALGORITHMS, get_algorithm_config_class
     from jaxrl_stack.runs.writers import as_json
 

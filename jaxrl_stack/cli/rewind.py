@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs one of the three commands.
+    """Runs ``jaxrl rewind``, ``jaxrl verify`` or ``jaxrl diff``.
 
     Returns:
         0 done or equal, 1 different, 3 not comparable on this machine.
@@ -41,7 +41,9 @@ def _read(path: str) -> Run:
 
 
 def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the user's code for a run, from the options: ``config`` and ``allow`` of `Run.at`."""
+    """Returns the code that repeating a run needs, from ``--config-file`` and ``--env``: the arguments ``config`` and
+    ``allow`` of `Run.at`.
+    """
     file, env = getattr(arguments, "config_file", None), getattr(arguments, "env", None)
     config = None
     # A JSON file has no code.
@@ -74,7 +76,8 @@ def _is_population(path: str) -> bool:
 
 
 def rewound(run: str, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.Path, int, float]:
-    """Recomputes and stores an iteration; returns the checkpoint, the number of recomputed iterations and the time.
+    """Recomputes an iteration of a run and stores its checkpoint; returns the checkpoint, the number of recomputed
+    iterations and the seconds taken.
 
     Raises:
         CliError: If it cannot be recomputed.

@@ -88,7 +88,8 @@ _MAX_T = 100
 
 
 def _scheduler(arguments: argparse.Namespace, space: Mapping[str, Any], criteria: StopCriteria) -> Schedule | None:
-    """Creates the schedule that the options describe; None without ``--scheduler``.
+    """Creates the scheduler of trials (ASHA or population-based training) that the options describe; None without
+    ``--scheduler``.
 
     Raises:
         CliError: If an option belongs to another scheduler, or a run has no length.

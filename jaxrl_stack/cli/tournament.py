@@ -11,7 +11,8 @@ from jaxrl_stack.cli.experiment import config_for_checkpoint
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plays the games and prints the table; ``--out`` also writes a page or a figure.
+    """Plays games between the policies of checkpoints and prints the table of results; ``--out`` also writes a page or
+    a figure.
 
     Raises:
         CliError: If a checkpoint or an option is invalid.

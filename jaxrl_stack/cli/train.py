@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains according to the options.
+    """Trains one run, or one run per seed, according to the options.
 
     Returns:
         0 if stop criteria ended the run or all seeds, 130 if Ctrl-C did.
@@ -70,7 +70,9 @@ def joined_cluster(address: str | None) -> Iterator[None]:
 
 
 def _require_actors(config: AlgorithmConfig, address: str | None) -> None:
-    """Refuses ``--address`` for a run without actors, which would not use the cluster."""
+    """Raises CliError for ``--address`` (a Ray cluster) if the run has no actors, because it would not use
+    the cluster.
+    """
     if address is None or resource_bundles(config, main_process=False)[0]:
         return
     what = "num_env_runners=4" if config.num_learners or not config.samples_on_device else "num_learners=2"
@@ -100,7 +102,7 @@ def _run_one(arguments: argparse.Namespace) -> int:
 
 
 def _set_output(config: AlgorithmConfig, arguments: argparse.Namespace) -> None:
-    """Sets the results directory and the checkpoints that the options ask for.
+    """Sets the results directory and the checkpoint settings of a config from the options.
 
     Raises:
         CliError: If the directory is not empty, or ``--num-to-keep`` lacks checkpoints.
@@ -136,8 +138,8 @@ def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, pr
 
 @contextlib.contextmanager
 def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> Iterator[None]:
-    """Context manager that creates a run's directory with its origin, and deletes it if the run ends without a
-    result.
+    """Context manager that creates a run's directory and records there the command that started the run; deletes the
+    directory if the run ends without a result.
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     results = directory / RESULT_FILE
@@ -165,7 +167,7 @@ def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> It
 def _train(
     algo: Algorithm, criteria: StopCriteria, directory: pathlib.Path, display: Silence, arguments: argparse.Namespace
 ) -> tuple[list[str], bool]:
-    """Trains until a criterion or Ctrl-C ends the run, then writes the checkpoint.
+    """Trains an algorithm until a stop criterion or Ctrl-C ends the run, then writes its checkpoint.
 
     Returns:
         The closing lines, and whether Ctrl-C ended the run.

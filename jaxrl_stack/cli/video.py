@@ -10,7 +10,7 @@ from jaxrl_stack.cli.experiment import config_for_checkpoint
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Records episodes and prints the path.
+    """Records a video of episodes of a checkpoint's policy, and prints the path of the file.
 
     Raises:
         CliError: If there is no checkpoint, or its environment cannot be drawn.
