@@ -37,7 +37,7 @@ def checked_path(path: str | os.PathLike[str]) -> pathlib.Path:
 
 
 def write_video(frames: Iterable[np.ndarray], path: str | os.PathLike[str], fps: float = 30.0) -> pathlib.Path:
-    """Writes a video one frame at a time; creates missing folders.
+    """Writes frames to a video file, one frame at a time; creates missing folders.
 
     Args:
         frames: uint8 ``[H, W, 3]``, all of one size, both sides even.

@@ -25,7 +25,7 @@ _HOLD_S = 0.5
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RecordedEpisode:
-    """Recorded episode for a video.
+    """Episode recorded for a video: its frames, rewards and actions.
 
     Attributes:
         frames: uint8 ``[H, W, 3]`` each: of the first state, then after every step. May be drawn while it is iterated.
@@ -43,8 +43,8 @@ class RecordedEpisode:
 
 
 class PackedFrames:
-    """Compressed frames of an episode; without compression, the frames of ten thousand steps would take 7 GB.
-    A frame is stored as `checked_frame` returns it.
+    """Frames of an episode, compressed in memory; without compression, the frames of ten thousand steps would take 7
+    GB. A frame is stored as `checked_frame` returns it.
 
     Args:
         frames: The first ones.
@@ -56,7 +56,7 @@ class PackedFrames:
             self.append(frame)
 
     def append(self, frame: object) -> None:
-        """Compresses and appends a frame."""
+        """Compresses a frame and appends it to the frames of the episode."""
         array = checked_frame(frame)
         self._packed.append((array.shape, zlib.compress(array.tobytes(), 1)))
 
@@ -121,7 +121,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _so_far(rewards: np.ndarray) -> np.ndarray:
-    """Sum of the rewards before each step and at the end, float64 ``[T + 1]``."""
+    """Cumulative sums of an episode's rewards: before each step and at the end, float64 ``[T + 1]``."""
     return np.concatenate([[0.0], np.cumsum(rewards, dtype=np.float64)])
 
 
@@ -144,7 +144,7 @@ def check_num_episodes(episodes: object) -> None:
 
 
 def checked_frame(frame: object) -> np.ndarray:
-    """The frame as uint8 ``[H, W, 3]``.
+    """Checks that a rendered frame is uint8 ``[H, W, 3]``, and returns it as a NumPy array.
 
     Raises:
         ValueError: It is something else.
