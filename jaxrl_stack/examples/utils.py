@@ -268,7 +268,7 @@ def _train(config: AlgorithmConfig, stop: dict[str, Any], iterations: int, keep_
 
 
 def table_columns(config: AlgorithmConfig, args: argparse.Namespace) -> dict[str, str]:
-    """Returns the columns of the tuner's table, ``{key of results: heading}``."""
+    """Returns the columns of Ray Tune's table of trials, ``{key of results: heading}``."""
     policies = sorted(config.policies) if args.num_agents else ()
     return {
         _ITERATION: "iter",

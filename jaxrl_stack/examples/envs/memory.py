@@ -153,7 +153,7 @@ class TMaze(MemoryProbe):
 
 
 class _PartlyShown(AutoResetJaxEnv):
-    """gymnax environment without some features of its observations."""
+    """gymnax environment whose observations lack some features, such as velocities."""
 
     env_id: ClassVar[str]
     shown: ClassVar[list[int]]

@@ -40,7 +40,7 @@ class CartPoleParams(NamedTuple):
 
 
 class CartPoleState(NamedTuple):
-    """State of `MultiAgentCartPole`.
+    """State of the environment `MultiAgentCartPole`: the poles, which ones have fallen, and the number of steps.
 
     Attributes:
         poles: float32 ``[N, 4]``: position, velocity, angle, angular velocity.
@@ -167,7 +167,7 @@ class RockPaperScissors(MultiAgentJaxEnv):
 
 
 class TicTacToeState(NamedTuple):
-    """State of `TicTacToe`.
+    """State of the game `TicTacToe`: the board, the player to move, and the number of turns.
 
     Attributes:
         board: float32 ``[9]``: 1 for the fields of player1, -1 for those of player2, 0 for free ones.
@@ -226,7 +226,7 @@ class TicTacToe(MultiAgentJaxEnv):
 
 
 class ComeAndGoState(NamedTuple):
-    """State of `ComeAndGo`.
+    """State of the environment `ComeAndGo`: the step number, and the steps at which agents arrive and leave.
 
     Attributes:
         t: int32, number of steps.

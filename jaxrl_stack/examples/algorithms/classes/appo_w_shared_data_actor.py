@@ -34,7 +34,7 @@ class SharedDataActor:
         return self.storage.pop(key, None) if delete else self.storage.get(key)
 
     def put(self, key: Any, value: Any) -> None:
-        """Stores a value."""
+        """Stores a value under a key, for all processes that have the actor's handle."""
         self.storage[key] = value
 
     def get_state(self) -> dict[Any, Any]:

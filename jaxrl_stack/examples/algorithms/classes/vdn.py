@@ -37,7 +37,8 @@ class VDNConfig(AlgorithmConfig):
         return [AddNextObservationsFromEpisodesToTrainBatch()]
 
     def validate(self) -> None:
-        """Raises ValueError for settings with which the modules' minibatches would contain different env steps.
+        """Raises ValueError for settings with which minibatches would contain different env steps for each module: VDN
+        adds up the values of all modules for each env step.
 
         Raises:
             ValueError: `minibatch_size` is not None, or `num_epochs` is not 1.

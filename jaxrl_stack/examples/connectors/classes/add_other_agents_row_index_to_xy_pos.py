@@ -21,7 +21,7 @@ class AddOtherAgentsRowIndexToXYPos(MultiAgentObservationPreprocessor):
     """
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
-        """Returns a Dict space by agent."""
+        """Returns the space of the extended observations: a Dict with one space per agent."""
         length = _length(input_observation_space)
         of_first: Any = {"agent": gym.spaces.Discrete(2 * length), "other_agent_row": gym.spaces.Discrete(3)}
         of_second = gym.spaces.Box(0.0, max(length - 1.0, _HAS_ARRIVED), (3,), np.float32)

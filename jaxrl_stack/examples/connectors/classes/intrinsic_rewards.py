@@ -53,7 +53,8 @@ class AddIntrinsicRewards(ConnectorV2):
         return {"base": running_statistics.init(()), "delta": running_statistics.init(())} if self.normalize else {}
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
-        """Adds intrinsic rewards to REWARDS ``[T, B]`` of the policy, and a train batch for the intrinsic module.
+        """Adds intrinsic rewards to the column REWARDS ``[T, B]`` of the policy's batch, and adds a train batch for the
+        intrinsic module.
 
         Raises:
             ValueError: There is no module of that id.
@@ -80,7 +81,9 @@ class AddIntrinsicRewards(ConnectorV2):
         return state, {**batch, DEFAULT_MODULE_ID: {**policy, Columns.REWARDS: rewards}, self.module_id: columns}
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
-        """Adds every device's statistics since the last merge to the total, and clears them."""
+        """Adds the statistics of intrinsic rewards that every device has collected since the last merge to the total,
+        and clears them.
+        """
         if not self.normalize:
             return state
         state = jax.tree.map(jnp.asarray, state)

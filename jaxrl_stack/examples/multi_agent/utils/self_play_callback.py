@@ -18,7 +18,7 @@ _WINDOW = 100
 
 
 class SelfPlayCallback(RLlibCallback):
-    """Adds a copy of the policy "main" as an opponent whenever "main" wins often enough.
+    """Callback for self-play: adds a copy of the policy "main" as an opponent whenever "main" wins often enough.
 
     For games of two agents, 0 and 1, that end with a reward of 1 for the winner. The config has the policies "main",
     the only one that is trained, and "random", its first opponent, and maps agents to them. Copies are called
@@ -46,7 +46,7 @@ class SelfPlayCallback(RLlibCallback):
             metrics_logger.log_value("win_rate", float(rewards[main][-1] == 1.0), reduce="mean", window=_WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
-        """Adds a copy if "main" wins often enough."""
+        """Adds a copy of the policy "main" as an opponent if "main" wins often enough."""
         if result["env_runners"].get("win_rate", 0.0) > self.win_rate_threshold:
             self.current_opponent += 1
             copy = f"main_v{self.current_opponent}"

@@ -72,7 +72,7 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
             metrics_logger.log_value(f"{_PREFIX}{policies[agent]}", won, reduce="mean", window=_WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
-        """Copies trained policies that win often enough."""
+        """Adds copies of trained policies that win often enough to the league."""
         for key, rate in result["env_runners"].items():
             if key.startswith(_PREFIX):
                 self.win_rates[key.removeprefix(_PREFIX)] = rate
@@ -95,7 +95,7 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         algorithm.set_weights(dict.fromkeys(("main_0", exploiters[0]), main))
 
     def _add_copy(self, algorithm: Algorithm, policy: str) -> None:
-        """Adds a copy of a policy."""
+        """Adds a copy of a policy to the league, either trained further or frozen."""
         if policy in self.main_policies:
             group, name = self.main_policies, f"main_{len(self.main_policies) - 1}"
         else:
@@ -107,7 +107,9 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         self._add(algorithm, name, policy)
 
     def _add(self, algorithm: Algorithm, name: str, policy: str) -> None:
-        """Adds a module with the weights of a policy, the new mapping and the new set of trained modules."""
+        """Adds a module with the weights of a policy to the algorithm; also sets the new policy mapping function and
+        the new list of trained modules.
+        """
         groups = {
             "main_policies": tuple(sorted(self.main_policies)),
             "main_exploiters": tuple(sorted(self.main_exploiters)),
@@ -160,5 +162,5 @@ def league_seat(
 
 
 def _uniform(name: str) -> float:
-    """Number in [0, 1) that a name determines."""
+    """Pseudo-random number in [0, 1), derived from a name."""
     return np.random.default_rng(zlib.crc32(name.encode())).random()

@@ -37,7 +37,7 @@ class LSTMContainingRLModule(RLModule, ValueFunctionAPI):
         return {"c": zeros, "h": zeros}
 
     def _embed(self, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        """Computes embeddings ``[B, T, ...]`` of sequences, and the recurrent state after them."""
+        """Computes embeddings ``[B, T, ...]`` of observation sequences, and the recurrent state after the last step."""
         state = batch[Columns.STATE_IN]
 
         def step(cell: Any, carry: Any, obs: jax.Array) -> Any:
