@@ -147,7 +147,7 @@ def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _search_space(assignment: str, kind: str, text: str) -> Any:
-    """Parses a Ray Tune search space.
+    """Parses a Ray Tune search space, such as ``loguniform(1e-5,1e-2)``.
 
     Raises:
         CliError: If it has no two ends.
@@ -171,7 +171,7 @@ def _with_entry(settings: Mapping[str, Any], path: Sequence[str], value: Any) ->
 
 
 def _parsed(text: str) -> Any:
-    """Parses a value as JSON or Python; other input stays text."""
+    """Parses the value of a setting as JSON or as a Python literal; returns other input as text."""
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError):
             return parse(text)
@@ -220,7 +220,7 @@ def _change(config: AlgorithmConfig, env: str | None, settings: Mapping[str, Any
 
 
 def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None) -> AlgorithmConfig:
-    """Reads the config in a checkpoint.
+    """Reads the algorithm config in a checkpoint.
 
     Args:
         option: Option that named the checkpoint, for messages.

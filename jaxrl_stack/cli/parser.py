@@ -1,4 +1,4 @@
-"""Options of all commands."""
+"""Definitions of the options of all ``jaxrl`` commands."""
 
 from __future__ import annotations
 

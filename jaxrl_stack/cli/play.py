@@ -150,7 +150,7 @@ def _with_action(state: Any, difference: int) -> Any:
 
 
 def _asked(ask: Callable[[str], str], legal: Sequence[int], advice: int | None) -> int:
-    """Asks the person for an action until it is legal.
+    """Asks the person at the terminal for an action, until the answer is a legal action.
 
     Raises:
         EOFError: If the person leaves.
@@ -186,7 +186,8 @@ def _mask_key(policy: Any) -> str | None:
 
 
 def board_text(obs: np.ndarray, legal: Sequence[int]) -> str:
-    """Formats an observation as text.
+    """Formats an observation as text, for a person who plays: boards with one character per cell, other arrays as
+    numbers.
 
     Args:
         obs: A board ``[H, W, C]`` of zeros and ones has a character for each channel; cells of legal actions show the

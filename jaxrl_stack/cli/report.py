@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the report and prints its path.
+    """Writes the HTML report of a run and prints its path.
 
     Raises:
         CliError: If the run does not exist.

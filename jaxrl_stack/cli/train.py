@@ -80,7 +80,7 @@ def _require_actors(config: AlgorithmConfig, address: str | None) -> None:
 
 
 def _run_one(arguments: argparse.Namespace) -> int:
-    """Trains one run."""
+    """Trains one run according to the options, and prints its closing lines."""
     config, criteria, origin = experiment(arguments, lambda config: _set_output(config, arguments))
     _require_actors(config, arguments.address)
     directory = pathlib.Path(str(config.results_dir))

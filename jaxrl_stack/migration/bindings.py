@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Bindings:
-    """Imported names of a script, with their full names.
+    """Names that the imports of a script define, with their full names, such as ``nn`` with ``torch.nn``.
 
     Args:
         tree: The script.
@@ -43,7 +43,9 @@ class Bindings:
                 self.assigned.add(name)
 
     def resolve(self, node: Any) -> str:
-        """Full name of a name or attribute chain; "" for other expressions."""
+        """Full name of a name or attribute chain in a script, such as ``torch.nn`` for ``nn``; "" for other
+        expressions.
+        """
         if isinstance(node, ast.Name):
             return self.full.get(node.id, "")
         if isinstance(node, ast.Attribute):
@@ -58,7 +60,7 @@ def is_try_import(function: ast.AST) -> bool:
 
 
 def root_of(node: Any) -> ast.Name | None:
-    """First name of a chain of attributes."""
+    """First name of a chain of attributes, such as ``a`` in ``a.b.c``."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node if isinstance(node, ast.Name) else None

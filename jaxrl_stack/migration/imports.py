@@ -1,4 +1,4 @@
-"""Rewriting of RLlib imports and the imported names."""
+"""Migration of a script's RLlib imports and of the imported names to this package."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class ToDo(NamedTuple):
 
 
 class Migration(NamedTuple):
-    """Result of a script's migration.
+    """Result of a script's migration: the old and the new script, and the remaining tasks.
 
     Attributes:
         path: Path of the script.
@@ -64,7 +64,7 @@ class Migration(NamedTuple):
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
     def report(self) -> str:
-        """All remaining tasks with their lines and reasons."""
+        """Formats all remaining tasks of the user, with their lines and reasons."""
         if self.before == self.after and not self.to_do:
             return f"{self.path}: nothing of RLlib's or PyTorch's in it"
         changed = difflib.unified_diff(_lines(self.before), _lines(self.after), n=0)

@@ -51,7 +51,7 @@ def module_here(module: str) -> str:
 
 @functools.cache
 def target_of(module: str, name: str) -> Target:
-    """Replacement for ``from module import name``.
+    """Finds the replacement in this package for ``from module import name`` of RLlib.
 
     Args:
         module: A module of RLlib.

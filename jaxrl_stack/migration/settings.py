@@ -81,7 +81,7 @@ def _is_config(node: ast.expr) -> bool:
 
 
 def place_of_method(node: ast.Call) -> ast.AST:
-    """Lines of a call in a chain of calls, from the method's name on."""
+    """Creates a node with the lines of one call in a chain of calls, from the method's name on, for a to-do comment."""
     first = node.func.end_lineno or node.lineno
     return lines(first, node.end_lineno or first)
 

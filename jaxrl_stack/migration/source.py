@@ -30,7 +30,7 @@ class Edit(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Lines of a script that need a to-do comment.
+    """Task for the user: lines of the original script that need a to-do comment, and its text.
 
     Attributes:
         line: First line in the original script, from 1.
@@ -172,7 +172,7 @@ class SourceCode:
         self.replace_span(end - len(node.attr), end, name)
 
     def rename_keyword(self, keyword: ast.keyword, name: str) -> None:
-        """Renames a keyword argument of a call."""
+        """Renames a keyword argument of a call in the script."""
         start = self.start(keyword)
         self.replace_span(start, start + len(str(keyword.arg)), name)
 

@@ -267,7 +267,9 @@ class TensorMethods:
             self._as_tuple(node.args[first])
 
     def keywords(self, node: ast.Call) -> None:
-        """Renames arguments to their names in ``jax.numpy``."""
+        """Renames keyword arguments of a PyTorch call to their names in ``jax.numpy``; adds to-do comments for `device`
+        and `requires_grad`.
+        """
         for keyword in node.keywords:
             if keyword.arg in table("keywords"):
                 self.source.rename_keyword(keyword, table("keywords")[keyword.arg])

@@ -44,7 +44,7 @@ _RENAMED = {
 
 
 class Layers:
-    """Rewrites the layers of one script.
+    """Rewrites the PyTorch layers of one script as Flax NNX layers.
 
     Args:
         source: The script.
@@ -89,7 +89,7 @@ class Layers:
             self.source.append(self.source.end_of_parameters(method), rngs)
 
     def layer(self, node: ast.Call, name: str) -> None:
-        """Rewrites a call that creates a layer."""
+        """Rewrites a call that creates a PyTorch layer to create the layer of Flax NNX."""
         self.source.replace(node.func, self.uses(node.func, name))
         if name == "nnx.Sequential" and any(isinstance(arg, ast.Call) and _is_dict(arg) for arg in node.args):
             self.source.to_do(node, "nnx.Sequential takes layers one after the other, without names.", _PAGE)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 
 def discounts(mask: jax.Array, gamma: jax.Array | float) -> jax.Array:
-    """Discount factors ``gamma^t``; 0 after the end of an episode.
+    """Discount factors ``gamma^t`` of the steps of episodes; 0 after the end of an episode.
 
     Args:
         mask: bool ``[E, T]``.
@@ -28,7 +28,7 @@ def discounts(mask: jax.Array, gamma: jax.Array | float) -> jax.Array:
 
 
 def discounted_returns(rewards: jax.Array, mask: jax.Array, gamma: jax.Array | float) -> jax.Array:
-    """Discounted return ``G = sum_t gamma^t r_t`` of every episode.
+    """Discounted return ``G = sum_t gamma^t r_t`` of every recorded episode.
 
     Args:
         rewards: float32 ``[E, T]``.
@@ -149,7 +149,7 @@ def weighted(log_weights: jax.Array, values: jax.Array) -> tuple[jax.Array, jax.
 
 
 def _scaled(log_weights: jax.Array) -> jax.Array:
-    """Scales weights so that the largest is 1; zeros if all are 0."""
+    """Converts log importance weights to weights scaled so that the largest is 1; zeros if all weights are 0."""
     largest = jnp.max(log_weights)
     return jnp.exp(log_weights - jnp.where(jnp.isfinite(largest), largest, 0.0))
 

@@ -66,7 +66,7 @@ def select_atoms(values: jax.Array, actions: jax.Array) -> jax.Array:
 
 
 def greedy_actions(q_values: jax.Array, action_mask: jax.Array | None = None) -> jax.Array:
-    """Valid action with the highest Q-value, per row of the batch; the first of equals.
+    """Finds the valid action with the highest Q-value, per row of the batch; the first of equals.
 
     Args:
         q_values: Float ``[..., A]``.

@@ -74,7 +74,8 @@ def of_batch(batch: jax.Array, mask: jax.Array | None = None) -> RunningStatisti
 
 
 def merge(a: RunningStatistics, b: RunningStatistics) -> RunningStatistics:
-    """Merges statistics. Merging empty statistics changes no bit.
+    """Merges the running statistics of two sets of rows to statistics of all rows. Merging empty statistics changes no
+    bit.
 
     ``mean = mean_a + w * d``, ``variance = variance_a + w * (variance_b - variance_a) + w * (1 - w) * d^2``
     with ``d = mean_b - mean_a`` and ``w = count_b / (count_a + count_b)``.

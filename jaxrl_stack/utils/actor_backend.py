@@ -21,7 +21,7 @@ class Backend(Protocol):
         ...
 
     def start(self, cls: type, options: Mapping[str, Any], /, **kwargs: Any) -> Any:
-        """Starts an actor.
+        """Starts an actor of a class and returns its handle.
 
         Args:
             cls: Class of the actor.

@@ -96,31 +96,31 @@ class FaultTolerantActorManager:
     # -------------------------------------------------------------------------------------------------------- actors
 
     def actors(self) -> dict[int, Any]:
-        """``{id: handle}`` of all actors."""
+        """``{id: handle}`` of all actors of the manager."""
         return {actor_id: state.actor for actor_id, state in self._states.items()}
 
     def actor_ids(self) -> list[int]:
-        """Ids of all actors."""
+        """Ids of all actors of the manager."""
         return list(self._states)
 
     def healthy_actor_ids(self) -> list[int]:
-        """Ids of the actors that are not known to be dead or unreachable."""
+        """Ids of the manager's actors that are not known to be dead or unreachable."""
         return [actor_id for actor_id, state in self._states.items() if state.is_healthy]
 
     def recoverable_actor_ids(self) -> list[int]:
-        """Ids of unhealthy actors that may still return."""
+        """Ids of the unhealthy actors that are not lost for good, so that they may become healthy again."""
         return [i for i, state in self._states.items() if not state.is_healthy and not state.is_lost_for_good]
 
     def num_actors(self) -> int:
-        """Number of all actors."""
+        """Number of the manager's actors, healthy or not."""
         return len(self._states)
 
     def num_healthy_actors(self) -> int:
-        """Number of healthy actors."""
+        """Number of the manager's healthy actors."""
         return len(self.healthy_actor_ids())
 
     def total_num_restarts(self) -> int:
-        """Total number of completed restarts of actors."""
+        """Number of restarts of the manager's actors that were completed, in total."""
         return self._num_restarts
 
     def num_outstanding_async_reqs(self, tag: str | None = None) -> int:
@@ -143,7 +143,7 @@ class FaultTolerantActorManager:
         return [i for i in self.healthy_actor_ids() if in_flight[i] < self._max_in_flight]
 
     def is_actor_healthy(self, actor_id: int) -> bool:
-        """Whether an actor counts as healthy.
+        """Whether the manager counts an actor as healthy (alive and reachable).
 
         Raises:
             ValueError: If there is no such actor.
@@ -165,7 +165,7 @@ class FaultTolerantActorManager:
         state.is_healthy = healthy
 
     def add_actors(self, actors: Sequence[Any]) -> list[int]:
-        """Adds actors.
+        """Adds actors to the manager, which calls them from now on; returns their ids.
 
         Returns:
             Their ids; ids of removed actors are not given again.
@@ -255,7 +255,7 @@ class FaultTolerantActorManager:
         mark_healthy: bool = False,
         num_returns: int = 1,
     ) -> RemoteCallResults:
-        """Calls all actors and waits for their answers.
+        """Calls a function or method on all actors of the manager and waits for their answers.
 
         Args:
             func: ``func(object, **kwargs)``, the name of a method, or a list with one of these per actor.
@@ -415,7 +415,7 @@ class FaultTolerantActorManager:
     def probe_unhealthy_actors(
         self, timeout_seconds: float | None = None, mark_healthy: bool = False, actor_ids: Sequence[int] | None = None
     ) -> list[int]:
-        """Pings unhealthy actors; returns the ids of those that answer.
+        """Pings the manager's unhealthy actors; returns the ids of the actors that answer.
 
         Args:
             timeout_seconds: Longest wait for those that Ray is restarting; None waits until all of them are back, 0
@@ -461,7 +461,7 @@ class FaultTolerantActorManager:
 
     @staticmethod
     def handle_remote_call_result_errors(results: RemoteCallResults, *, ignore_ray_errors: bool) -> None:
-        """Raises the first error among results.
+        """Raises the first error among the results of calls to actors.
 
         Args:
             results: Outcomes of calls.

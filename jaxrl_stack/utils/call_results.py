@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class ResultOrError:
-    """Outcome of a call: a result or an error.
+    """Outcome of a call: its result, or the error that it raised.
 
     Attributes:
         result: Return value.
@@ -21,7 +21,7 @@ class ResultOrError:
 
     @classmethod
     def of(cls, call: Callable[..., Any], *args: Any) -> ResultOrError:
-        """Calls ``call(*args)`` in this process and returns the outcome."""
+        """Calls ``call(*args)`` in this process and returns its result or error as an outcome."""
         try:
             return cls(result=call(*args))
         except Exception as error:
@@ -29,7 +29,7 @@ class ResultOrError:
 
     @property
     def ok(self) -> bool:
-        """Whether the call returned a result."""
+        """Whether the call returned a result instead of raising an error."""
         return self.error is None
 
     @property
@@ -75,11 +75,11 @@ class RemoteCallResults(list[CallResult]):
         return self
 
     def add_result(self, actor_id: int, result_or_error: ResultOrError, tag: str | None = None) -> None:
-        """Appends an outcome."""
+        """Appends the result or error of one call to the list."""
         self.append(CallResult(result_or_error.result, result_or_error.error, actor_id, tag))
 
     def ignore_errors(self) -> Iterator[CallResult]:
-        """Yields only the calls with a result."""
+        """Yields only the outcomes of calls that returned a result, not of failed calls."""
         return (call for call in self if call.ok)
 
     def ignore_ray_errors(self) -> Iterator[CallResult]:

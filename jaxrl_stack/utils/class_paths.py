@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 def path_of(thing: type | Callable[..., Any]) -> str:
-    """Text ``"module:Qualified.Name"`` for a class or function.
+    """Converts a class or function to a text ``"module:Qualified.Name"``, from which `ClassLoader.load` can find it
+    again.
 
     Raises:
         ValueError: If it cannot be found under that name again: a lambda, or something defined inside a function.
@@ -86,7 +87,7 @@ class ClassLoader:
         return text in self._texts
 
     def load(self, path: Any, *, what: str, base: type | None = None, expected: Iterable[str] = ()) -> Any:
-        """Returns the class or function for a text from `path_of`.
+        """Returns the class or function for a text ``"module:Qualified.Name"``.
 
         Args:
             path: The text.

@@ -53,7 +53,9 @@ def enable_compilation_cache(directory: str | None) -> None:
 
 
 def _problem_with(folder: Path) -> str | None:
-    """Reason not to load native code from a folder; None if it is safe."""
+    """Reason not to load compiled programs from a folder, for example because other users can write to it; None if it
+    is safe.
+    """
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode):
         return "it is a link"

@@ -26,7 +26,7 @@ def zero() -> np.ndarray:
 
 
 def from_int(n: int) -> np.ndarray:
-    """Converts a Python integer to a counter on the host.
+    """Converts a Python integer to a counter on the host, ``uint32[2]``.
 
     Args:
         n: Integer in [0, 2**64).

@@ -16,7 +16,7 @@ LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 def resize(img: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resizes an image by averages over areas of pixels.
+    """Resizes an image; each new pixel is the average over an area of old pixels.
 
     Args:
         img: ``[H, W]`` or ``[H, W, C]`` of any number type.

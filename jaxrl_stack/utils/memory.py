@@ -82,7 +82,7 @@ class MemoryEstimate:
 
     @classmethod
     def joined(cls, estimates: Sequence[MemoryEstimate]) -> MemoryEstimate:
-        """Sum of one or more estimates."""
+        """Adds up several memory estimates to one estimate."""
         if len(estimates) == 1:
             return estimates[0]
         columns: collections.Counter[str] = collections.Counter()
@@ -103,7 +103,7 @@ class MemoryEstimate:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all rows."""
+        """Estimated bytes of the arrays with all rows."""
         return sum(self.columns.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def parse_bytes(text: str) -> int | None:
 
 
 def require_memory(estimate: MemoryEstimate, limit: int | None, *, where: str, remedy: str) -> None:
-    """Raises an error if an estimate exceeds the available memory.
+    """Raises an error if a `MemoryEstimate` exceeds the available memory.
 
     Args:
         estimate: Memory that is needed.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
-    """``jax.tree.map`` that treats None as a leaf, because an episode's item may be None.
+    """``jax.tree.map`` that treats None as a leaf, because observations and other items of an episode may be None.
 
     Structures of other kinds of mappings or sequences than `tree`, with its keys and lengths, do, too.
 
@@ -97,7 +97,7 @@ def has_equal_bits(left: Any, right: Any) -> bool:
 
 
 def batch_size(tree: Any) -> int:
-    """Returns the common size of the leading axis of all leaves.
+    """Returns the batch size of a pytree: the common size of the leading axis of all leaves.
 
     Raises:
         ValueError: if there is no leaf, a leaf has no axis, or the sizes differ.
@@ -118,7 +118,7 @@ def cast_lossless(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
 
 
 def full_like_item(item: Any, value: Any) -> Any:
-    """Returns a structure like `item` with all numeric leaves filled with `value`.
+    """Returns a structure like `item`, such as an observation, with all numeric leaves filled with `value`.
 
     Leaves keep their shape, and their dtype where it can hold `value` (the smallest common dtype otherwise).
     Where `item` has no leaves, or leaves that are not numbers, `value` itself is returned.

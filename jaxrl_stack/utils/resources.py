@@ -119,7 +119,7 @@ def actor_options(config: AlgorithmConfig, role: Role) -> dict[str, Any]:
 
 
 def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> tuple[list[dict[str, float]], str]:
-    """Resources of an algorithm, one bundle per process.
+    """Resource bundles of an algorithm for a Ray placement group, one bundle per process.
 
     Args:
         config: The algorithm's config.
@@ -315,7 +315,7 @@ class Placement(NamedTuple):
 
 
 def create_placement(config: AlgorithmConfig, *, timeout_seconds: float | None = None) -> Placement:
-    """Reserves the resources of an algorithm's actors.
+    """Reserves the Ray resources of an algorithm's actors in placement groups.
 
     With ``placement_strategy="PACK"``, RLlib's default, learners with their aggregators are packed on few nodes, and
     EnvRunners are spread over the nodes. Other strategies apply to all actors in one placement group. A log line every
@@ -378,7 +378,7 @@ def create_placement(config: AlgorithmConfig, *, timeout_seconds: float | None =
 def _reserve(
     config: AlgorithmConfig, role: str, bundles: list[dict[str, float]], strategy: str, timeout_s: float | None
 ) -> Any:
-    """Creates a placement group, and waits until it has its resources."""
+    """Creates a Ray placement group, and waits until Ray has reserved its resources."""
     import ray
 
     report = WaitingReport(role, lambda: max(bundles, key=len))
@@ -450,7 +450,7 @@ def scheduling_strategy(group: Any, index: int) -> Any:
 
 
 def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping[str, Any]) -> list[Any]:
-    """`scheduling_strategy` for each of several actors of one role.
+    """Ray's option ``scheduling_strategy`` for each of several actors of one role, such as EnvRunners.
 
     Args:
         group: See `scheduling_strategy`.

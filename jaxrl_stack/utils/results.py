@@ -229,7 +229,7 @@ def merge_nested(into: dict[str, Any], new: Mapping[str, Any]) -> None:
 
 
 def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
-    """Flattens nested dicts to one dict.
+    """Flattens the nested dicts of a result to one dict with keys such as ``"env_runners/episode_return_mean"``.
 
     Args:
         nested: A result. Keys that are no strings become strings.
@@ -302,7 +302,7 @@ def _paths_of_numbers(result: Mapping[Any, Any]) -> list[str]:
 
 
 def _similar(key: str, keys: Sequence[str]) -> list[str]:
-    """Paths in `keys` similar to a missing one, most likely first."""
+    """Finds the paths of a result that are most similar to a missing path, most likely first."""
     name = key.rsplit("/", 1)[-1]
     if name in _OLD_KEYS:
         return [_OLD_KEYS[name]]

@@ -118,7 +118,7 @@ def _length(leaf: Any) -> int | None:
 
 
 def changed_attributes(before: Attributes, after: Attributes) -> list[str]:
-    """Names of attributes that were changed, added or removed."""
+    """Names of an object's attributes that were changed, added or removed since a snapshot by `attributes_of`."""
     return [
         name
         for name in {**before, **after}
@@ -133,5 +133,5 @@ def _are_same(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
 
 
 def leaked_attributes(thing: Any) -> list[str]:
-    """Names of attributes that hold a traced array of a finished trace."""
+    """Names of an object's attributes that hold a traced array of a finished trace, which is an error in JAX."""
     return [name for name, value in vars(thing).items() if any(isinstance(leaf, Tracer) for leaf in _leaves(value))]

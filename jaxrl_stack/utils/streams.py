@@ -29,7 +29,7 @@ class Stream(enum.IntEnum):
 
 
 def stream_key(seed: int, stream: Stream) -> jax.Array:
-    """The PRNG key of one stream of a seed."""
+    """The PRNG key of one of the independent random streams of a seed."""
     return jax.random.fold_in(jax.random.key(seed), int(stream))
 
 

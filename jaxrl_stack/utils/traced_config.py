@@ -73,7 +73,7 @@ class TracedConfigView:
         return getattr(self, name) if name in self._values else self._config[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """``view[name]``, or `default` for unknown names."""
+        """Value of a setting, ``view[name]``, or `default` for unknown names."""
         return getattr(self, name) if name in self._values else self._config.get(name, default)
 
     def __setattr__(self, name: str, value: Any) -> None:

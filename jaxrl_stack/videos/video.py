@@ -71,7 +71,7 @@ def player(path: pathlib.Path, text: str) -> str:
 
 
 def make_video(episodes: Sequence[RecordedEpisode], path: str | os.PathLike[str], fps: float = 30.0) -> Video:
-    """Writes several episodes to one file, one after the other.
+    """Writes a video of several recorded episodes, one after the other, to one file.
 
     Args:
         episodes: At least one.

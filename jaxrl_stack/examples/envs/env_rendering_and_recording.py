@@ -32,7 +32,7 @@ class EnvRenderCallback(RLlibCallback):
         self._videos: list[tuple[float, np.ndarray]] = []
 
     def on_episode_step(self, *, episode: Any, env_runner: Any, env: Any, env_index: int, **kwargs: Any) -> None:
-        """Stores an image of the step."""
+        """Stores an image of the environment after the step, for a video of the episode."""
         if self._env_runner_indices is not None and env_runner.worker_index not in self._env_runner_indices:
             return
         image = resize(env.unwrapped.envs[env_index].render(), HEIGHT, WIDTH)

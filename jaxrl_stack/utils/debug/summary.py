@@ -1,4 +1,4 @@
-"""Nested data as a short text."""
+"""Conversion of nested data to a short text, for debugging."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MetricsLogger: a tree of named statistics."""
+"""MetricsLogger: a tree of named statistics (mean, sum, maximum, ...) of logged values."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class MetricsLogger:
         reduce_per_index_on_aggregate: Any = NotProvided,
         **kwargs: Any,
     ) -> None:
-        """Logs one value.
+        """Logs one value of a metric; `reduce` selects the statistic of its values, such as the mean.
 
         Args:
             key: Name or path.
@@ -163,7 +163,7 @@ class MetricsLogger:
         throughput_ema_coeff: Any = NotProvided,
         reduce_per_index_on_aggregate: Any = NotProvided,
     ) -> None:
-        """Logs every value of a nested dict.
+        """Logs every value of a nested dict as a value of the metric with the same path.
 
         Args:
             value_dict: Names, and values or dicts of the same kind.
@@ -329,7 +329,7 @@ class MetricsLogger:
         throughput: bool = False,
         latest_merged_only: bool = False,
     ) -> Any:
-        """Returns one metric or a subtree, without clearing it.
+        """Returns the current value of one metric, or of a subtree of metrics, without clearing it.
 
         Values that are logged here come before values that are `reported` under the same name.
 
@@ -375,7 +375,7 @@ class MetricsLogger:
 
     @staticmethod
     def peek_results(results: Any, compile: bool = True) -> Any:
-        """Returns the values in a result of ``reduce()``.
+        """Converts the statistics in a result of ``reduce()`` to their values.
 
         Args:
             results: A tree of statistics, or one.
@@ -406,7 +406,7 @@ class MetricsLogger:
     # ------------------------------------------------------------------------------------------ house-keeping
 
     def delete(self, *key: Any, key_error: bool = True) -> None:
-        """Deletes a metric, or all metrics below a path.
+        """Deletes a metric, or all metrics below a path, from the logger.
 
         Args:
             *key: The parts of the path.
@@ -426,7 +426,7 @@ class MetricsLogger:
             _put(self.stats, own, stats)
 
     def reset(self) -> None:
-        """Deletes all metrics."""
+        """Deletes all metrics from the logger."""
         self.stats = {}
 
     def get_state(self) -> dict[str, Any]:
@@ -434,7 +434,7 @@ class MetricsLogger:
         return {"stats": [{"key": list(path), **stats.get_state()} for path, stats in nested_leaves(self.stats)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Replaces all metrics by the metrics of a `get_state` result.
+        """Replaces all metrics of the logger by the metrics of a `get_state` result.
 
         Raises:
             ValueError: If a class is missing in `stats_cls_lookup`.

@@ -111,7 +111,7 @@ def _is_number(value: Any) -> bool:
 
 
 def encode(value_or_schedule: float | Sequence[Sequence[float]], size: int = SCHEDULE_SIZE) -> ScheduleArrays:
-    """Converts a number or schedule to arrays.
+    """Converts a constant setting or a schedule to `ScheduleArrays`: arrays of timesteps and values.
 
     A constant and a short schedule have the same shapes, so that one program serves both. A schedule of more
     than `size` points is padded to the next multiple of `size`. Padding repeats the last point.
@@ -229,7 +229,7 @@ class Scheduler:
 
     @property
     def use_schedule(self) -> bool:
-        """Whether the value can change."""
+        """Whether the value is a schedule that can change, instead of a constant."""
         return not isinstance(self._schedule, ConstantSchedule)
 
     @staticmethod

@@ -39,7 +39,7 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def _value(self, t: Any) -> Any:
-        """Value at timestep `t`. Override it."""
+        """Computes the value of the schedule at timestep `t`. Subclasses override it."""
 
 
 class ConstantSchedule(Schedule):

@@ -177,7 +177,7 @@ def from_start(space: Space, action: jax.Array) -> jax.Array:
 
 
 def sample(key: jax.Array, space: Space, batch_shape: tuple[int, ...] = ()) -> Any:
-    """Independent random elements of `space`; pure and jittable.
+    """Draws independent random elements of `space`; pure and jittable.
 
     Drawn from the distributions that gymnasium documents for ``space.sample()``: uniform where bounded on
     both sides, exponential beyond a single bound, standard normal where unbounded (rounded down for integer
@@ -328,7 +328,9 @@ def check_space(space: Any, name: str) -> None:
 
 
 def _leaves(space: Any, path: str) -> list[tuple[str, Any]]:
-    """``[(path, leaf space)]``; raises for a part without a fixed shape."""
+    """Lists the elementary spaces of a space with their paths, ``[(path, space)]``; raises for a space without a fixed
+    shape.
+    """
     return [(place, leaf) for place, leaf, _ in _zip_leaves(space, map_parts(lambda part: part, space), path)]
 
 

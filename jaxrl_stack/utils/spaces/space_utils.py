@@ -125,7 +125,7 @@ def unbatch(batches_struct: Any) -> list[Any]:
 
 
 def clip_action(action: Any, action_space: Any) -> Any:
-    """Clips the `Box` parts of an action to their bounds.
+    """Clips the `Box` parts of an action to the bounds of these parts.
 
     Args:
         action: A struct like `action_space`.

@@ -25,7 +25,7 @@ class SharedDataActor:
         self.storage: dict[Any, Any] = {}
 
     def get(self, key: Any, delete: bool = False) -> Any:
-        """Returns the value of a key; None if the key is unknown.
+        """Returns the value that is stored under a key; None if the key is unknown.
 
         Args:
             key: Any key.

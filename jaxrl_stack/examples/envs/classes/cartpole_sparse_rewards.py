@@ -42,7 +42,7 @@ class CartPoleSparseRewards(gym.Env):
         return copy.deepcopy(self.env), self.running_reward
 
     def set_state(self, state: tuple[gym.Env, float]) -> dict[str, np.ndarray]:
-        """Restores a state of `get_state`; returns the current observation."""
+        """Restores the environment from a result of `get_state`; returns the current observation."""
         self.env, self.running_reward = copy.deepcopy(state[0]), state[1]
         return self._with_mask(np.asarray(self.env.unwrapped.state, np.float32))  # type: ignore[attr-defined]
 

@@ -55,7 +55,7 @@ _MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 class _Rooms:
-    """Map of the rooms with the agent's position.
+    """Map of the rooms (fields and walls), with the position of the agent.
 
     Attributes:
         num_fields: Number of fields of the map, walls included.
@@ -75,7 +75,7 @@ class _Rooms:
 
     @property
     def field(self) -> int:
-        """Index of the agent's field, counted row by row."""
+        """Index of the field on which the agent is, counted row by row."""
         return self.pos[0] * self.num_columns + self.pos[1]
 
     @property
@@ -83,7 +83,7 @@ class _Rooms:
         return self.map[self.pos[0]][self.pos[1]] == "G"
 
     def move(self, action: Any) -> None:
-        """Moves by one field unless a wall blocks the way."""
+        """Moves the agent by one field unless a wall blocks the way."""
         row, column = self.pos[0] + _MOVES[action][0], self.pos[1] + _MOVES[action][1]
         if self.map[row][column] != "W":
             self.pos = row, column

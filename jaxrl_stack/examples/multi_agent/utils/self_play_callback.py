@@ -39,7 +39,7 @@ class SelfPlayCallback(RLlibCallback):
         self.current_opponent = 0
 
     def on_episode_end(self, *, episode: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
-        """Logs whether "main" has won."""
+        """Logs in the metrics whether the policy "main" has won the episode."""
         main = 0 if episode.module_for(0) == "main" else 1
         rewards = episode.get_rewards()
         if main in rewards and len(rewards[main]):

@@ -54,7 +54,7 @@ class StatsBase(ABC):
 
     @abstractmethod
     def peek(self, compile: bool = True, latest_merged_only: bool = False) -> Any:
-        """Returns the statistic without clearing it.
+        """Returns the current value of the statistic without clearing it.
 
         Args:
             compile: False returns the list of its values.

@@ -43,7 +43,7 @@ class LifetimeSumStats(ReportingStats):
 
     @property
     def throughput_since_last_reduce(self) -> float:
-        """Amount added per second since the last `reduce`."""
+        """Amount added to the sum per second since the last `reduce`."""
         return self._new / max(clock.perf_counter() - self._reduce_time, 1e-9)
 
     @property

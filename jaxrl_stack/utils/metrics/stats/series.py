@@ -30,7 +30,7 @@ class SeriesStats(RecentStats):
 
     @abstractmethod
     def reduce_values(self, values: list[Any]) -> Any:
-        """Computes the statistic of one or more numbers without NaN."""
+        """Computes the statistic (mean, maximum, ...) of one or more numbers without NaN."""
 
     def window_reduce(self, values: Any = None) -> list[Any]:
         """Computes the statistic of `values`, or of the values in the current window if None; returns it in a list,
