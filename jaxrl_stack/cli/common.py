@@ -27,7 +27,7 @@ def with_notes(error: BaseException, message: str) -> str:
 
 @contextlib.contextmanager
 def wrong_input(option: str = "") -> Iterator[None]:
-    """Context manager that converts errors about wrong values, of configs and environments, to a `CliError`.
+    """Context manager that converts errors about wrong values in configs and environments to a `CliError`.
 
     Args:
         option: Option of the value, put before the message.
@@ -43,7 +43,7 @@ def wrong_input(option: str = "") -> Iterator[None]:
 def json_object(
     option: str, text: str, is_file: bool = False, file_example: str = '{"algo": "PPO", ...}'
 ) -> dict[str, Any]:
-    """Parses an option's value, or the content of the file that an option names.
+    """Parses the JSON in an option's value, or in the file that the option names.
 
     Args:
         option: Name of the option.

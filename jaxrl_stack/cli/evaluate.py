@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Evaluates a checkpoint according to the options, and prints a table or JSON.
+    """Evaluates the policy of a checkpoint according to the options, and prints the results as a table or JSON.
 
     Raises:
         CliError: If there is no checkpoint, or an option does not fit it.
@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Raises CliError for options of environments together with recorded episodes (--data), and for options of recorded
-    episodes without them.
+    """Raises CliError if options about environments are combined with recorded episodes (--data), or options about
+    recorded episodes are used without --data.
 
     Raises:
         CliError: Names the option.

@@ -79,7 +79,7 @@ def experiment(
 
 
 def in_any_case(algo: str) -> str:
-    """Finds an algorithm's name ignoring case; returns an unknown name unchanged."""
+    """Finds the name of an algorithm, ignoring upper and lower case; returns an unknown name unchanged."""
     from jaxrl_stack.algorithms.registry import ALGORITHMS
 
     return next((name for name in ALGORITHMS if name.casefold() == algo.casefold()), algo)

@@ -8,7 +8,9 @@ from jaxrl_stack.cli.common import CliError, one_line
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints algorithms, environments or both; or the environments of one suite; or tuned settings."""
+    """Prints algorithms, environments or both; or the environments of one suite; or the tuned settings of
+    algorithms.
+    """
     from jaxrl_stack.algorithms.registry import ALGORITHMS, tuned_evidence
 
     if arguments.envs is not None:

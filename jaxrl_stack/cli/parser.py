@@ -270,7 +270,7 @@ _positive.__name__, _share.__name__, _steps.__name__ = "integer", "number", "num
 
 
 def what_is_unknown(argv: Sequence[str], arguments: argparse.Namespace, unknown: Sequence[str]) -> str:
-    """Returns the error text for unknown words of the command line. If a word names a setting, the text tells how to
+    """Returns the error text for unknown words on the command line; if a word names a setting, the text tells how to
     set it.
 
     Args:
@@ -658,7 +658,7 @@ def _add_games(add: Callable[..., _Parser]) -> None:
 
 
 def _add_reading(command: _Parser) -> None:
-    """Adds options about reading recorded steps, named after the settings of `offline_data`."""
+    """Adds the options about reading recorded steps to a command; they have the names of `offline_data` settings."""
     group = command.add_argument_group("how files of recorded steps are read, as offline_data() has it")
     group.add_argument(
         "--input-read-schema",
@@ -790,7 +790,7 @@ def _add_pictures(add: Callable[..., _Parser]) -> None:
 
 
 def _complete(names: Callable[..., list[str]], *actions: argparse.Action) -> None:
-    """Enables shell completion for options, with the words that `names` returns."""
+    """Enables shell completion for some options, with the words that `names` returns."""
     for action in actions:
         action.completer = names  # type: ignore[attr-defined] - where argcomplete looks for it
 

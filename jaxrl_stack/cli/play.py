@@ -138,7 +138,8 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
 
 
 def _with_action(state: Any, difference: int) -> Any:
-    """Returns a policy's state in which the previous action is the action that was taken instead of the policy's.
+    """Returns a copy of a policy's state whose previous action is the action that the person took, instead of the
+    policy's action.
 
     Args:
         state: State after the policy's action, a dataclass.

@@ -12,7 +12,7 @@ from jaxrl_stack.cli.common import CliError, json_object, wrong_input
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints curves, or a table of final performance; with ``--out`` also writes a figure.
+    """Prints curves of runs, or a table of their final performance; with ``--out`` also writes a figure.
 
     Raises:
         CliError: If the run does not exist, or lacks the number.
@@ -105,7 +105,7 @@ def _compare_benchmark(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_options_of_benchmarks(arguments: argparse.Namespace) -> None:
-    """Raises CliError for options of benchmarks if the path is not a benchmark.
+    """Raises CliError for options that apply only to benchmarks, if the path is not a benchmark.
 
     Raises:
         CliError: Names the option.

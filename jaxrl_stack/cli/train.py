@@ -201,7 +201,7 @@ _OF_ONE_RUN = {
 
 
 def _run_seeds(arguments: argparse.Namespace) -> int:
-    """Trains several seeds, each with a folder in the results directory."""
+    """Trains one run per seed, each with a folder in the results directory."""
     from jaxrl_stack.runs.seeds import run_seeds
 
     for name, why in _OF_ONE_RUN.items():

@@ -83,7 +83,7 @@ class ItemAssignments:
         return any(self.tensors.kind_of_value(value) == "numpy" for value in values)
 
     def _may_be_tensor(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Whether the assignment is in PyTorch code, and its index and value fit a tensor."""
+        """Whether an item assignment is in PyTorch code, and its index and value fit a tensor."""
         index = item.slice
         if isinstance(index, ast.Constant | ast.JoinedStr) and not isinstance(getattr(index, "value", ""), int):
             return index is None or getattr(index, "value", "") is Ellipsis
@@ -118,7 +118,9 @@ class ItemAssignments:
     # ------------------------------------------------------------------------------------------------------ rewriting
 
     def _rewrite(self, item: ast.Subscript, statement: ast.AST) -> bool:
-        """Writes ``a = a.at[i].set(x)`` if no other name refers to the tensor; returns whether it did."""
+        """Rewrites ``a[i] = x`` as ``a = a.at[i].set(x)`` if no other name refers to the tensor; returns whether it
+        did.
+        """
         if isinstance(statement, ast.Assign):
             fits = statement.targets == [item]
         elif isinstance(statement, ast.AugAssign):  # the index is written twice

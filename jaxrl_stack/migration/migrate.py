@@ -115,7 +115,7 @@ def _not_moved(findings: list[Finding]) -> list[ToDo]:
 
 
 def _new_error(before: str, after: str) -> SyntaxError | None:
-    """Syntax error that the migration introduced; None without one. Runs neither version."""
+    """Finds a syntax error that the migration introduced; None without one. Runs neither the old nor the new script."""
     for flags in (0, ast.PyCF_ONLY_AST):  # some scripts can be parsed only: with `await` outside of functions
         if _error(before, flags) is None:
             return _error(after, flags)

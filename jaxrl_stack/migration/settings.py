@@ -23,7 +23,7 @@ _METHODS = {
 
 
 def rewrite_settings(source: SourceCode) -> None:
-    """Renames settings whose values stay valid; adds to-do comments for the others."""
+    """Renames RLlib's old settings whose values stay valid; adds to-do comments for other old settings."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Assign) and any(_is_local_mode(target) for target in node.targets):
             source.replace(node.value, "False")  # Ray has no local mode any more
@@ -53,8 +53,8 @@ def rewrite_settings(source: SourceCode) -> None:
 
 
 def _reduction(source: SourceCode, node: ast.Call) -> None:
-    """Rewrites ``reduce`` with its meaning in Ray 2.52: None becomes ``"item_series"``, a smoothed mean becomes
-    ``"ema"``.
+    """Rewrites the argument ``reduce`` of MetricsLogger calls as Ray 2.52 understands it: None becomes
+    ``"item_series"``, a smoothed mean becomes ``"ema"``.
     """
     given = {keyword.arg for keyword in node.keywords}
     for keyword in node.keywords:
@@ -146,7 +146,9 @@ def _batch_size(source: SourceCode, call: ast.Call, keyword: ast.keyword) -> Non
 
 
 def _read_batch_size(source: SourceCode, node: ast.Attribute) -> None:
-    """Rewrites reads of ``config.train_batch_size`` in scripts that set it, to ``config.total_train_batch_size``."""
+    """Renames ``config.train_batch_size`` to ``config.total_train_batch_size`` where a script reads it, if the script
+    also sets it.
+    """
     is_set = any(isinstance(other, ast.keyword) and other.arg == "train_batch_size" for other in ast.walk(source.tree))
     if is_set and getattr(node.value, "attr", getattr(node.value, "id", "")).lower().endswith("config"):
         source.rename_attribute(node, "total_train_batch_size")
@@ -174,7 +176,7 @@ def _numbers_of_learners(source: SourceCode, call: ast.Call) -> list[tuple[ast.e
 
 def _framework_of_model(source: SourceCode, node: ast.Call) -> None:
     """Adds a to-do comment to ``encoder_config.build(framework="torch")``, because models of this package are built
-    with random streams.
+    with `rngs`.
     """
     names = {keyword.arg for keyword in node.keywords}
     values = [getattr(arg, "value", getattr(arg, "id", "")) for arg in node.args[:1]]

@@ -101,11 +101,11 @@ class SourceCode:
         return self.segment(self.start(node), self.end(node))
 
     def before(self, position: int) -> Token:
-        """Last token of the script that ends at or before a byte position."""
+        """Finds the last token of the script that ends at or before a byte position."""
         return self._tokens[bisect.bisect_right(self._tokens, position, key=lambda token: token.end) - 1]
 
     def after(self, position: int) -> Token:
-        """First token of the script that begins at or after a byte position."""
+        """Finds the first token of the script that begins at or after a byte position."""
         return self._tokens[bisect.bisect_left(self._tokens, position, key=lambda token: token.start)]
 
     def dot_of(self, node: ast.Attribute) -> int:
@@ -219,7 +219,7 @@ class SourceCode:
         return node
 
     def is_alone(self, node: Any) -> bool:
-        """Whether a statement shares its lines with no other code; a comment may follow."""
+        """Whether a statement is the only code on its lines; a comment may follow."""
         before = self.segment(self.line_start(node.lineno), self.start(node))
         after = self.segment(self.end(node), self._starts[node.end_lineno])
         return not before.strip() and (not after.strip() or after.lstrip().startswith("#"))
@@ -234,7 +234,7 @@ class SourceCode:
         self.edits.append(Edit(self.line_start(node.lineno), self._starts[node.end_lineno], ""))
 
     def to_do(self, node: Any, message: str, page: str) -> None:
-        """Adds a to-do comment at a node; the same message only once per line."""
+        """Adds a to-do comment above the line of a syntax tree node; the same message only once per line."""
         finding = Finding(node.lineno, node.end_lineno or node.lineno, message, page)
         if not any(other.line == finding.line and other.message == message for other in self.findings):
             self.findings.append(finding)

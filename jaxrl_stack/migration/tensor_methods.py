@@ -162,7 +162,9 @@ class TensorMethods:
             self.source.replace_span(start, self.source.end(node), "")
 
     def _after_value(self, function: ast.Attribute) -> int:
-        """Position where the value before a method call ends; the position of the dot if a comment lies in between."""
+        """Byte position where the value before a method call ends, such as ``x`` in ``x.to(y)``; the position of the
+        dot if a comment is in between.
+        """
         dot = self.source.dot_of(function)
         end = self.source.before(dot).end
         return dot if self.source.has_comment(end, dot) else end

@@ -136,7 +136,7 @@ class Tensors:
         return value if isinstance(value, str) else self.kind(value)
 
     def is_only_name(self, scope: Scope, name: str) -> bool:
-        """Whether a local name only receives new tensors, which no other name in the scope refers to."""
+        """Whether a local variable only receives new tensors, to which no other name in its scope refers."""
         values = self.values(scope, name)
         if not values or name in self._globals:
             return False

@@ -97,8 +97,8 @@ class TorchCode:
         self._add_imports()
 
     def full(self, node: ast.AST) -> str:
-        """Full name of a PyTorch name in a script, with ``torch.nn.functional`` for all its spellings; "" for other
-        names.
+        """Resolves a name in a script to its full PyTorch name, with ``torch.nn.functional`` for all its spellings; ""
+        for other names.
         """
         name = self.bindings.resolve(node)
         return name if name.partition(".")[0] == "torch" else ""

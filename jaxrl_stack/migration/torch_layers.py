@@ -63,7 +63,9 @@ class Layers:
         }
 
     def network(self, node: ast.ClassDef) -> None:
-        """Rewrites a subclass of ``nn.Module``: its base, its forward(), and the `rngs` for its layers."""
+        """Rewrites a subclass of ``nn.Module`` for Flax NNX: its base class, its ``forward()``, and the `rngs` for its
+        layers.
+        """
         for base in node.bases:
             if self.full(base) == "torch.nn.Module":
                 self.source.replace(base, self.uses(base, "nnx.Module"))

@@ -1,5 +1,5 @@
-"""Packing of arrays with 32-bit elements into one uint32 matrix, because one array is gathered or fetched faster than
-many.
+"""Packing of several arrays with 32-bit elements into one uint32 matrix, because one array is gathered or fetched
+faster than many.
 """
 
 from __future__ import annotations

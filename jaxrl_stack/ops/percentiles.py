@@ -59,5 +59,5 @@ def _by_search(values: jax.Array, percentiles: Sequence[float]) -> jax.Array:
 
 
 def _bits_in_order(bits: jax.Array) -> jax.Array:
-    """Bits of floats as integers in the order of the floats; the map is its own inverse."""
+    """Converts the bits of floats to integers that have the order of the floats; the map is its own inverse."""
     return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)

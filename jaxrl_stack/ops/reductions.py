@@ -33,7 +33,7 @@ def psum(tree, axis_name: str | None):
 
 
 def ravel(tree) -> tuple[jax.Array, Callable[[Any], Any]]:
-    """Concatenates all leaves to one float32 vector; returns the vector and the inverse function.
+    """Concatenates the leaves of a pytree to one float32 vector; returns the vector and the inverse function.
 
     One vector instead of a dozen small leaves makes one sum, one all-reduce and one buffer of what would be a dozen
     each: an all-reduce costs tens of microseconds whatever its size, and a compiler's work grows with their number.

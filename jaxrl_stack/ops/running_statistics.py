@@ -165,7 +165,9 @@ def merge_all(base: RunningStatistics, deltas: RunningStatistics) -> RunningStat
 
 
 def standard_deviation(statistics: RunningStatistics) -> jax.Array:
-    """Sample standard deviation (divisor ``count - 1``), float32; 1 while fewer than two rows are known."""
+    """Sample standard deviation of running statistics (divisor ``count - 1``), float32; 1 if they contain fewer than
+    two rows.
+    """
     count = two_words.as_float(statistics.count)
     std = jnp.sqrt(statistics.variance * (count / jnp.maximum(count - 1.0, 1.0)))
     return jnp.where(count < 2.0, 1.0, std)

@@ -40,7 +40,9 @@ class CriticRows(NamedTuple):
 
 
 def minimum(q: jax.Array, q_twin: jax.Array | None) -> jax.Array:
-    """The lower of two critics' Q-values (Fujimoto et al., 2018, equation 10); with one critic, its Q-values."""
+    """Returns the lower of two critics' Q-values (Fujimoto et al., 2018, equation 10); with one critic, its
+    Q-values.
+    """
     return q if q_twin is None else jnp.minimum(q, q_twin)
 
 

@@ -178,7 +178,8 @@ def balanced_kl(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) 
 
 
 def imagined_weights(continues: jax.Array, gamma: jax.Array | float) -> jax.Array:
-    """Loss weights of the states of imagined rollouts: the discounted probability of reaching each state.
+    """Loss weights of the states of imagined rollouts of a world model: the discounted probability of reaching each
+    state.
 
     ``w_0 = c_0`` and ``w_t = w_{t-1} gamma c_t``.
 
@@ -195,7 +196,7 @@ def imagined_weights(continues: jax.Array, gamma: jax.Array | float) -> jax.Arra
 
 
 class ReturnRange(NamedTuple):
-    """Moving averages of two percentiles of returns, the state of `update_range`.
+    """Moving averages of two percentiles of returns, which scale advantages; state of `update_range`.
 
     Attributes:
         low: float32, of the lower percentile.
@@ -229,7 +230,8 @@ def update_range(
     percentiles: tuple[float, float] = (5.0, 95.0),
     axis_name: str | None = None,
 ) -> ReturnRange:
-    """Updates the moving averages with the percentiles of new returns; the first percentiles replace them.
+    """Updates the moving averages in a `ReturnRange` with the percentiles of new returns; the first percentiles replace
+    them.
 
     Args:
         state: Before.

@@ -1,4 +1,4 @@
-"""Helpers for the whole package, and the names of RLlib's package `utils`, which are defined in these modules."""
+"""Helpers that the whole package uses, and the names that RLlib's package `utils` has."""
 
 # No `from __future__ import annotations`: it would hide this package's module of that name.
 from jaxrl_stack.utils.lazy_names import lazy_names

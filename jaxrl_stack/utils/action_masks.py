@@ -21,8 +21,8 @@ random; 0 is right."""
 
 
 def mask_key_in(observations: Any, keys: Sequence[str]) -> str | None:
-    """Returns the key of the mask in observations ``{key: mask, "observations": all else}``, or in the space of such
-    observations.
+    """Finds the key of the action mask in observations ``{key: mask, "observations": all else}``, or in the space of
+    such observations.
 
     Args:
         observations: A batch of observations, or a space.

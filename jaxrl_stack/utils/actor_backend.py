@@ -34,7 +34,7 @@ class Backend(Protocol):
         ...
 
     def get(self, refs: Any, timeout_s: float | None = None) -> Any:
-        """Returns the result of a call from its reference, or a list of results for a list of references.
+        """Returns the result of a call to an actor from its reference, or a list of results for a list of references.
 
         Raises:
             Exception: Error of the call, or the loss of the actor.
@@ -72,11 +72,13 @@ class Backend(Protocol):
         ...
 
     def resources(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """``(free, total)`` resources of all nodes, without those of placement groups."""
+        """Ray resources of all nodes of the cluster, ``(free, total)``, without those that placement groups reserve."""
         ...
 
     def is_reserved(self, group: Any) -> bool:
-        """Whether all bundles of a placement group have their resources; False for anything else than a group."""
+        """Whether Ray has reserved the resources of all bundles of a placement group; False for anything else than a
+        group.
+        """
         ...
 
     def now(self) -> float:

@@ -215,7 +215,7 @@ class FaultTolerantActorManager:
             self.backend.kill(self.remove_actor(actor_id))
 
     def stop(self, timeout_seconds: float) -> None:
-        """Calls ``stop()`` on the healthy actors, then kills and removes all.
+        """Calls ``stop()`` on the healthy actors, then kills all actors and removes them from the manager.
 
         Args:
             timeout_seconds: Longest wait for the calls.
@@ -298,7 +298,8 @@ class FaultTolerantActorManager:
         remote_actor_ids: Sequence[int] | None = None,
         num_returns: int = 1,
     ) -> int:
-        """Calls all actors without waiting for results, which `fetch_ready_async_reqs` returns later.
+        """Calls a function or method on all actors without waiting for results, which `fetch_ready_async_reqs` returns
+        later.
 
         Args:
             func: See `foreach_actor`.

@@ -1,4 +1,6 @@
-"""ActorRecovery: restarts or removes the lost actors of a pool, or adds them again, according to a `LossPolicy`."""
+"""ActorRecovery: restarts the lost actors of a pool, or removes them, according to a `LossPolicy`; adds them again when
+they are alive.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ class Restarts:
 
 
 class ActorRecovery:
-    """Restarts or removes the lost actors of a pool, and adds actors that are alive again.
+    """Recovery of a pool of actors: restarts lost actors or removes them, and adds actors again that are alive.
 
     Ray starts a lost actor again if `LossPolicy.restarts`; `take_back` finds it, and hands it the state of the lost
     one. An actor that is lost for good is an error, or is dropped if `LossPolicy.ignores`.
@@ -127,7 +129,8 @@ class ActorRecovery:
         return [call.get() for call in results]
 
     def answers(self, results: RemoteCallResults) -> list[tuple[int, Any]]:
-        """Returns ``(id, result)`` of the successful calls, and treats failed calls according to the loss policy.
+        """Returns ``(id, result)`` of the successful calls to actors, and handles failed calls according to the loss
+        policy (restart, ignore or raise).
 
         Raises:
             Exception: What an actor's code raised, or the loss of an actor, unless the policy ignores it.

@@ -55,20 +55,22 @@ def OldAPIStack(obj: T) -> T:
 
 
 def OverrideToImplementCustomLogic(obj: T) -> T:
-    """Decorator that marks a method for overriding by subclasses; see `is_overridden`."""
+    """Decorator that marks a method which subclasses are meant to override; see `is_overridden`."""
     obj.__is_overridden__ = False  # type: ignore[attr-defined]
     return obj
 
 
 def OverrideToImplementCustomLogic_CallToSuperRecommended(obj: T) -> T:
-    """Decorator that marks a method for overriding by subclasses, which should call ``super()``; see
+    """Decorator that marks a method which subclasses are meant to override with a call of ``super()``; see
     `is_overridden`.
     """
     return OverrideToImplementCustomLogic(obj)
 
 
 def is_overridden(obj: Callable[..., Any]) -> bool:
-    """Whether a method differs from the one marked with ``OverrideToImplementCustomLogic``."""
+    """Whether a method is an override, and not the method that ``OverrideToImplementCustomLogic`` marks in the base
+    class.
+    """
     return getattr(obj, "__is_overridden__", True)
 
 

@@ -34,7 +34,9 @@ class ResultOrError:
 
     @property
     def is_ray_error(self) -> bool:
-        """Whether the actor, its node or the connection failed, as opposed to the actor's code."""
+        """Whether a call failed because the actor, its node or the connection failed, as opposed to the
+        actor's code.
+        """
         if self.error is None:
             return False
         from ray.exceptions import RayError, RayTaskError
@@ -83,5 +85,5 @@ class RemoteCallResults(list[CallResult]):
         return (call for call in self if call.ok)
 
     def ignore_ray_errors(self) -> Iterator[CallResult]:
-        """Yields all calls except those that failed because their actor is dead or unreachable."""
+        """Yields the outcomes of all calls except those that failed because their actor is dead or unreachable."""
         return (call for call in self if not call.is_ray_error)

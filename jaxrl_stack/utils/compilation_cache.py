@@ -20,7 +20,8 @@ _ARM_FIELDS = ("CPU implementer", "CPU architecture", "CPU variant", "CPU part",
 
 
 def enable_compilation_cache(directory: str | None) -> None:
-    """Stores compiled programs in a directory, so that later processes load them instead of compiling.
+    """Enables JAX's persistent compilation cache in a directory, so that later processes load compiled programs instead
+    of compiling.
 
     They are native code of this kind of CPU: each kind has a folder of its own inside, which only its owner may write
     to. One that another user owns or may write to is not used, with a warning. A directory that the user configured in

@@ -21,7 +21,7 @@ _LIMIT = 1 << 64
 
 
 def zero() -> np.ndarray:
-    """Host counter with the value 0: ``uint32[2]``."""
+    """Creates a host counter with the value 0: ``uint32[2]``."""
     return np.zeros(2, np.uint32)
 
 
@@ -44,7 +44,7 @@ def from_int(n: int) -> np.ndarray:
 
 
 def of_steps(num_steps: Any) -> jax.Array:
-    """Converts a number of env steps (a scalar, ``uint32[2]``, or None for 0) to ``uint32[2]``."""
+    """Converts a number of env steps (a scalar, ``uint32[2]``, or None for 0) to a counter ``uint32[2]``."""
     steps = jnp.asarray(0 if num_steps is None else num_steps).astype(jnp.uint32)
     return steps if steps.ndim else jnp.stack([jnp.zeros_like(steps), steps])
 
@@ -56,7 +56,7 @@ def to_int(counter: Any) -> int:
 
 
 def add(counter: Any, n: Any) -> Any:
-    """`counter` + `n`, exactly. A host counter and a Python int make a host counter.
+    """Adds `n` to a counter ``uint32[2]`` exactly. A host counter and a Python int make a host counter.
 
     Args:
         counter: ``uint32[..., 2]``.

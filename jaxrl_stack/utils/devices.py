@@ -134,7 +134,9 @@ def joined_devices(devices: list[Device]) -> list[Device]:
 
 
 def num_joined_processes(platform: str | None = None) -> int:
-    """Number of processes that ``jax.distributed`` joined; 1 without it, without starting a backend."""
+    """Number of processes that ``jax.distributed`` joined; 1 without ``jax.distributed``. Does not start
+    JAX's backend.
+    """
     return jax.process_count(platform) if jax.distributed.is_initialized() else 1
 
 
@@ -146,7 +148,9 @@ def device_numbers(devices: list[Device]) -> range:
 
 
 def _forget(function: Callable[..., Any]) -> None:
-    """Drops the cache of ``jax.pmap`` for a function; JAX has no public way."""
+    """Removes the compiled programs of a function from the cache of ``jax.pmap``, for which JAX has no
+    public function.
+    """
     cache = getattr(importlib.import_module("jax._src.pmap"), "_cached_shard_map", None)
     evict = getattr(cache, "evict_function", None)
     if evict is not None:
@@ -230,7 +234,7 @@ def _on_the_only_device(
 
 
 def place_replicated(tree: Any, devices: list[Device]) -> Any:
-    """Copies `tree` to every device of this process, with the sharding of ``pmap``'s unmapped results.
+    """Copies a pytree to every device of this process, with the sharding of ``pmap``'s unmapped results.
 
     Always copies, so that no two leaves share a buffer and donating the result does no harm.
     """
@@ -244,7 +248,7 @@ def replicated_sharding(devices: list[Device]) -> jax.sharding.NamedSharding:
 
 
 def place_sharded(tree: Any, devices: list[Device]) -> Any:
-    """Places leaves ``[D, ...]`` on D devices, one slice each, with the sharding that ``pmap`` expects.
+    """Places a pytree with leaves ``[D, ...]`` on D devices, one slice each, with the sharding that ``pmap`` expects.
 
     Args:
         tree: Of all `joined_devices`: each process places the slices that are its own. Donating the result does no
@@ -264,8 +268,8 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
-    """Places one tree per device of this process, whose leaves are that device's slices ``[1, ...]``, like
-    `place_sharded`.
+    """Places a pytree of slices ``[1, ...]`` on each device of this process; the result has the sharded leaves ``[D,
+    ...]`` of `place_sharded`.
 
     Nothing is computed for it: stacking them would compile a program for every shape.
     """
@@ -291,12 +295,14 @@ def _of_bits(function: Callable[[Any], Any], x: Any) -> Any:
 
 
 def host_view(tree: Any) -> Any:
-    """Data of every leaf on the first device, without a copy; for replicated leaves this is the whole value."""
+    """Returns the part of every leaf that is on the first device, without a copy; for replicated leaves this is the
+    whole array.
+    """
     return jax.tree.map(lambda x: x.addressable_data(0) if isinstance(x, jax.Array) else x, tree)
 
 
 def copy_on_one_device(tree: Any, sharding: jax.sharding.NamedSharding) -> Any:
-    """Copies replicated leaves to one device; does nothing without leaves.
+    """Copies leaves that are replicated on all devices to a single device; does nothing without leaves.
 
     If they are on that device already, one program copies them, in a third of the time of a transfer.
 
@@ -349,7 +355,7 @@ _LARGEST_MESSAGE = 1 << 22
 
 
 def gathered(own: np.ndarray) -> np.ndarray:
-    """Gathers the arrays of all P joined processes, ``[P, ...]``. All processes must call it.
+    """Gathers an array from each of P joined JAX processes, ``[P, ...]``. All processes must call it.
 
     Args:
         own: NumPy, of the same shape and dtype in all of them.
@@ -369,7 +375,7 @@ def gathered(own: np.ndarray) -> np.ndarray:
 
 
 def gathered_values(own: Any) -> list[Any]:
-    """Gathers the values of all joined processes. All processes must call it.
+    """Gathers a value, which may be any picklable object, from each joined JAX process. All processes must call it.
 
     Args:
         own: What can be pickled, of any size in each of them.
@@ -396,7 +402,7 @@ def _gathering() -> Callable[..., Any]:
 
 
 def check_processes_agree(settings: Mapping[str, Any]) -> None:
-    """Checks that all joined processes have equal settings. All processes must call it.
+    """Checks that all joined JAX processes have equal settings. All processes must call it.
 
     Args:
         settings: By name. Numbers, texts, and lists and dicts of these are compared; of anything else its type.
@@ -433,7 +439,7 @@ def _as_text(value: Any) -> str:
 
 
 def of_first_process(function: Callable[[], str]) -> str:
-    """Calls ``function()`` in the first joined process; the other processes wait and receive its result.
+    """Calls ``function()`` in the first of the joined JAX processes; the other processes wait and receive its result.
 
     Args:
         function: Returns a text of at most 4,000 bytes.

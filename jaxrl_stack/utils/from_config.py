@@ -60,7 +60,9 @@ def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
 
 
 def _described(text: str) -> Any:
-    """Reads a description as a dict: a JSON text, or the name of a JSON or YAML file; returns other texts unchanged."""
+    """Reads a description of an object as a dict: from a JSON text, or from the JSON or YAML file with this name;
+    returns other texts unchanged.
+    """
     suffix = pathlib.PurePath(text).suffix
     if suffix in (".json", ".yaml", ".yml"):
         content = pathlib.Path(text).read_text()

@@ -25,7 +25,7 @@ def outside_of(dtype: np.dtype, array: np.ndarray) -> int | None:
 
 
 def choices_of(space: Discrete | MultiDiscrete | MultiBinary) -> tuple[Any, Any]:
-    """The first and the last choice of a discrete space, as an integer or an array of the space's shape."""
+    """The smallest and the largest element of a discrete space, as integers or as arrays of the space's shape."""
     if isinstance(space, MultiBinary):
         return 0, 1
     count = space.n if isinstance(space, Discrete) else space.nvec

@@ -31,7 +31,8 @@ class Once(NamedTuple):
 
 
 def traced_once(function: Callable[..., Any], *args: Any) -> Once:
-    """Traces a function once; returns a callable, the inputs that results depend on, and the shapes of the outputs.
+    """Traces a function once; returns a callable that runs the traced program, the inputs that its results depend on,
+    and the shapes of its outputs.
 
     Args:
         function: Pure function of `args`.

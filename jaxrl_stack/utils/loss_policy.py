@@ -114,7 +114,7 @@ class LossPolicy:
         return f"{self.role[0].upper()}{self.role[1:]} actors"
 
     def note_of_loss(self, actor_id: int) -> str:
-        """Note for the error about a lost actor: the reason, and the settings that would tolerate it."""
+        """Text added to the error about a lost actor: the reason, and the settings that would tolerate the loss."""
         settings, name = _SETTINGS.get(self.role), self.name(actor_id)
         if self.restarts:
             limit = self.setting_of("max_restarts") or "max_restarts"

@@ -79,7 +79,7 @@ def map_members(function: Callable[..., Any], axes: Any, *trees: Any, shared: Ca
 
 
 def stacked(axes: Any, states: Sequence[Any]) -> Any:
-    """Stacks the states of several population members along a new axis, on the host.
+    """Stacks the states of several population members along a new axis, on the host; shared leaves are not stacked.
 
     Args:
         axes: Result of `member_axes` for one of them.

@@ -107,7 +107,9 @@ class MemoryEstimate:
         return sum(self.columns.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Converts to ``{"num_bytes", "num_rows", "bytes_per_row", "counts": {...}, "columns": {name: bytes}}``."""
+        """Converts the estimate to ``{"num_bytes", "num_rows", "bytes_per_row", "counts": {...}, "columns": {name:
+        bytes}}``.
+        """
         return {
             "num_bytes": self.num_bytes,
             "num_rows": self.num_rows,
@@ -222,7 +224,8 @@ def available_memory(device: Device) -> int | None:
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory | None:
-    """Total and available memory from ``/proc/meminfo``, or from this process's control group (v1, v2) if that is less.
+    """Total and available memory of this machine from ``/proc/meminfo``, or of this process's control group (v1, v2) if
+    that is less.
 
     Args:
         root: Folder that contains ``proc`` and ``sys``.

@@ -29,7 +29,7 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any) -> Any:
 
 
 def owned(tree: Any) -> Any:
-    """Copies dicts, lists, tuples and arrays, because environments may overwrite theirs later."""
+    """Copies dicts, lists, tuples and arrays that an environment returned, because it may overwrite them later."""
     if isinstance(tree, np.ndarray):
         return tree.copy()
     if type(tree) is dict:
@@ -72,7 +72,7 @@ def unbatch(tree: Any) -> list[Any]:
 
 
 def take(tree: Any, index: Any) -> Any:
-    """Indexes the leading axis of every leaf (int, slice or integer array)."""
+    """Indexes the leading axis of every leaf of a pytree with an int, a slice or an integer array."""
     return tree_map(lambda leaf: leaf[index], tree)
 
 
@@ -82,7 +82,7 @@ def row(tree: Any, index: int) -> Any:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Whether two items of equal structure have equal values; NaN equals NaN."""
+    """Whether two pytrees of equal structure have equal values; NaN equals NaN."""
     same = tree_map(lambda a, b: np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc"), left, right)
     return all(tree_leaves(same))
 
@@ -165,7 +165,7 @@ def blank_item(struct: Any) -> Any:
 
 
 def one_hot(data: Any, struct: Any) -> Any:
-    """One-hot encodes the discrete leaves of an item, or of a batch of items.
+    """One-hot encodes the discrete leaves of an element of a space, or of a batch of elements.
 
     Args:
         data: structure of a `space_struct`, leaves with any number of leading axes.

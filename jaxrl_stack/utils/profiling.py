@@ -75,7 +75,8 @@ class Profiler:
 
 
 def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
-    """Fraction of each named scope in the total time of a program's instructions, over all devices and threads.
+    """Computes the fraction of each named scope in the total time of a program, from a profiler trace, over all devices
+    and threads.
 
     Args:
         folder: Folder of one trace.
@@ -112,7 +113,7 @@ def compiled_text(lowered: Any) -> str:
 
 
 def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Fraction of an iteration's seconds for each timer, and for the rest."""
+    """Computes the fraction of an iteration's time for each timer, and for the rest."""
     return _as_shares({**timers, OTHER: max(0.0, seconds - sum(timers.values()))})
 
 

@@ -64,7 +64,8 @@ _INIT_WARNINGS = (
 
 
 def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Resources of one process for a placement group: ``{"CPU": ..., "GPU": ..., custom: ...}``, without zeros.
+    """Ray resources of one process of a role, such as learner: ``{"CPU": ..., "GPU": ..., custom: ...}``, without
+    zeros.
 
     The main process of an algorithm without learner actors includes its learner.
 
@@ -435,7 +436,7 @@ def near_this_process(number: int) -> list[Any]:
 
 
 def scheduling_strategy(group: Any, index: int) -> Any:
-    """Ray's option ``scheduling_strategy`` for an actor in a placement group; None without a group.
+    """Ray's option ``scheduling_strategy`` for an actor in a placement group; None without a placement group.
 
     Args:
         group: A group of `Placement`, or "SPREAD".
@@ -492,7 +493,7 @@ class RayLease:
         return self.node_id is not None
 
     def release(self) -> None:
-        """Shuts Ray down if it was started for leases and this is the last one."""
+        """Ends this lease of Ray; shuts Ray down if it was started for leases and this is the last one."""
         import ray
 
         node_id, self.node_id = self.node_id, None

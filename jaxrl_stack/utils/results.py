@@ -173,7 +173,7 @@ def empty_result(
     loss_keys: Sequence[str] = ("total_loss",),
     evaluation: bool = False,
 ) -> dict[str, Any]:
-    """Result with all keys of an algorithm's results, before any value is known.
+    """Creates a result of `Algorithm.train` with all keys, before any value is known.
 
     Args:
         module_ids: Modules that sample and learn.
@@ -252,7 +252,7 @@ def nested_leaves(tree: Mapping[Any, Any], prefix: tuple[str, ...] = ()) -> Iter
 
 
 def get_nested(result: Mapping[Any, Any], key: str | Sequence[str]) -> Any:
-    """Looks up a path in a nested result.
+    """Looks up the value under a path, such as ``"env_runners/episode_return_mean"``, in a nested result.
 
     Args:
         result: Nested dict.

@@ -42,7 +42,7 @@ def generator_state(generator: np.random.Generator) -> dict[str, Any]:
 
 
 def set_generator_state(generator: np.random.Generator, state: dict[str, Any]) -> None:
-    """Loads a state from `generator_state`, or the state of a bit generator.
+    """Loads a state from `generator_state`, or the state of a bit generator, into a NumPy generator.
 
     Raises:
         ValueError: The state is of another kind of generator.

@@ -16,7 +16,8 @@ LARGEST_SHARE = 0.005
 
 
 class Snapshots:
-    """Snapshot of a state on its devices, taken before every n-th call of the program that donates the state.
+    """Snapshot of a state, a copy on its devices; it is taken before every n-th call of the program that donates the
+    state.
 
     A program that fails while it runs, because a host callback raises or an accelerator's memory is full, has taken
     the arrays along that were donated to it. What can be gone on from then is the last copy.
@@ -102,7 +103,8 @@ def _copied(tree: Any) -> Any:
 
 
 def is_lost(*state: Any) -> bool:
-    """Whether arrays of a state are no longer readable. Waits for the programs that compute them.
+    """Whether arrays of a state are no longer readable, because a program failed. Waits for the programs that compute
+    them.
 
     They were donated to a program that failed, or are what a failed program should have made.
     """

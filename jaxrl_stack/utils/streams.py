@@ -34,7 +34,7 @@ def stream_key(seed: int, stream: Stream) -> jax.Array:
 
 
 def named(key: jax.Array, name: str) -> jax.Array:
-    """Derives the PRNG key of a named consumer from the key of its parent.
+    """Derives the PRNG key of a named consumer of random numbers from the key of its parent.
 
     The key itself may be drawn from as well, up to 2**31 numbers: names are folded in above those.
     """

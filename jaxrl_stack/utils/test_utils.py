@@ -52,7 +52,7 @@ def check_learning_achieved(
     evaluation: bool | None = None,
     metric: str = f"{ENV_RUNNER_RESULTS}/{EPISODE_RETURN_MEAN}",
 ) -> None:
-    """Checks that a metric of a tuner's best trial has reached a value in its last result.
+    """Checks that the best trial of a Ray Tune experiment has reached a minimum value of a metric in its last result.
 
     Args:
         tune_results: Result of ``Tuner.fit()``.
@@ -75,7 +75,7 @@ def check_learning_achieved(
 
 
 def check_train_results_new_api_stack(train_results: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Asserts that a result of ``Algorithm.train()`` has all standard groups.
+    """Asserts that a result of ``Algorithm.train()`` has all standard groups, such as ``env_runners`` and ``learners``.
 
     Returns:
         `train_results`.

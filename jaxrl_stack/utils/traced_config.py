@@ -45,10 +45,12 @@ class TracedConfigView:
     def __init__(
         self, config: Any, values: Mapping[str, Any], values_by_module: Mapping[str, Mapping[str, Any]] | None = None
     ):
-        """Args:
-        config: The frozen config, which has all settings that are not traced.
-        values: Setting name → current ``float32[]`` array.
-        values_by_module: The same per module id, for `get_config_for_module`.
+        """Creates the view of a config in which some settings are arrays of the traced program.
+
+        Args:
+            config: The frozen config, which has all settings that are not traced.
+            values: Setting name → current ``float32[]`` array.
+            values_by_module: The same per module id, for `get_config_for_module`.
         """
         set_slot = super().__setattr__
         set_slot("_config", config)
@@ -83,7 +85,9 @@ class TracedConfigView:
         )
 
     def get_config_for_module(self, module_id: str) -> TracedConfigView:
-        """View of one module's config, with its overrides and current arrays."""
+        """Returns the view of one module's config, with the module's own settings and the current arrays of traced
+        settings.
+        """
         view = TracedConfigView(
             self._config.get_config_for_module(module_id),
             self._values_by_module.get(module_id, self._values),

@@ -96,7 +96,7 @@ def _encode(av: Any, frames: Iterator[np.ndarray], path: pathlib.Path, fps: floa
 
 
 def _write_gif(frames: Iterator[np.ndarray], path: pathlib.Path, fps: float) -> None:
-    """Writes a GIF with a colour palette for each frame. Above 50 frames per second, frames are skipped."""
+    """Writes frames as a GIF with a colour palette for each frame. Above 50 frames per second, frames are skipped."""
     image = pillow().Image
     every = max(1, -(-int(fps) // _GIF_FPS))
     pictures = (image.fromarray(frame).quantize(dither=0) for frame in itertools.islice(frames, 0, None, every))

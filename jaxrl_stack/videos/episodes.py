@@ -126,8 +126,8 @@ def _so_far(rewards: np.ndarray) -> np.ndarray:
 
 
 def _lines_of_agents(returns: Mapping[str, float], width: int) -> list[str]:
-    """Formats the returns of the agents as lines of at most `width` pixels. The number of lines does not depend on the
-    returns; [] for too many agents.
+    """Formats the returns of several agents as lines of text for a video, each at most `width` pixels wide. The number
+    of lines does not depend on the returns; [] for too many agents.
     """
     if len(returns) > _MOST_AGENTS:
         return []
@@ -170,7 +170,7 @@ def _fitted(frame: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _with_text(frame: np.ndarray, lines: Sequence[str]) -> np.ndarray:
-    """Draws lines of text below a frame. Width and height become even, as video codecs require."""
+    """Draws lines of text below a video frame. Width and height become even, as video codecs require."""
     pil = pillow()
     height, width = frame.shape[:2]
     picture = pil.Image.new("RGB", (width + width % 2, height + height % 2 + _LINE * len(lines) + 4), "white")

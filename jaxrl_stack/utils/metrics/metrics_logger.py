@@ -221,7 +221,9 @@ class MetricsLogger:
         )
 
     def _stats_of(self, key: Key, reduce: str | None, **settings: Any) -> StatsBase:
-        """Returns the statistics of a key: creates them, or checks that the arguments agree with existing ones."""
+        """Returns the statistics of a metric: creates them, or checks that the arguments agree with the
+        existing ones.
+        """
         path = _path(key)
         given = {name: value for name, value in settings.items() if value is not None}
         if self._callback is not None and self._is_reserved is not None and self._is_reserved(path):
@@ -479,7 +481,9 @@ _OLD_ARGUMENTS = {
 
 
 def _warn_of_old_arguments(*values: Any) -> None:
-    """Warns that passed arguments in `_OLD_ARGUMENTS` have no effect; `values` are in the order of that table."""
+    """Warns about deprecated arguments (`_OLD_ARGUMENTS`) that were passed but have no effect; `values` are in the
+    order of that table.
+    """
     for (name, reason), value in zip(_OLD_ARGUMENTS.items(), values, strict=True):
         if value is not NotProvided:
             warnings.warn(f"`{name}` has no effect any more: {reason}.", DeprecationWarning, stacklevel=3)

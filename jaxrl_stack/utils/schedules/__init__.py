@@ -172,7 +172,7 @@ def shapes_at(settings: Any) -> Any:
 
 @jax.jit
 def value_at(schedule: ScheduleArrays, counter: Any) -> jax.Array:
-    """Value of a schedule at a counter: linear between points, constant after the last one.
+    """Computes the value of a schedule at a lifetime step counter: linear between points, constant after the last one.
 
     Args:
         schedule: Arrays from `encode`, or several stacked along leading axes.
@@ -207,10 +207,12 @@ class Scheduler:
         framework: str = "jax",
         device: str | None = None,
     ):
-        """Args:
-        fixed_value_or_schedule: Number, or ``[[0, v0], [t1, v1], ...]`` with at least two points.
-        framework: "jax".
-        device: Accepted for compatibility; the value is a host scalar.
+        """Creates a scheduler for a setting that is a number or a schedule.
+
+        Args:
+            fixed_value_or_schedule: Number, or ``[[0, v0], [t1, v1], ...]`` with at least two points.
+            framework: "jax".
+            device: Accepted for compatibility; the value is a host scalar.
 
         Raises:
             ValueError: If the schedule is malformed or the framework is not "jax".

@@ -12,7 +12,7 @@ import numpy as np
 
 
 def _array_module(t: Any) -> Any:
-    """`jax.numpy` for JAX arrays, including traced ones, else `numpy`, which does not start the backend."""
+    """Returns `jax.numpy` for JAX arrays, including traced ones, else `numpy`, which does not start JAX's backend."""
     return jnp if isinstance(t, jax.Array) else np
 
 
@@ -20,8 +20,10 @@ class Schedule(abc.ABC):
     """Function of the timestep. Call it, or its method `value`, with an int or an integer array."""
 
     def __init__(self, framework: str | None = None):
-        """Args:
-        framework: None or "jax"; exists so that code written for RLlib runs.
+        """Creates a schedule.
+
+        Args:
+            framework: None or "jax"; exists so that code written for RLlib runs.
 
         Raises:
             ValueError: If `framework` is something else.
@@ -54,7 +56,9 @@ class ConstantSchedule(Schedule):
 
 
 class PolynomialSchedule(Schedule):
-    """``final_p + (initial_p - final_p)·(1 - t/T)^power`` for t up to T, then `final_p`."""
+    """Polynomial schedule: ``final_p + (initial_p - final_p)·(1 - t/T)^power`` for timesteps t up to T,
+    then `final_p`.
+    """
 
     def __init__(
         self,
@@ -64,12 +68,14 @@ class PolynomialSchedule(Schedule):
         initial_p: float = 1.0,
         power: float = 2.0,
     ):
-        """Args:
-        schedule_timesteps: T, after which the value stays at `final_p`.
-        final_p: Last value.
-        framework: None or "jax".
-        initial_p: Value at t = 0.
-        power: Exponent; 1 is linear.
+        """Creates a polynomial schedule.
+
+        Args:
+            schedule_timesteps: T, after which the value stays at `final_p`.
+            final_p: Last value.
+            framework: None or "jax".
+            initial_p: Value at t = 0.
+            power: Exponent; 1 is linear.
 
         Raises:
             ValueError: If `schedule_timesteps` is not positive.
@@ -88,26 +94,32 @@ class PolynomialSchedule(Schedule):
 
 
 class LinearSchedule(PolynomialSchedule):
-    """From `initial_p` to `final_p` in a straight line over `schedule_timesteps`, then `final_p`."""
+    """Linear schedule from `initial_p` to `final_p` over `schedule_timesteps`, then `final_p`."""
 
     def __init__(self, **kwargs: Any):
-        """Args:
-        **kwargs: Those of `PolynomialSchedule` except `power`.
+        """Creates a linear schedule, with the arguments of `PolynomialSchedule` except `power`.
+
+        Args:
+            **kwargs: Arguments of `PolynomialSchedule` except `power`.
         """
         super().__init__(power=1.0, **kwargs)
 
 
 class ExponentialSchedule(Schedule):
-    """``initial_p·decay_rate^(t/T)``: after T timesteps, the value has shrunk by the factor `decay_rate`."""
+    """Exponential schedule ``initial_p·decay_rate^(t/T)``: after T timesteps, the value has changed by the factor
+    `decay_rate`.
+    """
 
     def __init__(
         self, schedule_timesteps: int, framework: str | None = None, initial_p: float = 1.0, decay_rate: float = 0.1
     ):
-        """Args:
-        schedule_timesteps: T.
-        framework: None or "jax".
-        initial_p: Value at t = 0.
-        decay_rate: Factor by which the value changes in T timesteps.
+        """Creates an exponential schedule.
+
+        Args:
+            schedule_timesteps: T.
+            framework: None or "jax".
+            initial_p: Value at t = 0.
+            decay_rate: Factor by which the value changes in T timesteps.
 
         Raises:
             ValueError: If `schedule_timesteps` is not positive.
@@ -128,7 +140,7 @@ def _linear_interpolation(left: Any, right: Any, alpha: Any) -> Any:
 
 
 class PiecewiseSchedule(Schedule):
-    """Interpolates between ``(timestep, value)`` points."""
+    """Piecewise schedule, which interpolates between ``(timestep, value)`` points."""
 
     def __init__(
         self,
@@ -137,11 +149,13 @@ class PiecewiseSchedule(Schedule):
         interpolation: Callable[[Any, Any, Any], Any] = _linear_interpolation,
         outside_value: float | None = None,
     ):
-        """Args:
-        endpoints: At least two ``(timestep, value)`` pairs with non-decreasing timesteps.
-        framework: None or "jax".
-        interpolation: ``f(left_value, right_value, alpha)`` with alpha in [0, 1).
-        outside_value: Value before the first and from the last timestep on. If None, such a timestep raises an error.
+        """Creates a schedule that interpolates between points.
+
+        Args:
+            endpoints: At least two ``(timestep, value)`` pairs with non-decreasing timesteps.
+            framework: None or "jax".
+            interpolation: ``f(left_value, right_value, alpha)`` with alpha in [0, 1).
+            outside_value: Value before the first and from the last timestep on. If None, such timesteps raise.
 
         Raises:
             ValueError: If there are fewer than two endpoints or their timesteps decrease.

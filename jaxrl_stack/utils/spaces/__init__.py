@@ -110,7 +110,9 @@ def dtype_of(space: Space) -> Any:
 
 
 def map_leaves(function: Callable[[Any], Any], space: Space) -> Any:
-    """Applies ``function(leaf_space)`` to every leaf of a space; returns a pytree with the structure of `space`."""
+    """Applies ``function(leaf_space)`` to every elementary space in a space; returns a pytree with the structure of
+    `space`.
+    """
     _leaves(space, "space")
     return map_parts(function, space)
 
@@ -138,7 +140,9 @@ def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
 
 
 def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
-    """Replaces every part of a space that is no `Dict` or `Tuple` by ``function(part)``."""
+    """Replaces every elementary space in a `Dict` or `Tuple` space by ``function(elementary space)``; returns the new
+    space.
+    """
     match space:
         case Dict():
             return Dict({key: with_parts(function, child) for key, child in space.spaces.items()})
@@ -238,7 +242,7 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
 
 
 def conform(space: Space, value: Any, name: str = "value", *, casts: bool = False) -> Any:
-    """Converts one element to plain dicts, tuples and arrays of `space`'s dtypes (never weakly typed).
+    """Converts an element of a space to plain dicts, tuples and arrays of the space's dtypes (never weakly typed).
 
     Args:
         space: The space.
@@ -459,7 +463,8 @@ MAX_SPACE_ELEMENTS = 1 << 24
 
 
 def num_described_entries(description: Any) -> int:
-    """Number of entries of a space described by `space_to_dict`, including all parts, without building it.
+    """Counts the entries of a space in a description by `space_to_dict`, including all parts, without creating the
+    space.
 
     Raises:
         ValueError: A shape is none.
@@ -497,7 +502,9 @@ def _unsupported(space: Any, path: str) -> TypeError:
 
 
 def _zip_leaves(space: Space, value: Any, path: str) -> list[tuple[str, Any, Any]]:
-    """``[(path, leaf space, value)]`` in the order of the space; raises where the structures differ."""
+    """Lists ``(path, elementary space, value)`` for a space and a value of the same structure, in the order of the
+    space; raises where the structures differ.
+    """
     match space:
         case Dict():
             children: Any = space.spaces.items()

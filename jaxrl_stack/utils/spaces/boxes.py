@@ -66,7 +66,8 @@ def scaled_from_bounds(box: Box, actions: Any) -> Any:
 
 
 def shifted_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
-    """Converts actions ``[B, *box.shape]`` that count from 0 to count from the lower bound, and clips.
+    """Converts integer actions ``[B, *box.shape]`` that count from 0 to actions that count from the `Box`'s lower
+    bound, and clips.
 
     Args:
         box: A `Box` of integers. Without a lower bound it is counted from 0.
@@ -88,7 +89,7 @@ def integer_bounds(box: Box, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def float32_bounds(box: Box) -> tuple[np.ndarray, np.ndarray]:
-    """``(low, high)`` in float32; infinite if float32 cannot represent them."""
+    """Bounds ``(low, high)`` of a `Box` in float32; infinite if float32 cannot represent them."""
     with np.errstate(over="ignore"):
         return box.low.astype(np.float32), box.high.astype(np.float32)
 

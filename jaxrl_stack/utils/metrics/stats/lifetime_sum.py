@@ -35,7 +35,9 @@ class LifetimeSumStats(ReportingStats):
 
     @property
     def throughputs(self) -> dict[str, float]:
-        """Amounts added per second since the last `reduce`, and since construction or the last `set_state`."""
+        """Amounts added to the sum per second since the last `reduce`, and since construction or the last
+        `set_state`.
+        """
         return {
             "throughput_since_last_reduce": self.throughput_since_last_reduce,
             "throughput_since_last_restore": self.throughput_since_last_restore,
@@ -48,7 +50,7 @@ class LifetimeSumStats(ReportingStats):
 
     @property
     def throughput_since_last_restore(self) -> float:
-        """Amount added per second since construction or the last `set_state`."""
+        """Amount added to the sum per second since construction or the last `set_state`."""
         return (self._total - self._restored_total) / max(clock.perf_counter() - self._restore_time, 1e-9)
 
     def initialize_throughput_reference_time(self, time: float) -> None:

@@ -13,7 +13,8 @@ DEFAULT_PERCENTILES = (0, 50, 75, 90, 95, 99, 100)
 
 
 class PercentilesStats(RecentStats):
-    """Shows ``{percentile: value}``, with linear interpolation between values; NaN without values.
+    """Statistic that returns ``{percentile: value}`` of the newest values, with linear interpolation; NaN without
+    values.
 
     Args:
         percentiles: Numbers in [0, 100]; None or True: 0, 50, 75, 90, 95, 99 and 100.
