@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Trains all combinations, and prints a table of their final performance; with ``--out`` also draws them.
+    """Trains all combinations of the swept settings, and prints a table of their final performance; with ``--out`` also
+    draws them.
 
     Raises:
         CliError: If an option, a setting or a file is invalid.

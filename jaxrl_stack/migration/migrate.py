@@ -58,7 +58,7 @@ class Migration(NamedTuple):
     is_refused: bool = False
 
     def diff(self) -> str:
-        """The changes as a unified diff; empty if there are none."""
+        """The changes to the script as a unified diff; empty if nothing changed."""
         name = self.path.lstrip("/")
         lines = difflib.unified_diff(_lines(self.before), _lines(self.after), f"a/{name}", f"b/{name}")
         return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

@@ -177,7 +177,9 @@ class SourceCode:
         self.replace_span(start, start + len(str(keyword.arg)), name)
 
     def insert(self, position: int, text: str) -> None:
-        """Inserts `text` at a byte position. Insertions at the same position keep the order of the calls."""
+        """Inserts `text` at a byte position of the script. Texts inserted at the same position keep the order of the
+        calls.
+        """
         self.edits.append(Edit(position, position, text))
 
     def insert_lines(self, line: int, text: str) -> None:

@@ -276,7 +276,8 @@ def conservative_rows(
 
 
 def expectile_rows(difference: jax.Array, expectile: jax.Array | float) -> jax.Array:
-    """Expectile loss ``|expectile - 1(d < 0)| d^2`` (Kostrikov et al., 2021, arXiv:2110.06169, equation 5).
+    """Expectile loss ``|expectile - 1(d < 0)| d^2`` of the difference d, target minus prediction (Kostrikov et al.,
+    2021, arXiv:2110.06169, equation 5).
 
     Args:
         difference: float32 ``[N]``, target minus prediction.

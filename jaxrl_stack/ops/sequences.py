@@ -66,8 +66,8 @@ def at_steps(values: Any, steps: jax.Array) -> Any:
 
 
 def sequence_priorities(td_errors: jax.Array, mask: jax.Array, eta: float = PRIORITY_ETA) -> jax.Array:
-    """Priorities of sequences: ``eta * max_t |d_t| + (1 - eta) * mean_t |d_t|`` (Kapturowski et al., 2019, section
-    2.3).
+    """Priorities of sequences from their TD errors d_t: ``eta * max_t |d_t| + (1 - eta) * mean_t |d_t|`` (Kapturowski
+    et al., 2019, section 2.3).
 
     Args:
         td_errors: float32 ``[N, J]``.

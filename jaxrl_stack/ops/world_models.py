@@ -20,8 +20,8 @@ _FEW_CLASSES = 8
 
 
 def symlog(x: jax.Array) -> jax.Array:
-    """Symmetric logarithm ``sign(x) log(|x| + 1)`` (section "Symlog Predictions" of the paper): linear near 0,
-    logarithmic far from it.
+    """Symmetric logarithm ``sign(x) log(|x| + 1)``: linear near 0, logarithmic far from it (Hafner et al., 2023,
+    section "Symlog Predictions").
     """
     return jnp.sign(x) * jnp.log1p(jnp.abs(x))
 
@@ -44,7 +44,7 @@ class TwoHot(NamedTuple):
 
 
 def two_hot(values: jax.Array, atoms: jax.Array) -> TwoHot:
-    """Distribution over atoms whose mean is the given number (section "Critic Learning" of the paper).
+    """Distribution over atoms whose mean is the given number (Hafner et al., 2023, section "Critic Learning").
 
     It lies on the two atoms that are nearest, each in proportion to the distance from the other. Numbers beyond an end
     are taken for that end.
@@ -160,8 +160,8 @@ class BalancedKL(NamedTuple):
 
 
 def balanced_kl(posterior: jax.Array, prior: jax.Array, free_nats: float = 1.0) -> BalancedKL:
-    """KL losses ``L_dyn`` and ``L_rep`` (equation 5 of the paper), each at least `free_nats`, below which it has no
-    gradient.
+    """KL losses ``L_dyn`` and ``L_rep`` of a world model (Hafner et al., 2023, equation 5), each at least `free_nats`,
+    below which it has no gradient.
 
     ``L_dyn = max(free, KL(sg(posterior) || prior))``, ``L_rep = max(free, KL(posterior || sg(prior)))``
 
@@ -215,7 +215,8 @@ class ReturnRange(NamedTuple):
 
     @property
     def scale(self) -> jax.Array:
-        """Divisor of advantages, float32: ``max(1, high - low)`` (equations 11 and 12 of the paper).
+        """Divisor of advantages, float32: ``max(1, high - low)`` of the percentiles of returns (Hafner et al., 2023,
+        equations 11 and 12).
 
         Small returns are not blown up, so that without rewards the actor is moved by its entropy alone.
         """

@@ -191,7 +191,8 @@ class ActorRecovery:
             self._restart_due()
 
     def count_failure(self, error: Exception) -> None:
-        """Counts a failure of an actor in a row of failures without a success; raises an error if the row is too long.
+        """Counts a failure of an actor without a success of any actor in between; raises an error if there are too many
+        in succession.
 
         Raises:
             ConsecutiveFailuresError: If the policy does not tolerate as many.
@@ -268,8 +269,8 @@ def first_failures(results: RemoteCallResults) -> list[CallResult]:
 
 
 def _last_error(text: str) -> str:
-    """Extracts ``": ExceptionClass: its message"`` of the last traceback from the text of an actor's error; ``"."``
-    without a traceback.
+    """Extracts the last line of the last traceback, ``": ExceptionClass: its message"``, from the text of an actor's
+    error, for an error message; ``"."`` without a traceback.
     """
     found = re.findall(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception|NotInstalled): .+", text, flags=re.MULTILINE)
     return f": {found[-1]}" if found else "."

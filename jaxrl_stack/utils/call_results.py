@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class ResultOrError:
-    """Outcome of a call: its result, or the error that it raised.
+    """Outcome of a call to an actor: its result, or the error that it raised.
 
     Attributes:
         result: Return value.

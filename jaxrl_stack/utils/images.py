@@ -31,7 +31,7 @@ def resize(img: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def rgb2gray(img: np.ndarray) -> np.ndarray:
-    """The luma of an RGB image ``[H, W, 3]``: ``[H, W]`` of the same dtype."""
+    """Converts an RGB image ``[H, W, 3]`` to grey values (luma) ``[H, W]`` of the same dtype."""
     gray = img.astype(np.float32) @ LUMA
     return (np.rint(gray) if np.issubdtype(img.dtype, np.integer) else gray).astype(img.dtype)
 

@@ -21,7 +21,7 @@ def leaves_by_name(tree: Any) -> dict[str, Any]:
 
 
 def with_named_leaves(tree: Any, named: Mapping[str, Any]) -> Any:
-    """Returns a pytree in which some leaves are replaced by the values in `named`, by their names in `named_leaves`."""
+    """Replaces leaves of a pytree by the values in `named`, ``{"path/to/leaf": value}``; other leaves are unchanged."""
     return jax.tree.map_with_path(lambda path, leaf: named.get(_name(path), leaf), tree)
 
 

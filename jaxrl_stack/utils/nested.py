@@ -145,8 +145,8 @@ def space_struct(space: gym.Space) -> Any:
 
 
 def blank_item(struct: Any) -> Any:
-    """Creates a placeholder element of a space, given as `space_struct`: the first category of discrete spaces, zeros
-    elsewhere.
+    """Creates a placeholder element of a space from its elementary spaces (`space_struct`): the first category of
+    discrete spaces, zeros elsewhere.
 
     Raises:
         ValueError: if an elementary space has no fixed shape.

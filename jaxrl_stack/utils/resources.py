@@ -266,7 +266,9 @@ def _too_much(config: AlgorithmConfig, name: str, wanted: float, available: floa
 
 
 def _settings_of(config: AlgorithmConfig, role: Role, resources: Mapping[str, float]) -> list[str]:
-    """Names and values of the settings that determine a process's resources: ``["num_cpus_per_env_runner=2", ...]``."""
+    """Names and values of the config settings that determine the resources of a process, for messages:
+    ``["num_cpus_per_env_runner=2", ...]``.
+    """
     cpus, gpus, custom, _ = SETTINGS[role]
     if role == "main" and not config.num_learners and learner_cpus(config) > config.num_cpus_for_main_process:
         cpus = "num_cpus_per_learner"

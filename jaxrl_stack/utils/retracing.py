@@ -51,8 +51,8 @@ def _fresh_caches() -> contextlib.AbstractContextManager[None]:
 
 @functools.cache
 def _trace_number() -> Any:
-    """Returns the context manager in which JAX traces jitted functions again despite its caches; always the same
-    object, so that caches do not grow.
+    """Returns the context manager in which JAX traces jitted functions again, although their traces are in its cache;
+    always the same object, so that caches do not grow.
     """
     return jax.make_user_context(0)
 

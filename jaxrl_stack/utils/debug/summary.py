@@ -16,7 +16,8 @@ class _Text(str):
 
 
 def summarize(obj: Any) -> str:
-    """Returns nested dicts, lists, tuples and named tuples as text, arrays by shape, dtype, smallest, largest and mean.
+    """Formats nested dicts, lists, tuples and named tuples as text; arrays are described by shape, dtype, smallest and
+    largest value, and mean.
 
     Args:
         obj: The data.

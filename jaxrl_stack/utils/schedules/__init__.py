@@ -256,10 +256,12 @@ class Scheduler:
             raise ValueError(f"Invalid {description}: {error}" if description else str(error)) from None
 
     def get_current_value(self) -> np.float32:
-        """The value at the timestep of the last `update` (0 before the first)."""
+        """Returns the schedule's value at the timestep of the last `update` (0 before the first)."""
         return np.float32(self._value)
 
     def update(self, timestep: int) -> float:
-        """Moves to `timestep` (a lifetime count, not an increment) and returns the value there."""
+        """Sets the current timestep of the schedule (a lifetime count, not an increment) and returns its
+        value there.
+        """
         self._value = self._schedule(timestep)
         return self._value

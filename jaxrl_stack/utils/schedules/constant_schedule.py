@@ -1,4 +1,4 @@
-"""RLlib's path of `ConstantSchedule`."""
+"""RLlib's import path of the class `ConstantSchedule`."""
 
 from jaxrl_stack.utils.schedules.schedule import ConstantSchedule
 

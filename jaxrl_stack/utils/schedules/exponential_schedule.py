@@ -1,4 +1,4 @@
-"""RLlib's path of `ExponentialSchedule`."""
+"""RLlib's import path of the class `ExponentialSchedule`."""
 
 from jaxrl_stack.utils.schedules.schedule import ExponentialSchedule
 

@@ -1,4 +1,4 @@
-"""RLlib's path of `LinearSchedule`."""
+"""RLlib's import path of the class `LinearSchedule`."""
 
 from jaxrl_stack.utils.schedules.schedule import LinearSchedule
 

@@ -1,4 +1,4 @@
-"""RLlib's path of `PiecewiseSchedule`."""
+"""RLlib's import path of the class `PiecewiseSchedule`."""
 
 from jaxrl_stack.utils.schedules.schedule import PiecewiseSchedule
 

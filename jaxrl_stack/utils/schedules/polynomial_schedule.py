@@ -1,4 +1,4 @@
-"""RLlib's path of `PolynomialSchedule`."""
+"""RLlib's import path of the class `PolynomialSchedule`."""
 
 from jaxrl_stack.utils.schedules.schedule import PolynomialSchedule
 

@@ -1,4 +1,4 @@
-"""RLlib's path of `Scheduler`."""
+"""RLlib's import path of the class `Scheduler`."""
 
 from jaxrl_stack.utils.schedules import Scheduler
 

@@ -37,7 +37,7 @@ class AddObservationsOfAllAgents(MultiAgentObservationPreprocessor):
         return gym.spaces.Dict(spaces)
 
     def preprocess(self, observations: Any, episode: Any) -> Any:
-        """Returns the extended observations of all agents; see the class."""
+        """Returns each agent's observation together with the observations of all agents; see the class."""
         spaces: Any = self.input_observation_space
         # On the device in a compiled program, where everybody observes.
         xp: Any = jnp if any(isinstance(one, jax.Array) for one in observations.values()) else np

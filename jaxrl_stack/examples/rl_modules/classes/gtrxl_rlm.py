@@ -125,7 +125,9 @@ class GatedTransformerLayer(nnx.Module):
 
 
 class GRUGate(nnx.Module):
-    """Gate that combines a layer's input and output like a gated recurrent unit (section 3.2 of the paper)."""
+    """Gate that combines a layer's input and output like a gated recurrent unit (Parisotto et al., 2019,
+    section 3.2).
+    """
 
     def __init__(self, width: int, bias: float, *, rngs: nnx.Rngs):
         self.from_new = nnx.Linear(width, 3 * width, use_bias=False, rngs=rngs)
@@ -134,7 +136,7 @@ class GRUGate(nnx.Module):
         self.bias = nnx.Param(jnp.full((width,), bias, jnp.float32))
 
     def __call__(self, old: jax.Array, new: jax.Array) -> jax.Array:
-        """Combines a layer's input `old` and output `new`, both float ``[..., width]``, to an array of the same
+        """Gates a layer's output `new` with its input `old`, both float ``[..., width]``; returns an array of the same
         shape.
         """
         (new_r, new_z, new_h), (old_r, old_z) = (
