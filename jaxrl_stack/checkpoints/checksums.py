@@ -16,7 +16,7 @@ CHECKSUM, CHECKSUMS = "checksum", "checksums"
 
 
 def with_checksums(metadata: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
-    """Adds the checksums of a checkpoint's JSON files to its metadata; returns the new metadata.
+    """Returns a checkpoint's metadata with checksums added: one for each other JSON file, and one for the metadata.
 
     Args:
         metadata: Metadata of the checkpoint.

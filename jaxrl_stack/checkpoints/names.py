@@ -35,6 +35,6 @@ def leads_out(path: Path, name: str) -> ValueError:
 
 
 def short(value: Any) -> str:
-    """Converts a value from a damaged file to a text of about 100 characters, for error messages."""
+    """Converts a value from a damaged file to a text for error messages; shortens it to about 100 characters."""
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."

@@ -81,7 +81,8 @@ class NeededCode:
             self.add_class(path, *bases)
 
     def add_component(self, component: Component, cls: type, *, without: Collection[str] = ()) -> None:
-        """Adds all classes and functions that are needed to build an object to the code that the caller must allow.
+        """Adds what is needed to build an object: classes and functions to the code that the caller must allow, and
+        arguments that the checkpoint lacks to the arguments that the caller must pass.
 
         Args:
             component: Description of the object.
@@ -126,7 +127,7 @@ class NeededCode:
             *more: Further arguments of the call, as text.
 
         Raises:
-            ValueError: If code was added.
+            ValueError: If code or an argument was added.
         """
         if not (self._paths or self._texts or self._arguments):
             return

@@ -25,8 +25,8 @@ def iteration_of(name: str) -> int | None:
 def checkpoints_in(
     directory: str | os.PathLike[str], *, metadata_file: str = ALGORITHM_METADATA_FILE
 ) -> dict[int, Path]:
-    """Returns the complete checkpoints in a run's directory, ``{iteration: path}``, the oldest first; {} without a
-    directory.
+    """Returns the complete checkpoints in a run's directory, ``{number in the folder's name: path}``, the oldest first;
+    {} without a directory.
 
     Args:
         directory: Folder of a run of ``jaxrl train`` or of ``reporting(results_dir=...)``, or of a trial of Tune.

@@ -84,7 +84,7 @@ class Constructible:
 
 
 class Encoder:
-    """Converts values of a checkpoint to JSON; arrays are collected separately, to be written to another file.
+    """Converts values to JSON, as checkpoints and command logs store them; arrays are collected separately.
 
     Args:
         leave_out: Record values that are not data in `left_out`, instead of raising.
@@ -235,7 +235,7 @@ def code_named_by(*values: Any) -> list[Any]:
 
 
 class Decoder:
-    """Converts the JSON of a checkpoint back to values; inverse of `Encoder`.
+    """Converts JSON of a checkpoint or command log back to values; inverse of `Encoder`.
 
     Args:
         loader: Finds classes.
@@ -252,7 +252,7 @@ class Decoder:
         self._space_elements = 0
 
     def decode(self, node: Any, name: str = "") -> Any:
-        """Converts a JSON node of a checkpoint back to a value.
+        """Converts a JSON node of an `Encoder` back to a value.
 
         Args:
             node: JSON that `Encoder.encode` returned.
@@ -282,7 +282,7 @@ class Decoder:
             raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error}") from error
 
     def decode_items(self, nodes: Mapping[str, Any]) -> dict[str, Any]:
-        """Decodes the JSON nodes of a checkpoint, ``{name: node}``, to ``{name: value}``."""
+        """Decodes JSON nodes of an `Encoder`, ``{name: node}``, to ``{name: value}``."""
         return {name: self.decode(node, name) for name, node in nodes.items()}
 
     def _array(self, node: dict[str, Any], name: str) -> np.ndarray:
@@ -417,7 +417,7 @@ def checksum(array: np.ndarray) -> int:
 
 
 def array_nodes(node: Any, what: str) -> dict[str, StoredArray]:
-    """Finds all arrays to which a JSON node of a checkpoint refers, ``{name: description}``.
+    """Finds all arrays to which a JSON node of an `Encoder` refers, ``{name: description}``.
 
     Raises:
         ValueError: If one is invalid, or two with the same name differ.
