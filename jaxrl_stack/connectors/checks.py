@@ -21,8 +21,8 @@ BATCH_SIZE = 7
 
 
 def check_connectors(pipeline: ConnectorPipelineV2) -> None:
-    """Checks a pipeline's pure connectors (which override ``apply``): their methods must take the right arguments, and
-    their states must consist of arrays.
+    """Checks a pipeline's pure connectors: each must override ``apply``, and its methods ``init`` and ``apply`` must
+    take the right arguments.
 
     Raises:
         TypeError: Names the connector, the method, what is wrong with it, and shows the right form.
@@ -42,8 +42,8 @@ def check_connectors(pipeline: ConnectorPipelineV2) -> None:
 
 
 def check_env_to_module(pipeline: ConnectorPipelineV2, settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Traces an env-to-module pipeline on observations of its input space, and checks the result; no connector of the
-    pipeline overrides ``__call__``.
+    """Traces an env-to-module pipeline without host connectors (which override ``__call__``) on observations of its
+    input space, and checks the result.
 
     A pipeline with a connector that asks for the module is not traced: there is none yet.
 

@@ -439,7 +439,7 @@ class ConnectorPipelineV2(PureConnector):
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
         """Converts the columns after the last connector to the result of `__call__`; returns them unchanged by default.
-        `episodes` is [] if the call received a batch. Subclasses override it.
+        `episodes` are those of the call, [] if the call received a batch. Subclasses override it.
         """
         return columns
 

@@ -174,7 +174,9 @@ def naming(name: str, names: Sequence[str], label: str) -> Iterator[None]:
 
 
 def context_of(name: str, connector: ConnectorV2 | PurePipeline, ctx: ConnectorContext) -> ConnectorContext:
-    """Returns the connector context with a separate PRNG key for one connector; the compiler removes unused keys."""
+    """Returns the connector context with a separate PRNG key for one connector, unless the connector draws from the
+    pipeline's key; the compiler removes unused keys.
+    """
     if ctx.key is None or connector.draws_from_pipeline_key:
         return ctx
     return dataclasses.replace(ctx, key=streams.named(ctx.key, name))

@@ -68,7 +68,7 @@ class NormalizeRewards(ConnectorV2):
 
     def apply(self, state: Any, batch: dict[str, Any], ctx: ConnectorContext) -> tuple[Any, dict[str, Any]]:
         """Adds the returns of the sampled steps to the statistics, then divides REWARDS, float32 ``[T, B]``, by the
-        standard deviation of returns.
+        standard deviation of returns, and clips the results.
         """
         state, batch = dict(state), dict(batch)
         for key, module_id in self._state_keys(batch):
