@@ -32,7 +32,8 @@ def has_episodes(schema: pa.Schema) -> bool:
 
 
 class EpisodeReader:
-    """Reads Parquet files of RLlib's packed (serialized) episodes, one row group or several small files at a time.
+    """Reads consecutive Parquet files of RLlib's packed (serialized) episodes, one row group or several small files at
+    a time.
 
     Args:
         files: The files.

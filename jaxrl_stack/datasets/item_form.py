@@ -36,7 +36,7 @@ class ItemForm:
 
     @property
     def steps_per_item(self) -> int:
-        """Maximum number of steps in each element of a minibatch on which the loss is computed; excludes burn-in."""
+        """Maximum number of steps with a loss in each element of a minibatch; excludes burn-in."""
         return 1 if self.length is None else self.length - self.burn_in
 
     @property

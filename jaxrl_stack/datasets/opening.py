@@ -152,7 +152,8 @@ def has_json_batches(inputs: Inputs, options: ReadOptions) -> bool:
 
 
 def _readable(filesystem: Any, name: str, there: Sequence[str]) -> list[str]:
-    """Selects the files at a path whose format is supported; logs once that other files are skipped.
+    """Selects the files at a path whose format is supported; logs once that other files with steps, or incomplete
+    files, are skipped.
 
     A file that is named is read, or refused with what is wrong.
     """

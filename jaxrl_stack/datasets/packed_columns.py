@@ -1,5 +1,5 @@
-"""Arrays that RLlib packs as text: base64 of an LZ4-compressed pickle. Unpickling refuses everything except arrays and
-numbers, also in dicts, lists and tuples.
+"""Arrays that RLlib packs as text: base64 of an LZ4 frame that contains a pickle. Unpickling refuses everything except
+arrays and numbers, also in dicts, lists and tuples.
 
 A pickle is a program. This one may put together arrays of numbers, in dicts, lists and tuples; all that it may call are
 the two functions here that stand for NumPy's, and what they make is no array before it is checked.

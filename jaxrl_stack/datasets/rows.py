@@ -54,14 +54,18 @@ class Rows:
 
     @functools.cached_property
     def counts_on(self) -> np.ndarray:
-        """Mask of the rows whose next row has the following step number, bool ``[N - 1]``."""
+        """Mask of the rows whose next row has the following step number, bool ``[N - 1]``; all True without step
+        numbers.
+        """
         if self.t is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
         return self.t[1:] == self.t[:-1] + 1
 
     @functools.cached_property
     def observed_next(self) -> np.ndarray:
-        """Mask of the rows whose recorded next observation is the observation of the next row, bool ``[N - 1]``."""
+        """Mask of the rows whose recorded next observation is the observation of the next row, bool ``[N - 1]``; all
+        True without next observations.
+        """
         if self.next_obs is None:
             return np.ones(max(self.num_rows - 1, 0), bool)
         return is_next(self.next_obs, self.columns[Columns.OBS], slice(None, -1), slice(1, None))

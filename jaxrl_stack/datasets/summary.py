@@ -98,7 +98,7 @@ _COUNTS = ("num_rows", "num_steps", "num_episodes", "num_terminated", "num_trunc
 
 
 def summary_of(parts: Iterable[Steps], action_space: gym.Space | None = None) -> Summary:
-    """Computes the summary of recorded steps, which are given in parts; only one part must be in memory at a time.
+    """Computes the summary of recorded steps, which are given in parts; keeps only one part in memory at a time.
 
     Args:
         parts: Steps in order; an episode may go on in a later one.

@@ -56,7 +56,8 @@ class TableWriter:
         self._number = 0
 
     def add(self, steps: Steps) -> None:
-        """Adds recorded steps to the writer's buffer, and writes a file when the buffer contains enough rows for one.
+        """Adds recorded steps to the writer's buffer. If the next chunk of an episode does not fit into a file with the
+        buffered rows, first writes the buffer to a file.
 
         Raises:
             OSError: The file cannot be written.
@@ -77,7 +78,7 @@ class TableWriter:
                 self.close()
 
     def close(self) -> None:
-        """Closes the writer: writes the buffered steps into a last file; does nothing if the buffer is empty.
+        """Writes the buffered steps into a new file; does nothing if the buffer is empty.
 
         Raises:
             OSError: The file cannot be written.
