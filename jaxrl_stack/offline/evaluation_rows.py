@@ -92,7 +92,7 @@ class EvaluationRows:
         self._shard, self._num_shards = shard, num_shards
 
     def draw(self) -> Experience:
-        """Returns the next minibatch of recorded steps."""
+        """Returns the next minibatch of recorded steps, or this runner's part of it if there are several shards."""
         rows = self._step.draw_rows()
         return rows if self._num_shards == 1 else rows.split(self._num_shards)[self._shard]
 

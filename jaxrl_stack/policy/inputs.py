@@ -27,7 +27,7 @@ from jaxrl_stack.videos.video import Video, make_video
 
 
 class ActingState(Protocol):
-    """Interface of states of a policy, which cover the policy's running episodes."""
+    """Interface of a policy's state, which covers the running episodes."""
 
     @property
     def num_envs(self) -> int:

@@ -319,7 +319,9 @@ class Policy(Acting[PolicyState], Checkpointable):
         return ReadOptions.from_settings(settings, known_only=True, inputs=inputs, action_space=module.action_space)
 
     def _as_seen(self, steps: Steps) -> Steps:
-        """Normalises recorded observations with the statistics of the data set that the policy was trained on."""
+        """Normalises recorded observations with the statistics of the data set that the policy was trained on; returns
+        the steps unchanged if training did not normalise observations so.
+        """
         component, pipeline, state = self._program.pipelines(self._arrays)[0]
         assert component == COMPONENT_ENV_TO_MODULE_CONNECTOR
         for connector in _with_state(pipeline, state).connectors:
@@ -624,7 +626,7 @@ def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
 
 
 def _with_state(pipeline: Any, pure_state: Any) -> Any:
-    """Copies a connector pipeline, and sets the state of its pure (compiled) connectors."""
+    """Returns a copy of a connector pipeline with the given state of its pure (compiled) connectors."""
     pipeline = copy.deepcopy(pipeline)
     pipeline.state = jax.device_get(pure_state)
     return pipeline
