@@ -44,10 +44,10 @@ class TrueRows(NamedTuple):
         """Finds the row of the k-th True value in the mask for each k in `wanted`, int32 ``[W]``; k counts from 1.
 
         Args:
-            wanted: int32 ``[W]``, their numbers; those below 1 stand for row 0.
+            wanted: int32 ``[W]``, the numbers k; numbers below 1 stand for row 0.
 
         Returns:
-            int32 ``[W]``; N where there are not as many.
+            int32 ``[W]``; N if the mask has fewer than k True values.
         """
         if self.blocks.shape[1] == 1:
             # A search is a loop of its own, which takes longer than comparing few numbers with each other.

@@ -44,8 +44,8 @@ class Backend(Protocol):
     def wait(
         self, refs: Sequence[Any], n: int = 1, timeout_s: float | None = None, *, fetch: bool = True
     ) -> tuple[list[Any], list[Any]]:
-        """Waits until some calls of actors have finished; returns the references of the finished and of the other
-        calls.
+        """Waits until `n` calls of actors have finished, or `timeout_s` has passed; returns the references of the
+        finished calls and of the other calls.
 
         Args:
             refs: References of their results.
@@ -72,7 +72,9 @@ class Backend(Protocol):
         ...
 
     def resources(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """Ray resources of all nodes of the cluster, ``(free, total)``, without those that placement groups reserve."""
+        """Ray resources of all nodes of the cluster, ``(free, total)``, without the extra entries that Ray lists for
+        each placement group (``CPU_group_...``). Reserved resources are in `total`.
+        """
         ...
 
     def is_reserved(self, group: Any) -> bool:

@@ -204,7 +204,7 @@ class FaultTolerantActorManager:
         """Returns the failed calls that revealed lost actors since the last call of this method, except failures that
         other methods have returned.
 
-        They were found out by questions of this manager, or by calls that were not waited for.
+        These failed calls are pings of this manager, or calls that did not wait for results (``timeout_seconds=0``).
         """
         losses, self._unreported = self._unreported, RemoteCallResults()
         return losses

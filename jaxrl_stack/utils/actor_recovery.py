@@ -191,8 +191,8 @@ class ActorRecovery:
             self._restart_due()
 
     def count_failure(self, error: Exception) -> None:
-        """Counts a failure of an actor without a success of any actor in between; raises an error if there are too many
-        in succession.
+        """Counts a failure of an actor; raises an error after too many failures without a success of any actor in
+        between.
 
         Raises:
             ConsecutiveFailuresError: If the policy does not tolerate as many.

@@ -168,8 +168,8 @@ def map_over_devices(
 ) -> Callable[..., Any]:
     """Maps a function over devices with ``jax.pmap``; without an axis name, wraps it for a single device instead.
 
-    The first has ``trace(*args)``: what a call with these arguments runs, as a `jax.stages.Traced`, which can be
-    lowered for platforms that are not here. Programs are given back with the last reference to it.
+    The mapped function has ``trace(*args)``: what a call with these arguments runs, as a `jax.stages.Traced`, which
+    can be lowered for platforms that are not here. Compiled programs are freed with its last reference.
 
     Where ``jax.distributed`` joined several processes, the axis runs over the devices of all of them (see
     `joined_devices`): every process has to call the program, with arguments of the same shapes, passes and gets the

@@ -25,7 +25,9 @@ def outside_of(dtype: np.dtype, array: np.ndarray) -> int | None:
 
 
 def choices_of(space: Discrete | MultiDiscrete | MultiBinary) -> tuple[Any, Any]:
-    """The smallest and the largest element of a discrete space, as integers or as arrays of the space's shape."""
+    """Smallest and largest value of each component of a discrete space: integers, or for `MultiDiscrete` arrays of the
+    space's shape.
+    """
     if isinstance(space, MultiBinary):
         return 0, 1
     count = space.n if isinstance(space, Discrete) else space.nvec

@@ -54,7 +54,7 @@ def split_fixed(state: Any) -> tuple[Any, Any]:
 
 
 def with_fixed(state: Any, fixed: Any) -> Any:
-    """Reverses `split_fixed`: joins a state without its constant fields, and these fields."""
+    """Reverses `split_fixed`: joins the changing part of a state with the part that contains its constant fields."""
     if fixed is None:
         return state
     return dataclasses.replace(state, **{name: getattr(fixed, name) for name in fixed.fixed_fields})

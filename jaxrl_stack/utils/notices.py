@@ -30,8 +30,8 @@ def notice_once(message: str, key: str | None = None) -> None:
 
 
 def share_notices(group: str) -> None:
-    """Logs each notice only once over all processes of this machine that call this function with the same `group`, such
-    as the actors of a run.
+    """Makes `notice_once` log each notice only once over all processes of this machine that call this function with the
+    same `group`.
 
     For the actors of a run: all runners and all of Tune's trials have the same to say.
     """

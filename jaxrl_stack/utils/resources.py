@@ -481,8 +481,8 @@ def in_bundle(group: Any, index: int) -> Any:
 
 @dataclasses.dataclass(slots=True)
 class RayLease:
-    """Lease of a Ray instance, held while an object uses Ray. If this package started Ray, the release of the last
-    lease shuts it down.
+    """Lease of a Ray instance, held while an object uses Ray. If this package started Ray, or connected to a running
+    cluster, the release of the last lease calls ``ray.shutdown()``.
 
     Attributes:
         node_id: The instance that was started for it; None if the user's was found.
@@ -491,7 +491,9 @@ class RayLease:
     node_id: str | None
 
     def __bool__(self) -> bool:
-        """Whether this package started Ray for this lease; False if Ray was already running."""
+        """Whether leases own the Ray instance, so that the last release shuts it down; False if the user initialised
+        Ray, and after `release`.
+        """
         return self.node_id is not None
 
     def release(self) -> None:

@@ -42,8 +42,8 @@ class Snapshots:
 
     def before_call(self, *state: Any) -> bool:
         """Copies the state that the next call donates, if a copy is due: before the first call, after `interval` calls
-        or more, and after the state was replaced. Joined JAX processes never copy: they restart together, from a
-        checkpoint.
+        or more, and after the state was replaced. Joined JAX processes never copy: they would continue from different
+        calls, so they restart together, from a checkpoint.
 
         Args:
             *state: Dataclasses of arrays; what is replaced is told by their identity.

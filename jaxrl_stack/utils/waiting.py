@@ -22,7 +22,8 @@ def waiting_lines() -> list[str]:
 
 
 class WaitingReport:
-    """Logs every ten seconds which Ray resources are needed by the actors of one role that have not started.
+    """Logs every ten seconds which Ray resources are needed by the missing actors of one role: actors that have not
+    started, or not restarted.
 
     Args:
         role: Name of the actors in messages, such as "EnvRunner".
@@ -42,7 +43,7 @@ class WaitingReport:
         self._num_lines = 0
 
     def note(self, number: int) -> None:
-        """Notes the number of actors that have not started; logs a report about them every ten seconds.
+        """Notes the number of missing actors; logs a report about them if the last one is ten seconds old.
 
         Args:
             number: Number of missing actors; 0 ends the wait.

@@ -140,8 +140,8 @@ def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
 
 
 def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
-    """Replaces every elementary space in a `Dict` or `Tuple` space by ``function(elementary space)``; returns the new
-    space.
+    """Replaces each part of a space that is neither `Dict` nor `Tuple`, which may be the space itself, by
+    ``function(part)``; returns the new space.
     """
     match space:
         case Dict():
@@ -545,7 +545,9 @@ def _leaf_dtype(leaf: Space) -> np.dtype:
 
 
 def _casts(dtype: Any, target: Any) -> bool:
-    """Whether values of a dtype keep their meaning in a space's dtype: bool in integer in float, of any width."""
+    """Whether values of a dtype keep their meaning in a space's dtype of any width: bools and integers in bool, integer
+    and float dtypes; floats in float dtypes only.
+    """
     rank = {"b": 0, "u": 1, "i": 1, "f": 2}
 
     def kind(dtype: Any) -> int:

@@ -218,8 +218,8 @@ def as_window(window: float | None) -> int | None:
 
 
 def interleave(series: Sequence[Sequence[Any]]) -> list[Any]:
-    """Merges the values that several loggers logged in one interval, as if each logger had logged its values at equal
-    time steps.
+    """Merges the values that several loggers logged in one interval, as if each logger had spread its values evenly
+    over the interval.
 
     So a window over the result holds every logger's newest values, in proportion to how many each has.
     """
