@@ -41,8 +41,8 @@ def _read(path: str) -> Run:
 
 
 def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the code that repeating a run needs, from ``--config-file`` and ``--env``: the arguments ``config`` and
-    ``allow`` of `Run.at`.
+    """Returns the user's code that repeating a run needs, from ``--config-file`` and ``--env``: the arguments
+    ``config`` and ``allow`` of `Run.at`.
     """
     file, env = getattr(arguments, "config_file", None), getattr(arguments, "env", None)
     config = None

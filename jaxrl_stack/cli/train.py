@@ -138,8 +138,8 @@ def results_directory(arguments: argparse.Namespace, config: AlgorithmConfig, pr
 
 @contextlib.contextmanager
 def _made(directory: pathlib.Path, command: Sequence[str], algorithm: str) -> Iterator[None]:
-    """Context manager that creates a run's directory and records there the command that started the run; deletes the
-    directory if the run ends without a result.
+    """Context manager that creates a run's directory and records the origin of the run there (command and versions);
+    deletes the directory if the run ends without a result.
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     results = directory / RESULT_FILE

@@ -60,7 +60,7 @@ def is_try_import(function: ast.AST) -> bool:
 
 
 def root_of(node: Any) -> ast.Name | None:
-    """First name of a chain of attributes, such as ``a`` in ``a.b.c``."""
+    """First name of a chain of attributes, such as ``a`` in ``a.b.c``; None if another expression is first."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node if isinstance(node, ast.Name) else None

@@ -46,8 +46,8 @@ class ItemAssignments:
                 self._augmented(node, node.target)
 
     def _augmented(self, statement: ast.AugAssign, target: ast.Name | ast.Attribute) -> None:
-        """Adds a to-do comment for ``a += 1`` if other names refer to the same tensor: PyTorch changes the tensor, but
-        JAX creates another array.
+        """Adds a to-do comment for ``a += 1`` if other names may refer to the same tensor: PyTorch changes the tensor,
+        but JAX creates another array.
         """
         if self.tensors.may_be_tensor(target) and not self._has_one_name(target):
             code = self.source.code_of(target)

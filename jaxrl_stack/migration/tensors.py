@@ -123,8 +123,8 @@ class Tensors:
         return "other" if isinstance(node, _LITERALS) else "unknown"
 
     def values(self, scope: Scope, name: str) -> list[ast.expr | Kind] | None:
-        """Expressions, or kinds such as tensor, that a scope (function, class or module) assigns to a name; None if the
-        name is not local to the scope.
+        """Expressions, or kinds such as "shared", that a scope (function, class or module) assigns to a name; None if
+        the name is not local to the scope.
         """
         if scope not in self._values:
             self._values[scope], self._not_local[scope] = {}, set()
@@ -339,7 +339,7 @@ def _pairs(target: ast.AST, value: ast.expr | None) -> Iterator[tuple[str, ast.e
 
 
 def _joined(kinds: list[Kind]) -> Kind:
-    """Combines the kinds of all values that a name may have (tensor, NumPy array, ...) to one kind."""
+    """Combines the kinds of all values that a name may have ("fresh", "shared", "numpy", ...) to one kind."""
     kinds = [kind for kind in kinds if kind != "itself"] or ["unknown"]
     if all(kind == kinds[0] for kind in kinds):
         return kinds[0]

@@ -72,7 +72,9 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
             metrics_logger.log_value(f"{_PREFIX}{policies[agent]}", won, reduce="mean", window=_WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
-        """Adds copies of trained policies that win often enough to the league."""
+        """Extends the league for each trained policy that wins often enough: while "main" is the only one, starts the
+        exploiters; later adds a copy of the policy.
+        """
         for key, rate in result["env_runners"].items():
             if key.startswith(_PREFIX):
                 self.win_rates[key.removeprefix(_PREFIX)] = rate
