@@ -357,7 +357,7 @@ def test_a_restored_algorithm_goes_on_with_weights_optimizer_filter_and_counters
         jax.tree.map(np.testing.assert_array_equal, algo.env_runner.get_state(name), other.env_runner.get_state(name))
     result = other.train()
     assert result["num_env_steps_sampled_lifetime"] == 3 * BATCH and result["training_iteration"] == 3
-    with pytest.raises(ValueError, match="stepped on the host, .* on the device"):
+    with pytest.raises(ValueError, match="steps environments on the host, .* on the device"):
         config().environment("gymnax/CartPole-v1").build_algo().restore_from_path(path)
     algo.stop()
     other.stop()

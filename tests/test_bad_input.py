@@ -762,7 +762,7 @@ MODULES = [
     case("obs-key-number", model_config(policy_obs_key=3), ValueError, "policy_obs_key=", "3", "a key of the observations, such as 'state'"),
     case("obs-keys-twice", model_config(value_obs_key=["state", "state"]), ValueError, "value_obs_key=", "['state', 'state']", "a list of different keys"),
     case("obs-keys-shared", model_config(policy_obs_key="state", vf_share_layers=True), ValueError, "policy_obs_key='state'", "value_obs_key=None", "'vf_share_layers': False"),
-    case("obs-key-of-vectors", changed(lambda c: c.rl_module(model_config={"policy_obs_key": "state"})), ValueError, "policy_obs_key='state'", "Box(", "Leave it out"),
+    case("obs-key-of-vectors", changed(lambda c: c.rl_module(model_config={"policy_obs_key": "state"})), ValueError, "policy_obs_key='state'", "Box(", "Remove the setting"),
     case("obs-key-of-dqn", lambda: DQNConfig().environment("CartPole-v1").rl_module(model_config={"policy_obs_key": "state"}).validate(), ValueError, "policy_obs_key='state'", "DQNConfig", "Leave it out"),
     case("value-key-of-bc", lambda: BCConfig().rl_module(model_config={"value_obs_key": "state"}).validate(), ValueError, "value_obs_key='state'", "BCConfig", "Leave it out"),
     case("lstm-prev-action", model_config(lstm_use_prev_action=True), ValueError, "lstm_use_prev_action", ": True", "PrevActionsPrevRewards"),
