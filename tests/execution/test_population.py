@@ -781,6 +781,9 @@ def test_members_are_compared_as_a_sweep(base, tmp_path):
     axes, _ = sweep.heat_map(tmp_path / "map.png").axes
     assert len(axes.texts) == 4
     population.plot(tmp_path / "curves.png", hue="lr")
-    with pytest.raises(ValueError, match=r"plot\(hue='clip_param'\): .*differs between the members of the population, one of: lr, gamma"):
+    with pytest.raises(
+        ValueError,
+        match=r"plot\(hue='clip_param'\): .*differs between the members of the population, one of: lr, gamma",
+    ):
         population.plot(hue="clip_param")
     population.stop()
