@@ -91,6 +91,16 @@ def test_only_the_player_whose_turn_it_is_acts():
     }
 
 
+@pytest.mark.parametrize("game", ["connect_four", "go_9x9"])
+def test_recorded_states_of_boards_are_drawn(game):
+    """Recorded states are NumPy arrays. A move changes the picture."""
+    env: Any = checks.make(f"pgx_multi/{game}", {})
+    state = env.env.init(jax.random.PRNGKey(0))
+    moved = env.env.step(state, jnp.int32(3))
+    before, after = (env.render(jax.device_get(own)) for own in (state, moved))
+    assert before.dtype == np.uint8 and before.shape == after.shape and (before != after).any()
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_unknown_ids_and_settings_are_named_with_what_there_is(name):
     checks.check_names(name)

@@ -64,8 +64,9 @@ class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
 
     def render(self, state: Any) -> Any:
         """Board as "player_0" sees it, one colour per kind of object."""
-        # pgx's observe(state, player) is deprecated.
-        own = self.env._observe(state, jnp.int32(0))
+        # pgx's observe(state, player) is deprecated. Some games index the state with traced numbers, which the NumPy
+        # arrays of recorded states refuse.
+        own = self.env._observe(jax.tree.map(jnp.asarray, state), jnp.int32(0))
         return drawings.observation(np.asarray(own), self._seen)
 
     def _everybody(self, value: Any) -> dict[Any, Any]:
