@@ -149,7 +149,7 @@ class DeviceDriver(LocalDriver):
         largest = max(self.train_batch_memory, self.rollout_memory, key=lambda estimate: estimate.num_bytes)
         require_device_memory(used_devices, largest, batch_remedy(config))
         if config.opponents is not None:
-            self.opponents_memory = opponents_memory(self.shards.shapes(), len(used_devices))
+            self.opponents_memory = opponents_memory(self.shards.shapes(), len(devices.joined_devices(used_devices)))
             remedy = f"Lower Snapshots(size={config.opponents.size}), or use smaller networks."
             require_device_memory(used_devices, self.opponents_memory, remedy)
         self._snapshots = Snapshots(config.learner_snapshot_interval)
