@@ -27,6 +27,7 @@ from jaxrl_stack.algorithms.module_changes import (
     ray_kept,
     removed_module,
     stored_modules_added,
+    with_stored_modules,
 )
 from jaxrl_stack.algorithms.recording import record
 from jaxrl_stack.algorithms.result_names import known_result, result_template, root_logger
@@ -1350,6 +1351,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
             states = state[COMPONENT_LEARNER_GROUP][COMPONENT_LEARNER][COMPONENT_RL_MODULE]
             check_modules(config, modules, loader, states)
+            config = with_stored_modules(config, stored, modules, loader, states)
             try:
                 algorithm = actual(config)
             except (ValueError, *DAMAGES) as error:

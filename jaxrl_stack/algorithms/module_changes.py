@@ -245,6 +245,42 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
     return added
 
 
+def with_stored_modules(
+    config: AlgorithmConfig, stored: Stored, modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
+) -> AlgorithmConfig:
+    """Adds the policies that a stored run has added to the config that it is continued with. Other settings of the
+    config hold, `policy_mapping_fn` and `policies_to_train` included.
+
+    Args:
+        config: Config for the checkpoint of an algorithm.
+        stored: The checkpoint.
+        modules: Its modules.
+        loader: Imports the modules' classes.
+        states: States of the modules, by id.
+
+    Returns:
+        The config itself, if it has all policies.
+    """
+    if not config.is_multi_agent or set(modules.parts) <= set(config.policies):
+        return config
+    names = ("policies", "algorithm_config_overrides_per_module")
+    policies, overrides = (own or {} for own in stored_settings(stored, loader, names))
+    # Others are parts that learners alone have.
+    added = [module_id for module_id in modules.parts if module_id in policies and module_id not in config.policies]
+    if not added:
+        return config
+    other = config.copy(copy_frozen=False)
+    own = other.policies
+    other.multi_agent(policies={**own, **dict.fromkeys(added)} if isinstance(own, Mapping) else [*own, *added])
+    specs = {mid: stored_module_spec(modules.part(mid), loader, states[mid]) for mid in added}
+    other.rl_module(rl_module_spec=_specs_with(other, {}, specs))
+    new = {mid: overrides[mid] for mid in added if mid in overrides}
+    if new:
+        known = other.algorithm_config_overrides_per_module
+        other.rl_module(algorithm_config_overrides_per_module={**new, **known})
+    return other
+
+
 def match_modules(
     group: LearnerGroup, present: Collection[str], modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> None:

@@ -151,6 +151,19 @@ def test_a_module_takes_the_place_of_another_one(run, tmp_path):
     again = Algorithm.from_checkpoint(path, config=algo.config)
     assert_equal(everything(again, ["p0", "p2"]), everything(algo, ["p0", "p2"]))
     again.stop()
+    # With the config that the run began with, it has all policies, and others can be added.
+    again = Algorithm.from_checkpoint(path, config=config_of(algo.config.env))
+    again.add_module("p3", RLModuleSpec())
+    assert again.config.get_config_for_module("p2").lr == 1e-2 and set(again.config.policies) == {
+        "p0",
+        "p1",
+        "p2",
+        "p3",
+    }
+    assert_equal(
+        [learned(again, mid) for mid in ("p0", "p1", "p2")], [learned(algo, mid) for mid in ("p0", "p1", "p2")]
+    )
+    again.stop()
 
     # One that has not added it, and maps no agent to it.
     fresh = config_of(algo.config.env).build_algo()
