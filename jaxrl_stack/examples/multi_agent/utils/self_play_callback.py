@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 import zlib
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
@@ -24,7 +25,7 @@ class SelfPlayCallback(RLlibCallback):
     the only one that is trained, and "random", its first opponent, and maps agents to them. Copies are called
     "main_v1", "main_v2", ...; each episode has one of them, and "main" at either seat, both drawn from the
     episode's id. Results have the share of won episodes (``env_runners/win_rate``) and the number of policies
-    (``league_size``).
+    (``league_size``). Copies of a restored checkpoint play as before.
 
     Args:
         win_rate_threshold: Share of won episodes of the last 100 above which a copy is made.
@@ -37,6 +38,13 @@ class SelfPlayCallback(RLlibCallback):
         super().__init__()
         self.win_rate_threshold = win_rate_threshold
         self.current_opponent = 0
+
+    def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
+        """Counts the copies in the checkpoint, and maps agents to them."""
+        copies = [re.fullmatch(r"main_v(\d+)", name) for name in algorithm.config.policies]
+        self.current_opponent = max((int(copy[1]) for copy in copies if copy), default=0)
+        if self.current_opponent:
+            use_mapping(algorithm, functools.partial(seat, num_copies=self.current_opponent))
 
     def on_episode_end(self, *, episode: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
         """Logs in the metrics whether the policy "main" has won the episode."""
@@ -57,6 +65,28 @@ class SelfPlayCallback(RLlibCallback):
             )
             algorithm.set_weights({copy: algorithm.get_weights()["main"]})
         result["league_size"] = self.current_opponent + 2
+
+
+def use_mapping(algorithm: Algorithm, mapping: functools.partial[str], trained: Sequence[str] | None = None) -> None:
+    """Changes which policies act and are trained in an algorithm; no policy changes.
+
+    Args:
+        algorithm: The algorithm. It has the policy "main".
+        mapping: New ``policy_mapping_fn``, a partial function.
+        trained: New ``policies_to_train``; None keeps it.
+    """
+    config, own = algorithm.config, algorithm.config.policy_mapping_fn
+    is_same = isinstance(own, functools.partial) and (own.func, own.keywords) == (mapping.func, mapping.keywords)
+    if is_same and (trained is None or set(config.policies_to_train) == set(trained)):
+        return
+    # Mappings change together with modules: this one leaves again.
+    algorithm.add_module(
+        "remapped",
+        RLModuleSpec.from_module(algorithm.get_module("main")),
+        new_agent_to_module_mapping_fn=mapping,
+        new_should_module_be_updated=trained,
+    )
+    algorithm.remove_module("remapped")
 
 
 def seat(agent_id: int, episode: Any, *, num_copies: int, **kwargs: Any) -> str:

@@ -12,6 +12,8 @@ import numpy as np
 
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
+from jaxrl_stack.examples.multi_agent.utils.self_play_callback import use_mapping
+from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -21,6 +23,10 @@ _WINDOW = 100
 _PREFIX = "win_rate_"
 _KEEPS_TRAINING = 0.3
 """Probability that a copy of an exploiter is trained."""
+_STARTED_LATER = {"league_exploiter_1", "main_exploiter_1"}
+"""Exploiters that neither play nor are trained before "main" wins often enough."""
+_FIRST_SIZE = 4
+"""Number of policies that play before."""
 
 
 class SelfPlayLeagueBasedCallback(RLlibCallback):
@@ -29,8 +35,9 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
     The config has the policies "main", "main_0", "main_exploiter_0", "main_exploiter_1", "league_exploiter_0" and
     "league_exploiter_1", and trains "main" only. When "main" wins often enough for the first time, "main_0" and both
     exploiters 1 get its weights, and the exploiters are trained, too. Later, each trained policy that wins often enough
-    is copied: copies of "main" are frozen, and copies of exploiters are trained with probability 0.3. `league_seat`
-    draws the policies of an episode from its id.
+    is copied: copies of "main" are frozen, and copies of exploiters are trained with probability 0.3, drawn from the
+    config's seed and the copy's name. `league_seat` draws the policies of an episode from its id. A restored checkpoint
+    continues with its league.
 
     Results have the share of won episodes of each policy against frozen ones (``env_runners/win_rate_main``, ...) and
     the number of policies (``league_size``). Source: Vinyals et al., 2019, "Grandmaster level in StarCraft II using
@@ -57,6 +64,28 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         self.trainable_policies = {"main"}
         self.non_trainable_policies = {"main_0", "league_exploiter_0", "main_exploiter_0"}
         self.win_rates: dict[str, float] = {}
+
+    def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
+        """Sorts the checkpoint's policies into groups, and lets them act and be trained as before."""
+        names = list(algorithm.config.policies)
+        self.main_policies, self.main_exploiters, self.league_exploiters = (
+            {name for name in names if re.fullmatch(pattern, name)}
+            for pattern in (r"main(_\d+)?", r"main_exploiter_\d+", r"league_exploiter_\d+")
+        )
+        exploiters = self.main_exploiters | self.league_exploiters
+        copies = {name for name in exploiters if int(name.rpartition("_")[2]) > 1}
+        # Without copies, the size that was reported last tells whether exploiters 1 play.
+        if not copies and len(self.main_policies) == 2 and algorithm.history.last.get("league_size", 0) <= _FIRST_SIZE:
+            self.trainable_policies = {"main"}
+            self.non_trainable_policies = (self.main_policies | exploiters) - {"main"} - _STARTED_LATER
+            return
+        self.trainable_policies = {
+            "main",
+            *_STARTED_LATER,
+            *(name for name in copies if _is_trained(name, algorithm.config.root_seed)),
+        }
+        self.non_trainable_policies = (self.main_policies | exploiters) - self.trainable_policies
+        use_mapping(algorithm, self._mapping(), sorted(self.trainable_policies))
 
     def on_episode_end(self, *, episode: Any, env_runner: Any, metrics_logger: MetricsLogger, **kwargs: Any) -> None:
         """Logs whether the trained policy has won, in games of one trained policy against a frozen one."""
@@ -88,7 +117,7 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
 
     def _start_exploiters(self, algorithm: Algorithm) -> None:
         """Gives the frozen main policy and the exploiters the weights of "main", and trains the exploiters."""
-        exploiters = ("league_exploiter_1", "main_exploiter_1")
+        exploiters = sorted(_STARTED_LATER)
         self.trainable_policies.update(exploiters)
         # A module that is added again brings the new mapping and the new set of trained modules.
         algorithm.remove_module(exploiters[1])
@@ -103,7 +132,7 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         else:
             group = self.main_exploiters if policy in self.main_exploiters else self.league_exploiters
             name = re.sub(r"_\d+$", f"_{len(group)}", policy)
-        is_trained = policy not in self.main_policies and _uniform(name) < _KEEPS_TRAINING
+        is_trained = policy not in self.main_policies and _is_trained(name, algorithm.config.root_seed)
         group.add(name)
         (self.trainable_policies if is_trained else self.non_trainable_policies).add(name)
         self._add(algorithm, name, policy)
@@ -112,6 +141,16 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         """Adds a module with the weights of a policy to the algorithm; also sets the new policy mapping function and
         the new list of trained modules.
         """
+        algorithm.add_module(
+            name,
+            RLModuleSpec.from_module(algorithm.get_module(policy)),
+            new_agent_to_module_mapping_fn=self._mapping(),
+            new_should_module_be_updated=sorted(self.trainable_policies),
+        )
+        algorithm.set_weights({name: algorithm.get_weights([policy])[policy]})
+
+    def _mapping(self) -> functools.partial[str]:
+        """Policy mapping of the groups."""
         groups = {
             "main_policies": tuple(sorted(self.main_policies)),
             "main_exploiters": tuple(sorted(self.main_exploiters)),
@@ -119,13 +158,7 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
             "trainable": tuple(sorted(self.trainable_policies)),
             "frozen": tuple(sorted(self.non_trainable_policies)),
         }
-        algorithm.add_module(
-            name,
-            RLModuleSpec.from_module(algorithm.get_module(policy)),
-            new_agent_to_module_mapping_fn=functools.partial(league_seat, **groups),
-            new_should_module_be_updated=sorted(self.trainable_policies),
-        )
-        algorithm.set_weights({name: algorithm.get_weights([policy])[policy]})
+        return functools.partial(league_seat, **groups)
 
 
 def league_seat(
@@ -163,6 +196,6 @@ def league_seat(
     return exploiter if draw.integers(2) == agent_id else opponent
 
 
-def _uniform(name: str) -> float:
-    """Pseudo-random number in [0, 1), derived from a name."""
-    return np.random.default_rng(zlib.crc32(name.encode())).random()
+def _is_trained(name: str, seed: int) -> bool:
+    """Whether a copy of an exploiter is trained, drawn from a random stream of its name."""
+    return np.random.default_rng(derived_seed(f"league {name}", seed)).random() < _KEEPS_TRAINING
