@@ -785,8 +785,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             The `Video`, which a notebook shows as a player; its `path` is the file.
 
         Raises:
-            ValueError: For another ending, fewer than one episode, observations that cannot be drawn, or an unknown
-                rival or seat.
+            TypeError: If `against` is none of these.
+            ValueError: For another ending, fewer than one episode, another `seed` than an integer of 32 bits,
+                observations that cannot be drawn, or an unknown rival or seat.
             TimeoutError: If the episodes are not over within ``evaluation_sample_timeout_s``.
         """
         self._check_is_running()

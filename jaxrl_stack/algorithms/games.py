@@ -6,15 +6,17 @@ import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.algorithms.stored_run import stored_config
 from jaxrl_stack.checkpoints.checkpointable import get_checkpoint_info, opened
 from jaxrl_stack.checkpoints.names import METADATA_FILE
@@ -22,6 +24,7 @@ from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
 from jaxrl_stack.core.default_observations import sample_valid
 from jaxrl_stack.env.jax_env import JaxStep
+from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv
 from jaxrl_stack.env.self_play_env import HERO, SelfPlayEnv
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.policy.policy import Policy
@@ -40,29 +43,37 @@ RANDOM = "random"
 Player = str | os.PathLike[str] | Policy | Algorithm
 
 
-def load_player(name: str, player: Player) -> tuple[Policy | None, tuple[Any, Mapping[str, Any]] | None]:
+def load_player(
+    name: str, player: Player, allow: Sequence[Any] = ()
+) -> tuple[Policy | None, tuple[Any, Mapping[str, Any]] | None]:
     """Returns the policy of a player, which may be a checkpoint, a `Policy` or an `Algorithm`, and ``(env,
     env_config)`` of its algorithm.
 
     Args:
         name: Description of the player for errors, such as ``"run_tournament: player 'early'"``.
         player: Checkpoint of an Algorithm or Policy, a `Policy`, an `Algorithm` or `RANDOM`.
+        allow: Your classes and functions that a checkpoint may name.
 
     Returns:
         ``(policy, environment)``. The policy of the random player is None, and the environment without an algorithm.
 
     Raises:
+        TypeError: If it is none of these.
         ValueError: If an algorithm trains several modules.
     """
     if isinstance(player, Algorithm):
         return policy_of(name, player), (player.config.env, player.config.env_config)
     if not isinstance(player, str | os.PathLike):
+        if not hasattr(player, "compute_actions"):
+            raise TypeError(
+                f"{name} is {short(player)}. Use the path of a checkpoint, a Policy, an Algorithm or {RANDOM!r}."
+            )
         return player, None
     if player == RANDOM:
         return None, None
     if is_policy(player):
-        return Policy.from_checkpoint(player), None
-    policy, config = load_policy(name, player)
+        return Policy.from_checkpoint(player, allow=allow), None
+    policy, config = load_policy(name, player, allow=allow)
     return policy, (config.env, config.env_config)
 
 
@@ -72,6 +83,7 @@ def load_policy(
     config: AlgorithmConfig | None = None,
     module_id: str | None = None,
     choice: str = "Policy.from_checkpoint(path, {!r})",
+    allow: Sequence[Any] = (),
 ) -> tuple[Policy, AlgorithmConfig]:
     """Loads a policy from the checkpoint of an algorithm, without the devices and environments that training needs.
 
@@ -81,19 +93,21 @@ def load_policy(
         config: The config, with code that the checkpoint does not contain; None for the stored one.
         module_id: Id of the module; None for the only trained one.
         choice: Code that chooses a module, for errors; ``{}`` is replaced by its id.
+        allow: Your classes and functions that the checkpoint may name, besides those of `config`.
 
     Returns:
         ``(policy, config)``.
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        ValueError: If it is damaged, needs code that is not in `config`, or does not have one trained module.
+        ValueError: If it is damaged, needs code that is in neither `config` nor `allow`, or does not have one trained
+            module.
     """
-    path = recomputed_iteration(path, config=config)
-    code = [] if config is None else code_named_by(config, config.algo_class)
+    path = recomputed_iteration(path, config=config, allow=allow)
+    code = [*allow, *([] if config is None else code_named_by(config, config.algo_class))]
     with opened(path) as stored:
         if config is None:
-            config, _ = stored_config(stored, ClassLoader((), written_here=stored.code_written_here()), {})
+            config, _ = stored_config(stored, ClassLoader((), named=allow, written_here=stored.code_written_here()), {})
         modules = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER).part(COMPONENT_RL_MODULE)
         if module_id is None:
             module_id = _trained_module(name, modules.parts, config, choice)
@@ -107,18 +121,18 @@ def is_policy(path: str | os.PathLike[str]) -> bool:
     return Path(path, METADATA_FILE).is_file() and get_checkpoint_info(path)["type"] == Policy.__name__
 
 
-def policy_of(name: str, algorithm: Algorithm) -> Policy:
+def policy_of(name: str, algorithm: Algorithm, choice: str = "algorithm.get_policy({!r})") -> Policy:
     """Returns the policy of an algorithm's only trained module.
 
     Args:
         name: Description of the player for errors.
         algorithm: The algorithm.
+        choice: Code that chooses a module, for errors; ``{}`` is replaced by its id.
 
     Raises:
         ValueError: If several modules are trained, or `policies_to_train` is a function.
     """
-    choice, module_ids = "algorithm.get_policy({!r})", algorithm.driver.module_ids
-    return algorithm.get_policy(_trained_module(name, module_ids, algorithm.config, choice))
+    return algorithm.get_policy(_trained_module(name, algorithm.driver.module_ids, algorithm.config, choice))
 
 
 def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfig, choice: str) -> str:
@@ -126,7 +140,7 @@ def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfi
     acting, to_train = list(module_ids), config.policies_to_train
     trained = [mid for mid in acting if to_train is None or (not callable(to_train) and mid in to_train)]
     if len(trained) != 1:
-        raise ValueError(f"{name} has the modules {acting}. Choose one: {choice.format(acting[0])}.")
+        raise ValueError(f"{name} has the modules {acting}. Choose one: {choice.format((trained or acting)[0])}.")
     return trained[0]
 
 
@@ -160,12 +174,19 @@ class GameTable:
         games: Number of games ``B``.
         max_steps: Environment steps after which games are cut; None for no limit.
         explore: Whether actions are drawn from the policies.
+        preprocessed: `env` with preprocessors of its roles' observations, which the players see then.
     """
 
     env: SelfPlayEnv
     games: int
     max_steps: int | None
     explore: bool
+    preprocessed: PreprocessedJaxEnv | None = None
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """Observations of the players."""
+        return (self.env if self.preprocessed is None else self.preprocessed).observation_spaces[HERO]
 
     def check(self, name: str, policy: Policy | None) -> None:
         """Raises if a policy has other spaces than the game.
@@ -177,7 +198,7 @@ class GameTable:
         Raises:
             ValueError: If the spaces differ.
         """
-        expected = self.env.observation_spaces[HERO], self.env.action_spaces[HERO]
+        expected = self.observation_space, self.env.action_spaces[HERO]
         if policy is not None and (policy.observation_space, policy.action_space) != expected:
             raise ValueError(
                 f"{name} has the spaces {policy.observation_space} and {policy.action_space}, but {self.env.name} has "
@@ -186,16 +207,20 @@ class GameTable:
 
     @functools.cached_property
     def _programs(self) -> tuple[Any, Any]:
-        env = self.env
+        env, preprocessed = self.env, self.preprocessed
+
+        def seen(obs: Any) -> Any:
+            return obs if preprocessed is None else preprocessed.preprocessed(obs)
 
         def start(key: jax.Array, seat: jax.Array | None) -> Any:
             obs, state = env.reset(key, env.params)
             if seat is not None:
                 obs, state = env.seated(obs, state, seat)
-            return obs, state, env.who_acts(state)
+            return seen(obs), state, env.who_acts(state)
 
         def step(key: jax.Array, state: Any, actions: Any) -> Any:
-            return env.step(key, state, actions, env.params)
+            after = env.step(key, state, actions, env.params)
+            return after._replace(obs=seen(after.obs), final_obs=seen(after.final_obs))
 
         return jax.jit(jax.vmap(start)), jax.jit(jax.vmap(step))
 
@@ -260,7 +285,7 @@ class _Seat:
     def __init__(self, policy: Policy | None, table: GameTable, key: jax.Array):
         env, self._policy, self._table, self._key = table.env, policy, table, key
         self._space = env.action_spaces[HERO]
-        self._mask_key = mask_key_of(env.observation_spaces[HERO], self._space)
+        self._mask_key = mask_key_of(table.observation_space, self._space)
         self._state = None if policy is None else policy.initial_state(table.games)
         # Rewards since the last action of each game.
         self._rewards = jnp.zeros(table.games)

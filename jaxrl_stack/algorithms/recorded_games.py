@@ -13,7 +13,9 @@ import numpy as np
 
 from jaxrl_stack.algorithms.games import GameTable, Player, load_player, policy_of
 from jaxrl_stack.algorithms.settings_display import short
+from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv, with_preprocessors
 from jaxrl_stack.env.self_play_env import SelfPlayEnv
 from jaxrl_stack.env.watching import Seen, copied_entry, frames_and_note
 from jaxrl_stack.policy.policy import Policy
@@ -23,6 +25,8 @@ from jaxrl_stack.videos.episodes import RecordedEpisode
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+
+_ONE_HERO = "multi_agent(policies_to_train=[{0!r}]), or run_tournament with algorithm.get_policy({0!r})"
 
 
 def record_games(
@@ -41,19 +45,19 @@ def record_games(
         ``(episodes, frames per second)``.
 
     Raises:
+        TypeError: If `against` is not a player.
         ValueError: If the environment is not a JAX game of agents with equal spaces, or the rival or the seat is
             unknown.
         TimeoutError: If the games do not end within ``evaluation_sample_timeout_s``.
     """
     called = f"record(against={short(against)})"
     config = algorithm.config.get_evaluation_config_object() or algorithm.config
-    env = _game(called, config)
-    agents = env.unwrapped.possible_agents
+    table = game_table(called, config, episodes)
+    env, agents = table.env, table.env.unwrapped.possible_agents
     if seat is not None and seat not in agents:
         raise ValueError(f"record(seat={seat!r}): the game has the agents {list(agents)}. Use one of these, or None.")
-    hero = policy_of(f"{called}: the algorithm", algorithm)
+    hero = policy_of(f"{called}: the algorithm", algorithm, _ONE_HERO)
     rival = _rival(called, algorithm, against)
-    table = GameTable(env, episodes, None, bool(config.explore))
     table.check(f"{called}: the policy", hero)
     table.check(f"{called}: the rival", rival)
     key = named(stream_key(config.root_seed, Stream.EVALUATION), "record")
@@ -106,15 +110,28 @@ def _label(player: Player) -> str:
     return os.path.basename(os.fspath(player)) if isinstance(player, str | os.PathLike) else type(player).__name__
 
 
-def _game(called: str, config: AlgorithmConfig) -> SelfPlayEnv:
-    """Creates the evaluation environment of a config as a game between one agent (the hero) and its rivals."""
-    env = config._resolve_env().make() if config.samples_on_device else None
+def game_table(called: str, config: AlgorithmConfig, games: int) -> GameTable:
+    """Creates games in the environment of a config, with its preprocessors of observations.
+
+    Args:
+        called: The call, for errors.
+        config: Config of evaluations.
+        games: Number of games.
+
+    Raises:
+        ValueError: If the environment is not a JAX game of agents with equal spaces.
+    """
+    env = config._resolve_env().make(check=not config.disable_env_checking) if config.samples_on_device else None
     if not isinstance(env, MultiAgentJaxEnv):
         raise ValueError(
             f"{called}: environment({short(config.env)}) is not a JAX environment of several agents, such as "
             f"'pgx_multi/connect_four'. Leave against= out."
         )
-    return env if isinstance(env, SelfPlayEnv) else SelfPlayEnv(env)
+    env, explore = with_preprocessors(config, env), bool(config.explore)
+    assert isinstance(env, MultiAgentJaxEnv)
+    if isinstance(env, PreprocessedJaxEnv) and isinstance(env.unwrapped, SelfPlayEnv):
+        return GameTable(env.unwrapped, games, None, explore, preprocessed=env)
+    return GameTable(env if isinstance(env, SelfPlayEnv) else SelfPlayEnv(env), games, None, explore)
 
 
 def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
@@ -126,7 +143,7 @@ def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
     if league is not None and isinstance(against, str) and against in snapshots:
         return league[against]
     try:
-        return load_player(f"{called}: the rival", against)[0]
+        return load_player(f"{called}: the rival", against, code_named_by(algorithm.config))[0]
     except FileNotFoundError as error:
         known = f", or one of the snapshots {snapshots}" if snapshots else ""
         raise ValueError(

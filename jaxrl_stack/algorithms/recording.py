@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.videos.encoding import checked_path
 from jaxrl_stack.videos.episodes import check_num_episodes
@@ -28,6 +30,8 @@ def record(
     """Records a video; see `Algorithm.record` for the arguments."""
     checked_path(path)
     check_num_episodes(episodes)
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+        raise ValueError(f"record(seed={seed!r}): must be an integer from 0 to 2**32 - 1.")
     if against is not None:
         from jaxrl_stack.algorithms.recorded_games import record_games
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from jaxrl_stack.algorithms.games import RANDOM, GameTable, Player, load_player
+from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.env.self_play_env import SelfPlayEnv
@@ -47,7 +48,7 @@ def run_tournament(
         players: Name -> checkpoint of an Algorithm or Policy, a `Policy`, an `Algorithm` or ``"random"``. An algorithm
             with several modules plays with the only one that is trained; pass ``algo.get_policy("main")`` for another.
         env: A multi-agent JAX environment of two agents with equal spaces, such as ``"pgx_multi/connect_four"``; None
-            for the environment of the first algorithm.
+            for the environment of the first algorithm. Checkpoints may name a class of yours that is passed here.
         env_config: Settings of `env`. Without `env`, the settings of the first algorithm are the default.
         games: Games of each pair; an even number.
         max_steps: Environment steps after which a game counts as a draw.
@@ -59,6 +60,7 @@ def run_tournament(
         Wins and draws of all pairs, with ``table()``, ``elo()``, ``plot()`` and ``to_html()``.
 
     Raises:
+        TypeError: If a player is none of these.
         ValueError: If there are fewer than two players, `games` is odd, or a player does not fit the environment.
     """
     if not isinstance(players, Mapping) or len(players) < 2:
@@ -71,8 +73,9 @@ def run_tournament(
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise ValueError(f"{_WHERE}(max_steps={max_steps!r}): must be a positive integer.")
     loaded, found = {}, None
+    code = code_named_by(env, type(env) if isinstance(env, MultiAgentJaxEnv) else None)
     for name, player in players.items():
-        loaded[name], own = load_player(_called(name), player)
+        loaded[name], own = load_player(_called(name), player, code)
         found = own if found is None else found
     if env is None:
         if found is None:

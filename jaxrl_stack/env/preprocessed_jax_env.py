@@ -60,14 +60,15 @@ class PreprocessedJaxEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         obs, state = parts_of(f"{self.name}.reset_env", self.unwrapped.reset_env(key, params), ("obs", "state"))
-        return self._changed(obs), state
+        return self.preprocessed(obs), state
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
         outcome = self.unwrapped.step_env(key, state, action, params)
         obs, *others = parts_of(f"{self.name}.step_env", outcome, PARTS)
-        return self._changed(obs), *others
+        return self.preprocessed(obs), *others
 
-    def _changed(self, obs: Any) -> Mapping[Any, Any]:
+    def preprocessed(self, obs: Any) -> Mapping[Any, Any]:
+        """Applies the preprocessors to observations of the wrapped environment, by agent."""
         known = self.unwrapped._conformed(obs)
         return self.preprocessing(known, cast(Any, NoEpisode(self._refuse)))
 

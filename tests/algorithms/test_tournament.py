@@ -100,6 +100,11 @@ def test_refuses_a_policy_of_another_game(player):
         run_tournament({"p": player[0], "r": "random"}, "pgx_multi/connect_four")
 
 
+def test_refuses_what_is_no_player():
+    with pytest.raises(TypeError, match="player 'p' is 3. Use the path of a checkpoint, a Policy"):
+        run_tournament({"p": 3, "r": "random"}, GAME)
+
+
 def test_names_are_the_differing_ends_of_paths():
     assert list(names_of_paths(["runs/a/checkpoint_000001", "runs/b/checkpoint_000001", "random"])) == [
         "a/checkpoint_000001",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Dict as DictSpace
 
 from jaxrl_stack.algorithms.appo import APPOConfig
 from jaxrl_stack.algorithms.impala import IMPALAConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.pqn import PQNConfig
-from jaxrl_stack.connectors.env_to_module import MeanStdFilter
+from jaxrl_stack.algorithms.recorded_games import game_table
+from jaxrl_stack.algorithms.tournament import run_tournament
+from jaxrl_stack.checkpoints.files import Stored
+from jaxrl_stack.connectors.env_to_module import MeanStdFilter, MultiAgentObservationPreprocessor
 from jaxrl_stack.core.opponents import Snapshots
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors, TicTacToe
@@ -41,6 +47,10 @@ def config_of(env=RockPaperScissors, config=PPOConfig, *, model=None, training=N
         .reporting(min_time_s_per_iteration=None)
         .multi_agent(policies={"main"}, policies_to_train=["main"], opponents=Snapshots(**own))
     )
+
+
+class Mine(RockPaperScissors):
+    """An environment of the user."""
 
 
 PPO_SIZES = {"minibatch_size": 32, "num_epochs": 2}
@@ -229,6 +239,75 @@ def test_a_game_against_a_snapshot_is_recorded(league_run, tmp_path):
     assert rock.turns == 10
     with pytest.raises(ValueError, match=rf"against='snapshot_99'\).*or one of the snapshots \[.*'{name}'\]"):
         algo.record(tmp_path / "d.gif", against="snapshot_99")
+    with pytest.raises(TypeError, match="the rival is 3. Use the path of a checkpoint, a Policy, an Algorithm or"):
+        algo.record(tmp_path / "d.gif", against=3)
+    for seed in (-1, 2**40):
+        with pytest.raises(ValueError, match=rf"record\(seed={seed}\): must be an integer from 0 to 2\*\*32 - 1"):
+            algo.record(tmp_path / "d.gif", seed=seed)
+
+
+def test_a_recorded_game_of_two_trained_policies_names_the_remedies(tmp_path):
+    config = config_of(training=PPO_SIZES).multi_agent(
+        policies={"main", "p1"},
+        policies_to_train=["main", "p1"],
+        policy_mapping_fn=lambda agent, episode, **kwargs: {"player1": "main", "player2": "p1"}[agent],
+        opponents=None,
+    )
+    algo = config.build_algo()
+    remedy = (
+        r"multi_agent\(policies_to_train=\['(main|p1)'\]\), or run_tournament with algorithm.get_policy\('(main|p1)'\)"
+    )
+    with pytest.raises(ValueError, match=remedy):
+        algo.record(tmp_path / "a.gif", against="random")
+    algo.stop()
+
+
+class Twice(MultiAgentObservationPreprocessor):
+    """Each number twice."""
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        spaces = input_observation_space.spaces
+        return DictSpace({agent: Box(-1.0, 1.0, (2 * own.shape[0],)) for agent, own in spaces.items()})
+
+    def preprocess(self, observations, episode):
+        return {agent: jnp.concatenate([own, own]) for agent, own in observations.items()}
+
+
+@pytest.mark.parametrize("opponents", [None, Snapshots(of="main", size=2, add_when_win_rate=None)])
+def test_players_of_recorded_games_see_preprocessed_observations(opponents):
+    config = config_of(TicTacToe).multi_agent(opponents=opponents)
+    config.env_runners(env_to_module_connector=lambda *args, **kwargs: Twice())
+    table = game_table("record()", config, 3)
+    first, second = itertools.islice(table.steps(None, None, jax.random.key(0)), 2)
+    assert table.observation_space.shape == (18,)
+    for obs in (first.obs, first.after.final_obs, second.obs):
+        assert obs["hero"].shape == obs["rival"].shape == (3, 18)
+
+
+class Wrong(RockPaperScissors):
+    """Its observations have another shape than their space."""
+
+    def reset_env(self, key, params):
+        obs, state = super().reset_env(key, params)
+        return {agent: own[None] for agent, own in obs.items()}, state
+
+
+def test_recorded_games_check_the_environment_unless_checks_are_disabled():
+    with pytest.raises((TypeError, ValueError), match="observation"):
+        game_table("record()", config_of(Wrong), 1)
+    game_table("record()", config_of(Wrong).environment(disable_env_checking=True), 1)
+
+
+def test_a_checkpoint_with_an_environment_of_yours_is_a_rival(tmp_path, monkeypatch):
+    """In another process than its own: the algorithm, or the tournament, is given the class."""
+    algo = config_of(Mine, training=PPO_SIZES).build_algo()
+    path = algo.save_to_path(tmp_path / "checkpoint")
+    monkeypatch.setattr(Stored, "code_written_here", lambda self: {})
+    with pytest.raises(ValueError, match="Mine"):
+        run_tournament({"a": path, "r": "random"}, games=2)
+    assert run_tournament({"a": path, "r": "random"}, Mine, games=2).num_games[0, 1] == 2
+    assert "rival: checkpoint" in algo.record(tmp_path / "a.gif", against=path).note
+    algo.stop()
 
 
 def test_a_checkpoint_with_other_environments_is_refused(league_run, tmp_path):
