@@ -329,3 +329,12 @@ def test_settings_that_do_not_fit_together_are_refused():
 def test_filters_without_an_image_have_no_effect_and_say_so(caplog):
     Catalog(gym.spaces.Box(-1, 1, (3,)), DISCRETE, {"conv_filters": [[3, 2, 1]]})
     assert "conv_filters=[[3, 2, 1]] has no effect" in caplog.text
+
+
+def test_hidden_layers_of_vectors_have_no_effect_on_images_and_say_so(caplog):
+    image, vector = gym.spaces.Box(-1, 1, (6, 6, 3)), gym.spaces.Box(-1, 1, (3,))
+    Catalog(image, DISCRETE, {"head_fcnet_hiddens": [37]})
+    Catalog(gym.spaces.Dict(image=image, vector=vector), DISCRETE, {"fcnet_hiddens": [37]})
+    assert "no effect" not in caplog.text
+    Catalog(image, DISCRETE, {"fcnet_hiddens": [37]})
+    assert "fcnet_hiddens=[37] has no effect" in caplog.text and "Set head_fcnet_hiddens" in caplog.text

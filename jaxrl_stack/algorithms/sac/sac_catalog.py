@@ -42,6 +42,7 @@ class SACCatalog(Catalog):
 
     rows_are_independent = True
     handles_resets = True
+    encodes_actions = True
 
     def __init__(
         self,

@@ -67,6 +67,8 @@ class Catalog:
     """Whether what it builds computes each row by itself; see `RLModule.rows_are_independent`."""
     handles_resets = True
     """Whether what it builds follows the column ``RESETS``; see `RLModule.handles_resets`."""
+    encodes_actions = False
+    """Whether there is also an encoder of actions, which follows the ``fcnet_*`` settings."""
     observation_key_settings: tuple[str, ...] = ()
     """Settings that select keys of Dict observations and that the networks read: some of ``"policy_obs_key"``, which
     `encoder_config` follows, and ``"value_obs_key"``."""
@@ -93,6 +95,13 @@ class Catalog:
             observations_space(observation_space), self.model_config_dict, self.observation_key_settings
         )
         self._latent_dims: tuple[int, ...] | None = None
+        hiddens = self.model_config_dict["fcnet_hiddens"]
+        is_set = list(hiddens or ()) != DefaultModelConfig().fcnet_hiddens
+        if is_set and not self.encodes_actions and is_image(observations_space(observation_space)):
+            notice_once(
+                f"model_config fcnet_hiddens={hiddens!r} has no effect: observations are images, which convolutions "
+                "encode. Set head_fcnet_hiddens for layers after them."
+            )
         if self.model_config_dict["conv_filters"] is not None and not has_images(observation_space):
             notice_once(
                 f"model_config conv_filters={self.model_config_dict['conv_filters']!r} has no effect: no part of the "
