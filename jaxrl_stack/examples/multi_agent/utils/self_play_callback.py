@@ -77,7 +77,8 @@ def use_mapping(algorithm: Algorithm, mapping: functools.partial[str], trained: 
     """
     config, own = algorithm.config, algorithm.config.policy_mapping_fn
     is_same = isinstance(own, functools.partial) and (own.func, own.keywords) == (mapping.func, mapping.keywords)
-    if is_same and (trained is None or set(config.policies_to_train) == set(trained)):
+    to_train: Any = config.policies_to_train
+    if is_same and (trained is None or set(to_train) == set(trained)):
         return
     # Mappings change together with modules: this one leaves again.
     algorithm.add_module(
