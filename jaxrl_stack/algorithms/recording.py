@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,9 @@ def record(
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
         raise ValueError(f"record(seed={seed!r}): must be an integer from 0 to 2**32 - 1.")
     if against is not None:
-        from jaxrl_stack.algorithms.recorded_games import record_games
-
-        recorded, own_fps = record_games(algorithm, against, episodes, seed=seed, seat=seat)
+        # By name: that module imports `Algorithm`, which imports this one.
+        games = importlib.import_module("jaxrl_stack.algorithms.recorded_games")
+        recorded, own_fps = games.record_games(algorithm, against, episodes, seed=seed, seat=seat)
         return make_video(recorded, path, own_fps if fps is None else fps)
     if seat is not None:
         raise ValueError(f"record(seat={seat!r}) chooses the seat of games against a rival. Add against='random'.")
