@@ -28,6 +28,7 @@ def test_the_slurm_script_is_valid_and_its_run_fits_the_nodes_that_it_asks_for()
     script = (FOLDER / "slurm.sh").read_text()
     subprocess.run(["bash", "-n", FOLDER / "slurm.sh"], check=True)
     asked = dict(line.removeprefix("#SBATCH --").split("=") for line in script.splitlines() if "#SBATCH --" in line)
+    assert 'srun --cpus-per-task="$SLURM_CPUS_PER_TASK" ray' in script  # else each task gets one CPU
     command = script[script.index("jaxrl train") :].replace("\\\n", " ")
     nodes = [{"CPU": float(asked["cpus-per-task"]), "GPU": 1.0}] * int(asked["nodes"])
     assert misfit(config_of(command), nodes) is None

@@ -18,7 +18,8 @@ head_node="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
 export RAY_TMPDIR="/tmp/ray-${SLURM_JOB_ID}"
 
 # Each node starts Ray. When all have joined, the first one runs the command after "--"; then all stop Ray.
-srun ray symmetric-run \
+# Without the option, srun gives one CPU to each task.
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" ray symmetric-run \
     --address "${head_node}:6379" \
     --min-nodes "$SLURM_JOB_NUM_NODES" \
     --num-cpus "$SLURM_CPUS_PER_TASK" \
