@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runners", type=numbers, default=[0, 1, 2])
-    parser.add_argument("--envs", type=numbers, default=[1, 8, 64])
+    parser.add_argument("--envs", type=numbers, default=[1, 16, 64])
     parser.add_argument("--algorithms", type=lambda text: text.split(","), default=["PPO", "IMPALA"])
     parser.add_argument("--environments", type=lambda text: text.split(","), default=list(ENVIRONMENTS))
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a measurement")
