@@ -203,6 +203,7 @@ class EnvRunnerGroup:
         """Completes files of recorded steps, closes all environments and ends all actors; the latter two also if
         writing the files raises.
         """
+        self._recovery.stop()
         try:
             self.write_output(is_last=True)
         finally:

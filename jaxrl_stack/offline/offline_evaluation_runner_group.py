@@ -294,6 +294,7 @@ class OfflineEvaluationRunnerGroup:
 
     def stop(self) -> None:
         """Stops all actors and the local runner's threads; a second call does nothing."""
+        self._recovery.stop()
         if self._local is not None:
             self._local.stop()
         self._manager.stop(STOP_TIMEOUT_S)

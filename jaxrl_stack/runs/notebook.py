@@ -42,6 +42,7 @@ class NotebookDisplay(Silence):
         self._drawn_at = -math.inf
         self._is_stopping = False
         self._handle: Any = None
+        self._latest: tuple[str, float | None] = ("", None)
 
     def header(self, line: str) -> None:
         self._header.append(line)
@@ -49,7 +50,11 @@ class NotebookDisplay(Silence):
     def begin(self, history: History, task: str) -> None:
         self._history = history
         display = importlib.import_module("IPython.display")
-        self._handle = display.display(display.HTML(self._page(f"{task} …")), display_id=True)
+        self._latest = (f"{task} …", None)
+        self._handle = display.display(display.HTML(self._page(*self._latest)), display_id=True)
+
+    def waiting(self, line: str) -> None:
+        self._redraw()
 
     def stopping(self) -> None:
         # Called by a signal handler: the next drawing shows it.
@@ -66,11 +71,17 @@ class NotebookDisplay(Silence):
         if self._is_stopping and not is_last:
             end += ", stopping after this iteration"
         fraction = self._criteria.fraction(result, statistics.before)
-        page = self._page(" · ".join([*numbers_text(statistics), end]), fraction)
-        self._handle.update(importlib.import_module("IPython.display").HTML(page))
+        self._latest = (" · ".join([*numbers_text(statistics), end]), fraction)
+        self._redraw(is_last=is_last)
 
-    def _page(self, text: str, fraction: float | None = None) -> str:
-        lines = "".join(f"<div>{html.escape(line)}</div>" for line in [*self._header, text, *waiting_lines()])
+    def _redraw(self, *, is_last: bool = False) -> None:
+        if self._handle is not None:
+            page = self._page(*self._latest, is_last=is_last)
+            self._handle.update(importlib.import_module("IPython.display").HTML(page))
+
+    def _page(self, text: str, fraction: float | None = None, *, is_last: bool = False) -> str:
+        waiting = [] if is_last else waiting_lines()
+        lines = "".join(f"<div>{html.escape(line)}</div>" for line in [*self._header, text, *waiting])
         bar = "" if fraction is None else f'<progress value="{fraction:.3f}" max="1" style="width:100%"></progress>'
         return f'<div style="max-width:{_WIDTH}px">{lines}{bar}{self._curve()}</div>'
 

@@ -19,7 +19,7 @@ from jaxrl_stack.runs.agent_returns import columns_of_agents
 from jaxrl_stack.runs.curves import RETURN
 from jaxrl_stack.runs.statistics import RunStatistics, duration, return_text, returns_text
 from jaxrl_stack.runs.stop import StopCriteria
-from jaxrl_stack.utils.waiting import waiting_lines
+from jaxrl_stack.utils.waiting import listeners, waiting_lines
 
 if TYPE_CHECKING:
     from jaxrl_stack.runs.history import History
@@ -41,10 +41,11 @@ class Silence:
     """A display that shows nothing; base of the other displays."""
 
     def __enter__(self) -> Silence:
+        listeners.append(self.waiting)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        return None
+        listeners.remove(self.waiting)
 
     def header(self, line: str) -> None:
         """Displays a line of text before the run; does nothing in this base class."""
@@ -59,6 +60,9 @@ class Silence:
 
     def iteration(self, result: Mapping[str, Any], statistics: RunStatistics, is_last: bool) -> None:
         """Called after every iteration, so that a display can show the result; does nothing in this base class."""
+
+    def waiting(self, line: str) -> None:
+        """Called with each line about actors that wait for resources, from the thread that waits for them."""
 
     def stopping(self) -> None:
         """Called when Ctrl-C was pressed, so that a display can show that the run stops after the running iteration."""
@@ -81,6 +85,9 @@ class PlainLines(Silence):
 
     def begin(self, history: History, task: str) -> None:
         print(f"{task} ...", flush=True)
+
+    def waiting(self, line: str) -> None:
+        print(line, flush=True)
 
     def stopping(self) -> None:
         print("Ctrl-C: stopping after this iteration; press it again to abort.", file=sys.stderr, flush=True)

@@ -92,6 +92,7 @@ class ActorRecovery:
         self._policy = policy
         self._group = group
         self.num_dropped = 0
+        self._waiting: WaitingReport | None = None
         self._num_failures_in_a_row = 0
         self._last_errors: dict[int, BaseException] = {}
         self.watch(pool)
@@ -100,10 +101,16 @@ class ActorRecovery:
         """Recovers the actors of another pool from now on, and resets all restart counts to 0. Starts and stops no
         actor.
         """
+        self.stop()
         self._pool = pool
         self.restarts = Restarts(pool.backend)
         policy = self.policy
         self._waiting = WaitingReport(policy.role, lambda: self.policy.resources, pool.backend, group=self._group)
+
+    def stop(self) -> None:
+        """Ends the report about missing actors, which nobody awaits any more."""
+        if self._waiting is not None:
+            self._waiting.end()
 
     @property
     def policy(self) -> LossPolicy:
@@ -240,10 +247,17 @@ class ActorRecovery:
         Raises:
             Exception: The loss of an actor that does not come back, unless the policy ignores it.
         """
+        try:
+            return self._take_back(timeout_s, restore)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _take_back(self, timeout_s: float | None, restore: Callable[[list[int]], list[int]] | None) -> list[int]:
         self.note_losses()
         pool = self._pool
         if pool.num_healthy_actors() == pool.num_actors():
-            self._waiting.end()
+            self.stop()
             return []
         self._restart_due()
         awaited = [i for i in pool.recoverable_actor_ids() if not self.restarts.is_pending(i)]
@@ -255,6 +269,7 @@ class ActorRecovery:
         for actor_id in back:
             self.restarts.note(actor_id)
             pool.set_actor_state(actor_id, healthy=True)
+        assert self._waiting is not None
         self._waiting.note(sum(not self.restarts.is_pending(i) for i in pool.recoverable_actor_ids()))
         return back
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,12 +15,18 @@ logger = logging.getLogger(__name__)
 LINE_S = 10.0
 """Seconds between two lines of the log about the same actors."""
 
-_current: dict[int, str] = {}
+_reports: weakref.WeakSet[WaitingReport] = weakref.WeakSet()
+_lock = threading.Lock()
+"""Held while reports are added or listed: displays draw in other threads."""
+listeners: list[Callable[[str], None]] = []
+"""Called with each new line: displays, which otherwise would not be redrawn during a wait."""
 
 
 def waiting_lines() -> list[str]:
     """Latest report of each group of actors that still waits for Ray resources, for progress displays."""
-    return list(_current.values())
+    with _lock:
+        lines = [report.line for report in _reports]
+    return sorted(line for line in lines if line is not None)
 
 
 class WaitingReport:
@@ -27,26 +35,42 @@ class WaitingReport:
 
     Args:
         role: Name of the actors in messages, such as "EnvRunner".
-        resources: Returns the Ray resources of one actor, ``{"CPU": ..., "GPU": ..., custom: ...}``.
+        resources: Returns the Ray resources of one actor, or of all with `together`: ``{"CPU": ..., "GPU": ...,
+            custom: ...}``.
         backend: Backend of the actors.
         group: Ray placement group of the actors. If it has its resources, only processes have to start.
+        together: Whether the actors get their resources all at once or not at all.
+
+    Attributes:
+        line: The last line; None without one, or after the wait.
     """
 
     def __init__(
-        self, role: str, resources: Callable[[], Mapping[str, float]], backend: Backend = RAY, *, group: Any = None
+        self,
+        role: str,
+        resources: Callable[[], Mapping[str, float]],
+        backend: Backend = RAY,
+        *,
+        group: Any = None,
+        together: bool = False,
     ):
         self._role = role
         self._group = group
         self._resources = resources
         self._backend = backend
         self._since: float | None = None
+        self._together = together
         self._num_lines = 0
+        self.line: str | None = None
+        with _lock:
+            _reports.add(self)
 
-    def note(self, number: int) -> None:
+    def note(self, number: int, obstacle: Callable[[], str | None] = lambda: None) -> None:
         """Notes the number of missing actors; logs a report about them if the last one is ten seconds old.
 
         Args:
             number: Number of missing actors; 0 ends the wait.
+            obstacle: Returns the sentence of the line if the wait has another reason than missing resources.
         """
         if not number:
             self.end()
@@ -59,14 +83,16 @@ class WaitingReport:
             return
         self._num_lines = int(seconds // LINE_S)
         needed = {} if self._backend.is_reserved(self._group) else self._resources()
-        line = waiting_text(self._role, number, seconds, needed, *self._backend.resources())
-        _current[id(self)] = line
-        logger.warning("%s", line)
+        free, total = self._backend.resources()
+        reason = obstacle()
+        self.line = waiting_text(self._role, number, seconds, needed, free, total, self._together, reason)
+        logger.warning("%s", self.line)
+        for listener in list(listeners):
+            listener(self.line)
 
     def end(self) -> None:
         """Ends the reports about this wait: the actors have started, or nobody waits for them any longer."""
-        self._since = None
-        _current.pop(id(self), None)
+        self._since = self.line = None
 
 
 def waiting_text(
@@ -76,6 +102,8 @@ def waiting_text(
     resources: Mapping[str, float],
     free: Mapping[str, float],
     total: Mapping[str, float],
+    together: bool = False,
+    obstacle: str | None = None,
 ) -> str:
     """Formats a report about actors that have not started, with the resources that they need and the cluster lacks.
 
@@ -83,15 +111,21 @@ def waiting_text(
         role: Name of the actors.
         number: Number of missing actors.
         seconds: Duration of the wait so far, in seconds.
-        resources: Resources of one actor that are not reserved.
+        resources: Resources of one actor that are not reserved, or of all with `together`.
         free: Free resources of the cluster.
         total: All resources of the cluster.
+        together: Whether the actors get their resources all at once or not at all.
+        obstacle: Sentence about another reason than missing resources.
     """
     many = number > 1
     actors = f"Waiting for {number} {role} actor{'s' * many} for {seconds:.0f} s"
+    if obstacle is not None:
+        return f"{actors}: {obstacle}"
     missing = [name for name, amount in resources.items() if free.get(name, 0) < amount]
-    if not missing:
+    if not missing and not together:
         return f"{actors}: the cluster has the resources, and the process{'es start' if many else ' starts'}."
     need = ", ".join(f"{name}: {amount:g}" for name, amount in resources.items())
-    has = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in missing)
-    return f"{actors}: {'they need' if many else 'it needs'} {need}{' each' * many}; the cluster has {has} free."
+    has = ", ".join(f"{free.get(name, 0):g} of {total.get(name, 0):g} {name}" for name in missing or resources)
+    scope = (" together" if together else " each") * many
+    nodes = "" if missing else ", but not on nodes that can hold them" if many else ", but not on one node"
+    return f"{actors}: {'they need' if many else 'it needs'} {need}{scope}; the cluster has {has} free{nodes}."

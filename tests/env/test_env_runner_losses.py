@@ -167,6 +167,19 @@ def test_a_slow_restart_is_waited_for_with_lines_in_the_log(fake, caplog):
     assert lines[0] == f"Waiting for 1 EnvRunner actor for 10 s: {has_room}" and waiting_lines() == []
 
 
+def test_a_group_that_is_stopped_waits_for_nothing(fake):
+    group = failing_group(1, {}, backend=fake, env_runner_health_probe_timeout_s=12.0)
+    sample_blocks(group, 1)
+    fake.restart_s = 60.0
+    fake.lose(fake.handles[0])
+    group.foreach_env_runner("ping")
+    with pytest.raises(EnvRunnersRestartingError):
+        sample_blocks(group, 1)
+    assert len(waiting_lines()) == 1
+    group.stop()
+    assert waiting_lines() == []
+
+
 def test_nothing_is_waited_for_when_all_are_lost_for_good(fake):
     group = failing_group(2, {}, backend=fake, restart_failed_env_runners=False, ignore_env_runner_failures=True)
     assert sample_blocks(group, 2) == [1, 2]
