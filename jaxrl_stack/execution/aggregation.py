@@ -16,6 +16,7 @@ from jaxrl_stack.utils.actor_setup import set_up_actor
 from jaxrl_stack.utils.call_results import CallResult
 from jaxrl_stack.utils.loss_policy import LossPolicy
 from jaxrl_stack.utils.resources import AGGREGATOR_CPUS
+from jaxrl_stack.utils.waiting import WaitingReport
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
@@ -80,6 +81,7 @@ class Aggregation:
         ledger: Records lost batches.
         backend: Backend of the actors.
         strategies: Ray's ``scheduling_strategy`` of each actor; empty leaves placing to Ray.
+        group: Ray placement group with the actors' bundles, or None.
 
     Attributes:
         ready: Batches that are ready for learning.
@@ -87,7 +89,13 @@ class Aggregation:
     """
 
     def __init__(
-        self, config: AlgorithmConfig, ledger: Ledger, backend: Backend = RAY, *, strategies: Sequence[Any] = ()
+        self,
+        config: AlgorithmConfig,
+        ledger: Ledger,
+        backend: Backend = RAY,
+        *,
+        strategies: Sequence[Any] = (),
+        group: Any = None,
     ):
         self.ready: collections.deque[Batch] = collections.deque()
         self.num_batches_in = self.num_batches_out = self.num_env_steps_out = 0
@@ -98,7 +106,7 @@ class Aggregation:
         self._at_work: dict[int, dict[int, Batch]] = {}
         self._backend = backend
         self._manager = FaultTolerantActorManager([], self._limit, backend=backend)
-        self._recovery = ActorRecovery(self._manager, lambda: _POLICY)
+        self._recovery = ActorRecovery(self._manager, lambda: _POLICY, group=group)
         number = config.num_aggregator_actors_per_learner * max(1, config.num_learners)
         handles = start_actors(
             AggregatorActor,
@@ -109,6 +117,8 @@ class Aggregation:
             backend=backend,
         )
         self._at_work = {i: {} for i in self._manager.add_actors(handles)}
+        self._unheard = set(self._at_work)
+        self._starts = WaitingReport(_POLICY.role, lambda: _POLICY.resources, backend, group=group)
 
     @property
     def has_actors(self) -> bool:
@@ -145,6 +155,8 @@ class Aggregation:
                 "algorithm again, or let the learners aggregate: learners(num_aggregator_actors_per_learner=0)."
             )
         self._send()
+        # Ray starts an actor when there is room for it, and takes calls before.
+        self._starts.note(sum(bool(self._at_work[i]) for i in self._unheard))
 
     def _send(self) -> None:
         """Sends the samples of waiting batches to the aggregator actors, which concatenate them; the least busy actor
@@ -169,6 +181,7 @@ class Aggregation:
     def _fetch(self) -> None:
         failed: list[tuple[CallResult, bool]] = []
         for call in self._manager.fetch_ready_async_reqs(tags=_BATCHES, timeout_seconds=0.0):
+            self._unheard.discard(call.actor_id)
             batches = self._at_work[call.actor_id]
             if call.ok:
                 (number, part), modules = call.get()
@@ -222,6 +235,8 @@ class Aggregation:
 
     def stop(self) -> None:
         """Stops the aggregator actors, which concatenate samples into train batches."""
+        self._starts.end()
+        self._recovery.stop()
         if self.has_actors:
             self._manager.clear()
-            self._at_work = {}
+            self._at_work, self._unheard = {}, set()

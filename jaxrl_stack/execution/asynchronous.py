@@ -110,8 +110,9 @@ class AsynchronousStep(TrainingStep):
             queue, interval = self.config.make_learner_queue(), int(self.config.broadcast_interval)
             self._feed = feed_class(place, self._learner_group, queue, self.ledger, self._plan, interval)
             number = int(self.config.num_aggregator_actors_per_learner)
-            strategies = self._learner_group.strategies_of_neighbours(number)
-            self.aggregation = Aggregation(self.config, self.ledger, strategies=strategies)
+            group, strategies = self._learner_group, self._learner_group.strategies_of_neighbours(number)
+            placed = group.group_of_neighbours if any(strategies) else None
+            self.aggregation = Aggregation(self.config, self.ledger, strategies=strategies, group=placed)
         self._feed.resume()
         return self._feed, self.aggregation
 

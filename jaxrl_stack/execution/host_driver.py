@@ -100,6 +100,7 @@ class HostDriver(LocalDriver):
             spec = config.get_multi_rl_module_spec(spaces=self.module_spaces)
             group = self.placement.learners if config.num_learners else None
             self.learner_group = LearnerGroup(config=config, module_spec=spec, placement_group=group)
+            self.learner_group.group_of_neighbours = self.placement.learners
             self._on_stop.callback(self.learner_group.shutdown)
             self.learner = self.learner_group.local_learner
             learner, ids = self.learner, self.module_map.agents_of

@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import math
 import os
+import random
 import sys
 import time
 import warnings
@@ -22,7 +23,7 @@ from jaxrl_stack.utils.waiting import LINE_S, WaitingReport
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
-Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "offline_eval_runner", "learner"]
+Role: TypeAlias = Literal["main", "env_runner", "eval_env_runner", "offline_eval_runner", "learner", "aggregator"]
 
 
 class RoleSettings(NamedTuple):
@@ -30,9 +31,9 @@ class RoleSettings(NamedTuple):
     process, and number of processes.
     """
 
-    cpus: str
-    gpus: str
-    custom: str
+    cpus: str | None
+    gpus: str | None
+    custom: str | None
     count: str | None
 
 
@@ -48,7 +49,17 @@ SETTINGS: dict[Role, RoleSettings] = {
     "eval_env_runner": _settings_of_actors("env_runner", "evaluation_num_env_runners"),
     "offline_eval_runner": _settings_of_actors("offline_eval_runner", "num_offline_eval_runners"),
     "learner": _settings_of_actors("learner", "num_learners"),
+    "aggregator": RoleSettings(None, None, None, "num_aggregator_actors_per_learner"),
 }
+
+_NAMES: dict[Role, str] = {
+    "env_runner": "EnvRunner",
+    "eval_env_runner": "evaluation EnvRunner",
+    "offline_eval_runner": "offline evaluation",
+    "learner": "Learner",
+    "aggregator": "aggregator",
+}
+"""Role of actors -> its name in messages."""
 
 AGGREGATOR_CPUS = 1.0
 """CPUs of an aggregator actor."""
@@ -76,7 +87,9 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
     if role == "eval_env_runner":
         evaluation = config.get_evaluation_config_object()
         config = config if evaluation is None else evaluation
-    names = SETTINGS[role]
+    if role == "aggregator":
+        return {"CPU": AGGREGATOR_CPUS}
+    names: Any = SETTINGS[role]
     cpus = learner_cpus(config) if role == "learner" else getattr(config, names.cpus)
     gpus, custom = getattr(config, names.gpus), getattr(config, names.custom)
     if role == "main":
@@ -89,7 +102,7 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
     """Ray resources of one process together with the actors that share its node, in the form of `role_resources`.
 
-    The aggregators of a learner are in the learner's bundle; those of a local learner in the main process's bundle.
+    The aggregators of a learner actor are in the learner's bundle. Those of a local learner have bundles of their own.
 
     Args:
         config: The algorithm's config.
@@ -102,8 +115,7 @@ def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 
 def _has_aggregators(config: AlgorithmConfig, role: Role) -> bool:
-    has_learner = role == ("learner" if config.num_learners else "main")
-    return has_learner and config.num_aggregator_actors_per_learner > 0
+    return role == "learner" and config.num_aggregator_actors_per_learner > 0
 
 
 def learner_cpus(config: AlgorithmConfig) -> float:
@@ -129,7 +141,7 @@ def resource_bundles(config: AlgorithmConfig, *, main_process: bool = True) -> t
 
     Returns:
         ``(bundles, placement strategy)``: the main process, the env runners, the evaluation's, those that evaluate on
-        data, the learners.
+        data, the learners or the aggregators of a local learner.
         Actors that need nothing have no bundle; see `bundle_index`.
     """
     bundles = [bundle_resources(config, role) for role in _processes(config)]
@@ -164,13 +176,22 @@ def _processes(config: AlgorithmConfig) -> list[Role]:
     EnvRunner actors.
     """
     # Without an environment to train on, none of the first kind samples; and RLlib's default alone asks for none.
+    num_runners = 0 if config.env is None else config.num_sampling_actors
+    # A local learner has aggregators only if EnvRunner actors sample.
+    has_own_aggregators = num_runners and not config.num_learners
     numbers: dict[Role, int] = {
-        "env_runner": 0 if config.env is None else config.num_sampling_actors,
+        "env_runner": num_runners,
         "eval_env_runner": config.num_evaluation_actors,
         "offline_eval_runner": config.num_offline_eval_runners,
         "learner": config.num_learners,
+        "aggregator": config.num_aggregator_actors_per_learner if has_own_aggregators else 0,
     }
     return [role for role, number in numbers.items() for _ in range(number)]
+
+
+def num_actors(config: AlgorithmConfig) -> int:
+    """Number of all actors of an algorithm, except aggregators of learner actors. Actors without resources count."""
+    return len(_processes(config))
 
 
 def _roles(config: AlgorithmConfig, main_process: bool) -> list[Role]:
@@ -227,7 +248,18 @@ def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, mai
     for name, amount in total.items():
         if amount > available[name]:
             return _too_much(config, name, amount, available[name], main_process)
-    for role in _roles(config, main_process):
+    return _unplaceable(config, _roles(config, main_process), bundles, strategy, nodes)
+
+
+def _unplaceable(
+    config: AlgorithmConfig,
+    roles: Sequence[Role],
+    bundles: Sequence[Mapping[str, float]],
+    strategy: str,
+    nodes: Sequence[Mapping[str, float]],
+) -> str | None:
+    """Reason why no placement on these nodes is possible, whatever their sum; None if there may be one."""
+    for role in roles:
         wanted = bundle_resources(config, role)
         if not any(_fits(wanted, node) for node in nodes):
             settings = ", ".join(_settings_of(config, role, wanted))
@@ -235,6 +267,7 @@ def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, mai
                 f"{settings} asks for {_listed(wanted)} in one process; no node of the Ray cluster has that much: "
                 f"{'; '.join(_listed(node) for node in nodes)}. Lower it, or add a larger node."
             )
+    total = _sum(bundles)
     if strategy == "STRICT_PACK" and not any(_fits(total, node) for node in nodes):
         return (
             f"placement_strategy='STRICT_PACK' puts all actors, {_listed(total)}, on one node, but the nodes have "
@@ -252,7 +285,9 @@ def _too_much(config: AlgorithmConfig, name: str, wanted: float, available: floa
     parts = []
     for role in _roles(config, main_process):
         amount = bundle_resources(config, role).get(name, 0)
-        if amount:
+        if amount and role == "aggregator":
+            parts += _settings_of(config, role, {name: amount})
+        elif amount:
             num = SETTINGS[role].count
             times = "" if num is None else f"{num}={getattr(config, num)} times "
             settings = _settings_of(config, role, {name: amount})
@@ -269,10 +304,12 @@ def _settings_of(config: AlgorithmConfig, role: Role, resources: Mapping[str, fl
     """Names and values of the config settings that determine the resources of a process, for messages:
     ``["num_cpus_per_env_runner=2", ...]``.
     """
-    cpus, gpus, custom, _ = SETTINGS[role]
+    cpus, gpus, custom, count = SETTINGS[role]
     if role == "main" and not config.num_learners and learner_cpus(config) > config.num_cpus_for_main_process:
         cpus = "num_cpus_per_learner"
-    names = dict.fromkeys({"CPU": cpus, "GPU": gpus}.get(name, custom) for name in resources)
+    if role == "aggregator":
+        cpus = count
+    names: dict[Any, None] = dict.fromkeys({"CPU": cpus, "GPU": gpus}.get(name, custom) for name in resources)
     if "CPU" in resources and _has_aggregators(config, role):
         names["num_aggregator_actors_per_learner"] = None
     return [f"{name}={getattr(config, name)!r}" for name in names]
@@ -304,7 +341,8 @@ class Placement(NamedTuple):
     Attributes:
         runners: Ray placement group of all EnvRunners; "SPREAD" spreads actors without a group; None leaves placing to
             Ray.
-        learners: Ray placement group whose last bundles are the learners', each with the aggregators of the learner.
+        learners: Ray placement group whose last bundles are the learners', each with the aggregators of the learner; or
+            the aggregators' of a local learner.
     """
 
     runners: Any = None
@@ -321,8 +359,9 @@ def create_placement(config: AlgorithmConfig, *, timeout_seconds: float | None =
     """Reserves the Ray resources of an algorithm's actors in placement groups.
 
     With ``placement_strategy="PACK"``, RLlib's default, learners with their aggregators are packed on few nodes, and
-    EnvRunners are spread over the nodes. Other strategies apply to all actors in one placement group. A log line every
-    ten seconds names the resources that are missing.
+    EnvRunners are spread over the nodes. Aggregators of a local learner are on the node of this process if it has room
+    for them. Other strategies apply to all actors in one placement group. A log line every ten seconds names the
+    resources that are missing.
 
     Args:
         config: The algorithm's config.
@@ -359,48 +398,99 @@ def create_placement(config: AlgorithmConfig, *, timeout_seconds: float | None =
         check_resources(config)
         timeout_seconds = 60.0 if timeout_seconds is None else timeout_seconds
     if strategy != "PACK":
-        whole = _reserve(config, "EnvRunner and Learner", bundles, strategy, timeout_seconds)
+        (whole,) = _reserve(config, [_Part(bundles, _roles(config, False), strategy)], timeout_seconds)
         return Placement(whole, whole)
-    num_learners = int(config.num_learners) if bundle_resources(config, "learner") else 0
-    of_runners, of_learners = bundles[: len(bundles) - num_learners], bundles[len(bundles) - num_learners :]
+    near: Role = "learner" if config.num_learners else "aggregator"
+    num_near = _processes(config).count(near) if bundle_resources(config, near) else 0
+    of_runners, of_near = bundles[: len(bundles) - num_near], bundles[len(bundles) - num_near :]
     # The learners first: an EnvRunner does not take the CPU of a node that only a learner can use.
-    placement = Placement("SPREAD")
-    try:
-        if of_learners:
-            group = _reserve(config, "Learner", of_learners, "PACK", timeout_seconds)
-            placement = placement._replace(learners=group)
-        if of_runners:
-            group = _reserve(config, "EnvRunner", of_runners, "SPREAD", timeout_seconds)
-            placement = placement._replace(runners=group)
-    except BaseException:
-        remove_placement(placement)
-        raise
-    return placement
+    parts = {
+        "learners": _Part(of_near, [near], "PACK"),
+        "runners": _Part(of_runners, [r for r in _roles(config, False) if r != near], "SPREAD"),
+    }
+    parts = {name: part for name, part in parts.items() if part.bundles}
+    if near == "aggregator" and of_near:
+        parts["learners"] = _near_this_process(parts["learners"])
+    groups = _reserve(config, list(parts.values()), timeout_seconds)
+    return Placement("SPREAD")._replace(**dict(zip(parts, groups, strict=True)))
 
 
-def _reserve(
-    config: AlgorithmConfig, role: str, bundles: list[dict[str, float]], strategy: str, timeout_s: float | None
-) -> Any:
+class _Part(NamedTuple):
     """Creates a Ray placement group, and waits until Ray has reserved its resources."""
+
+    bundles: list[dict[str, float]]
+    roles: list[Role]
+    strategy: str
+    options: Mapping[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the actors in messages."""
+        return " and ".join(_NAMES[role] for role in self.roles)
+
+
+def _near_this_process(part: _Part) -> _Part:
+    """Places a group on the node of this process if that is free, else on another one; on several nodes if it does not
+    get a node soon.
+    """
     import ray
 
-    report = WaitingReport(role, lambda: max(bundles, key=len))
-    group = ray.util.placement_group(bundles, strategy=strategy)
-    started = time.monotonic()
+    total = _sum(part.bundles)
+    if not any(_fits(total, node["Resources"]) for node in ray.nodes() if node["Alive"]):
+        return part
+    # Only groups on one node can prefer a node.
+    target = {"_soft_target_node_id": ray.get_runtime_context().get_node_id()}
+    return part._replace(strategy="STRICT_PACK", options=target)
+
+
+PATIENCE_S = 4.0
+"""Seconds for which a run holds a part of its resources while it waits for the others, at first."""
+_MAX_PATIENCE_S = 30.0
+
+
+def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | None) -> list[Any]:
+    """Creates placement groups one after the other, and waits until all have their resources.
+
+    A run that holds groups and does not get the next one soon frees them, and tries again after a random pause:
+    otherwise two runs could wait forever for resources that the other one holds.
+
+    Raises:
+        TimeoutError: If the resources are not free within `timeout_s`, counted for all groups together.
+    """
+    import ray
+
+    started, patience = time.monotonic(), PATIENCE_S
+    # Without a seed: runs with equal seeds would otherwise stay in step.
+    jitter = random.SystemRandom()
+    reports = [WaitingReport(part.name, lambda part=part: _sum(part.bundles), together=True) for part in parts]
+
+    def left() -> float:
+        return math.inf if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started))
+
+    groups: list[Any] = []
     try:
         while True:
-            left = math.inf if timeout_s is None else timeout_s - (time.monotonic() - started)
-            if group.wait(max(0.0, min(left, LINE_S / 10))):
-                return group
-            if left <= 0.0:
+            for i, (part, report) in enumerate(zip(parts, reports, strict=True)):
+                # While it holds no group, it is in nobody's way.
+                wait_s = jitter.uniform(patience, 2 * patience) if groups or part.options else math.inf
+                groups.append(ray.util.placement_group(part.bundles, strategy=part.strategy, **part.options))
+                if not _is_granted(config, part, groups[-1], report, min(wait_s, left())):
+                    if part.options:
+                        parts[i] = part._replace(strategy="PACK", options={})
+                    break
+            else:
+                return groups
+            _remove(groups)
+            if not left():
                 break
-            report.note(len(bundles))
+            time.sleep(min(jitter.uniform(0.0, PATIENCE_S), left()))
+            patience = min(2 * patience, _MAX_PATIENCE_S)
     except BaseException:
-        ray.util.remove_placement_group(group)
+        _remove(groups)
         raise
     finally:
-        report.end()
-    ray.util.remove_placement_group(group)
+        for report in reports:
+            report.end()
     free = {name: amount for name, amount in ray.available_resources().items() if "_group_" not in name}
     total = _sum(resource_bundles(config, main_process=False)[0])
     raise TimeoutError(
@@ -410,6 +500,37 @@ def _reserve(
     )
 
 
+def _is_granted(config: AlgorithmConfig, part: _Part, group: Any, report: WaitingReport, wait_s: float) -> bool:
+    """Waits until a placement group has its resources, for at most `wait_s` seconds, and reports what is missing."""
+    until = time.monotonic() + wait_s
+    while True:
+        report.note(len(part.bundles), lambda: _obstacle(config, part))
+        left = max(0.0, until - time.monotonic())
+        if group.wait(min(left, LINE_S / 10)):
+            report.end()
+            return True
+        if not left:
+            return False
+
+
+def _obstacle(config: AlgorithmConfig, part: _Part) -> str | None:
+    """Reason why the present nodes cannot hold a group although they have its resources together."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if _can_grow() or not _fits(_sum(part.bundles), _sum(nodes)):
+        return None
+    return _unplaceable(config, part.roles, part.bundles, part.strategy, nodes)
+
+
+def _remove(groups: list[Any]) -> None:
+    """Removes placement groups, the last one first, and empties the list."""
+    import ray
+
+    while groups:
+        ray.util.remove_placement_group(groups.pop())
+
+
 def remove_placement(placement: Placement) -> None:
     """Removes the placement groups of `create_placement`, except the placement group of a Ray Tune trial."""
     import ray
@@ -417,24 +538,6 @@ def remove_placement(placement: Placement) -> None:
     for group in placement.groups:
         if ray.is_initialized() and group != ray.util.get_current_placement_group():
             ray.util.remove_placement_group(group)
-
-
-def near_this_process(number: int) -> list[Any]:
-    """Ray's option ``scheduling_strategy`` for each of several actors that should run on this process's node if it has
-    room for them.
-
-    Args:
-        number: Number of actors.
-    """
-    ray = sys.modules.get("ray")
-    if not number or ray is None or not ray.is_initialized():
-        return [None] * number
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    if ray.util.get_current_placement_group() is not None:
-        return [None] * number  # Ray places them in the group of this process.
-    node_id = ray.get_runtime_context().get_node_id()
-    return [NodeAffinitySchedulingStrategy(node_id, soft=True)] * number
 
 
 def scheduling_strategy(group: Any, index: int) -> Any:
@@ -463,6 +566,14 @@ def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping
     """
     takes_bundle = bool(options["num_cpus"] or options["num_gpus"] or options["resources"])
     return [scheduling_strategy(group, offset + i if takes_bundle else -1) for i in range(number)]
+
+
+def in_last_bundles(group: Any, number: int) -> list[Any]:
+    """``scheduling_strategy`` of actors in the last bundles of a placement group; None for each without a group."""
+    if group is None:
+        return [None] * number
+    first = len(group.bundle_specs) - number
+    return [in_bundle(group, first + i) for i in range(number)]
 
 
 def in_bundle(group: Any, index: int) -> Any:

@@ -14,6 +14,7 @@ from jaxrl_stack.execution import aggregation
 from jaxrl_stack.execution.aggregation import Aggregation, batch_of
 from jaxrl_stack.execution.learner_queue import Ledger
 from jaxrl_stack.utils.actor_manager import PROBE_INTERVAL_S
+from jaxrl_stack.utils.waiting import waiting_lines
 from tests.fake_actors import FakeActors
 
 
@@ -96,6 +97,21 @@ def test_a_lost_aggregator_loses_what_it_had_and_comes_back(fake, caplog):
         own.add([])
     assert numbers(fake, own) == [7] and fake.now() < fake.restart_s + 10 * PROBE_INTERVAL_S
     assert ledger.num_env_steps == {"trained": 0, "dropped": 0, "lost": 18}
+
+
+def test_an_aggregator_that_does_not_start_is_reported(fake, caplog):
+    fake.start_s, fake.free = 35.0, {"CPU": 0.0}
+    own = aggregation_of(fake, number=1)
+    fake.sleep(20.0)
+    own.add([])
+    own.add([batch(1)])
+    assert caplog.messages == []  # it has had nothing to do before
+    for _ in range(4):
+        own.wait(5.0)
+        own.add([])
+    (line,) = caplog.messages
+    assert line == "Waiting for 1 aggregator actor for 10 s: it needs CPU: 1; the cluster has 0 of 8 CPU free."
+    assert numbers(fake, own) == [1] and waiting_lines() == []
 
 
 def test_a_sample_that_is_gone_loses_its_batch_only(fake):

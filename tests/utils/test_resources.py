@@ -15,6 +15,7 @@ from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.learner import joined_learners
 from jaxrl_stack.core.learner.joined_learners import JoinedLearners
 from jaxrl_stack.utils import resources
+from jaxrl_stack.utils.actor_backend import RAY
 from tests.toy_runners import toy_config
 
 
@@ -46,9 +47,17 @@ def test_aggregators_are_in_the_bundles_of_their_learners():
     bundles, _ = resources.resource_bundles(config, main_process=False)
     assert bundles[2:] == [{"CPU": 2.0, "GPU": 1.0}] * 2
     assert resources.role_resources(config, "learner") == {"GPU": 1.0}
-    # Those of a local learner are with the main process.
+    # Those of a local learner have bundles: a tuner gives all of the first bundle to the main process.
     local = toy_config().learners(num_learners=0, num_aggregator_actors_per_learner=2)
-    assert resources.resource_bundles(local)[0][0] == {"CPU": 3.0}
+    runner, one = {"CPU": 0.5}, {"CPU": 1.0}
+    assert resources.resource_bundles(local)[0] == [one, runner, runner, one, one]
+    assert resources.bundle_index(local, "env_runner", 1) == 1
+    assert resources.misfit(local, [{"CPU": 3.0}]) is None
+    problem = resources.misfit(local, [{"CPU": 2.0}])
+    assert problem is not None and "plus num_aggregator_actors_per_learner=2 comes to 3 CPUs" in problem
+    last = resources.in_last_bundles(types.SimpleNamespace(bundle_specs=[{}] * 4), 2)
+    assert [strategy.placement_group_bundle_index for strategy in last] == [2, 3]
+    assert resources.in_last_bundles(None, 2) == [None, None]
     group = types.SimpleNamespace(bundle_specs=bundles)
     learners = JoinedLearners.__new__(JoinedLearners)
     learners.config, learners.num_learners, learners._placement_group = config, 2, group
@@ -59,25 +68,55 @@ def test_aggregators_are_in_the_bundles_of_their_learners():
         assert learners.strategies_of_neighbours(2) == [None] * 4
 
 
+class Cluster:
+    """Ray cluster of two nodes on a virtual clock, in which `holds` decides which placement groups get their resources.
+
+    Attributes:
+        made, removed: Placement groups, in the order of calls.
+        seconds: Time that was waited.
+    """
+
+    def __init__(self, monkeypatch, cpus=(2.0, 2.0)):
+        self.made, self.removed, self.seconds = [], [], 0.0
+        self.holds = lambda group: True
+        self.nodes = [{"Alive": True, "NodeID": str(i), "Resources": {"CPU": n}} for i, n in enumerate(cpus)]
+        cluster = self
+
+        class Group:
+            def __init__(self, bundles, strategy, **options):
+                self.bundle_specs, self.strategy, self.options = bundles, strategy, options
+                cluster.made.append(self)
+
+            def wait(self, timeout_seconds):
+                if cluster.holds(self):
+                    return True
+                cluster.seconds += timeout_seconds
+                return False
+
+        def sleep(seconds):
+            self.seconds += seconds
+
+        def resources_of():
+            return {"CPU": sum(cpus)}, {"CPU": sum(cpus)}
+
+        clock = types.SimpleNamespace(monotonic=lambda: self.seconds, sleep=sleep)
+        context = types.SimpleNamespace(get_node_id=lambda: "0")
+        monkeypatch.setattr(resources, "time", clock)
+        monkeypatch.setattr(RAY, "now", clock.monotonic, raising=False)
+        monkeypatch.setattr(RAY, "resources", resources_of, raising=False)
+        monkeypatch.setattr(ray.util, "get_current_placement_group", lambda: None)
+        monkeypatch.setattr(ray.util, "placement_group", Group)
+        monkeypatch.setattr(ray.util, "remove_placement_group", self.removed.append)
+        monkeypatch.setattr(ray, "is_initialized", lambda: True)
+        monkeypatch.setattr(ray, "available_resources", dict)
+        monkeypatch.setattr(ray, "nodes", lambda: self.nodes)
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+        monkeypatch.setattr(resources, "is_one_machine", lambda: False)
+
+
 def test_learners_are_packed_first_and_env_runners_spread(monkeypatch):
-    made, removed = [], []
-
-    class Group:
-        is_ready = True
-
-        def __init__(self, bundles, strategy):
-            self.bundle_specs, self.strategy = bundles, strategy
-            made.append(self)
-
-        def wait(self, timeout_seconds):
-            return self.is_ready
-
-    monkeypatch.setattr(ray.util, "get_current_placement_group", lambda: None)
-    monkeypatch.setattr(ray.util, "placement_group", lambda bundles, strategy: Group(bundles, strategy))
-    monkeypatch.setattr(ray.util, "remove_placement_group", removed.append)
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "available_resources", dict)
-    monkeypatch.setattr(resources, "is_one_machine", lambda: False)
+    cluster = Cluster(monkeypatch)
+    made, removed = cluster.made, cluster.removed
     config = toy_config().learners(num_learners=1, custom_resources_per_learner={"fast": 1})
     placement = resources.create_placement(config)
     assert [(group.strategy, group.bundle_specs) for group in made] == [
@@ -96,10 +135,79 @@ def test_learners_are_packed_first_and_env_runners_spread(monkeypatch):
     placement = resources.create_placement(config.copy().resources(placement_strategy="STRICT_SPREAD"))
     assert placement == (made[3], made[3]) and made[3].strategy == "STRICT_SPREAD"
     # What was reserved is given back if the rest does not come.
-    monkeypatch.setattr(Group, "wait", lambda self, seconds: self.strategy == "PACK")
+    cluster.holds = lambda group: group.strategy == "PACK"
     with pytest.raises(TimeoutError, match=r"need 2 CPU, 1 fast .* within 0 s"):
         resources.create_placement(config, timeout_seconds=0.0)
     assert removed == [made[5], made[4]]
+
+
+def test_a_run_that_waits_for_its_env_runners_gives_the_learner_back_for_a_while(monkeypatch):
+    cluster, given_back_at = Cluster(monkeypatch), []
+    config = toy_config().learners(num_learners=1)
+    # Another run holds what the EnvRunners need, and waits for the learner's resources.
+    cluster.holds = lambda group: group.strategy == "PACK" or bool(given_back_at)
+    monkeypatch.setattr(ray.util, "remove_placement_group", lambda group: given_back_at.append(cluster.seconds))
+    placement = resources.create_placement(config)
+    assert placement == (cluster.made[3], cluster.made[2]) and len(given_back_at) == 2
+    assert resources.PATIENCE_S <= given_back_at[0] <= 2 * resources.PATIENCE_S
+    assert cluster.seconds <= 3 * resources.PATIENCE_S
+    # One deadline for all groups and attempts.
+    given_back_at.clear()
+    cluster.holds, cluster.seconds = lambda group: group.strategy == "PACK", 0.0
+    with pytest.raises(TimeoutError, match="within 60 s"):
+        resources.create_placement(config, timeout_seconds=60.0)
+    assert cluster.seconds == pytest.approx(60.0) and len(given_back_at) >= 4
+
+
+def test_aggregators_of_a_local_learner_prefer_its_node_and_may_be_elsewhere(monkeypatch):
+    cluster = Cluster(monkeypatch)
+    config = toy_config().learners(num_aggregator_actors_per_learner=2)
+    placement = resources.create_placement(config)
+    assert placement == (cluster.made[1], cluster.made[0])
+    group = placement.learners
+    assert (group.strategy, group.bundle_specs) == ("STRICT_PACK", [{"CPU": 1.0}] * 2)
+    assert group.options == {"_soft_target_node_id": "0"}
+    # No node has room for both, but two nodes have.
+    cluster.holds = lambda group: group.strategy != "STRICT_PACK"
+    placement = resources.create_placement(config)
+    assert (placement.learners.strategy, placement.learners.options) == ("PACK", {})
+    assert cluster.seconds <= 3 * resources.PATIENCE_S
+    # More than a node has.
+    placement = resources.create_placement(config.copy().learners(num_aggregator_actors_per_learner=3))
+    assert (placement.learners.strategy, placement.learners.options) == ("PACK", {})
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            lambda c: c.env_runners(num_cpus_per_env_runner=3),
+            "Waiting for 2 EnvRunner actors for 10 s: they need CPU: 6 together; the cluster has 4 of 4 CPU free.",
+        ),
+        (
+            lambda c: c.env_runners(num_env_runners=3, num_cpus_per_env_runner=1).resources(
+                placement_strategy="STRICT_SPREAD"
+            ),
+            "Waiting for 3 EnvRunner actors for 10 s: placement_strategy='STRICT_SPREAD' puts each of 3 actors on a ",
+        ),
+        (
+            lambda c: c.learners(num_learners=1, num_cpus_per_learner=4),
+            "Waiting for 1 Learner actor for 10 s: num_cpus_per_learner=4 asks for 4 CPU in one process; no node of ",
+        ),
+        (
+            lambda c: c.env_runners(num_cpus_per_env_runner=1.5),
+            "Waiting for 2 EnvRunner actors for 10 s: they need CPU: 3 together; the cluster has 4 of 4 CPU free, but "
+            "not on nodes that can hold them.",
+        ),
+    ],
+)
+def test_a_line_says_what_a_group_lacks(change, line, monkeypatch, caplog):
+    cluster = Cluster(monkeypatch)
+    cluster.holds = lambda group: False
+    with pytest.raises(TimeoutError):
+        resources.create_placement(change(toy_config()), timeout_seconds=11.0)
+    (message,) = caplog.messages
+    assert message.startswith(line)
 
 
 NODE = {"CPU": 4.0, "memory": 1e9, "node:10.0.0.1": 1.0}

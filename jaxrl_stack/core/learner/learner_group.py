@@ -23,7 +23,7 @@ from jaxrl_stack.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from jaxrl_stack.core.rl_module.rl_module import AnyRLModuleSpec, RLModule, RLModuleSpec, check_fits_specs
 from jaxrl_stack.utils.actor_backend import RAY
 from jaxrl_stack.utils.call_results import RemoteCallResults, ResultOrError
-from jaxrl_stack.utils.resources import near_this_process
+from jaxrl_stack.utils.resources import in_last_bundles
 from jaxrl_stack.utils.typing import ModuleID
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ class LearnerGroup(Checkpointable):
         placement_group: Ray placement group whose last ``num_learners`` bundles are for the learners.
         actors: Running learner actors to use instead of starting new ones.
 
+    Attributes:
+        group_of_neighbours: Ray placement group with the bundles of learners, or of a local learner's aggregators; None
+            without one.
+
     Raises:
         ValueError: If the config's ``num_learners`` does not allow a given learner or placement group.
     """
@@ -64,6 +68,7 @@ class LearnerGroup(Checkpointable):
         actors: JoinedLearners | None = None,
     ):
         self.config = config
+        self.group_of_neighbours = placement_group
         self._learner: Learner | None = None
         self._actors: JoinedLearners | None = actors
         if actors is not None:
@@ -137,7 +142,9 @@ class LearnerGroup(Checkpointable):
         Args:
             number: Number of actors per learner, of one CPU each.
         """
-        return near_this_process(number) if self._actors is None else self._actors.strategies_of_neighbours(number)
+        if self._actors is None:
+            return in_last_bundles(self.group_of_neighbours, number)
+        return self._actors.strategies_of_neighbours(number)
 
     def __len__(self) -> int:
         """Number of learners in this group; 1 for a learner in this process."""
