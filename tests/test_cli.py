@@ -9,8 +9,10 @@ import os
 import pathlib
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import types
 
 import jax
 import pyarrow.parquet as pq
@@ -23,9 +25,11 @@ from jaxrl_stack.algorithms.ppo.ppo_learner import PPOLearner
 from jaxrl_stack.algorithms.ppo.tuned import RECORDS, TUNED
 from jaxrl_stack.algorithms.result_names import known_result
 from jaxrl_stack.checkpoints.newest import newest_checkpoint
+from jaxrl_stack.cli.common import CliError
 from jaxrl_stack.cli.experiment import experiment
 from jaxrl_stack.cli.new import KINDS
 from jaxrl_stack.cli.sweep import _scheduler
+from jaxrl_stack.cli.train import _require_actors, joined_cluster
 from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
 from jaxrl_stack.datasets.dataset_info import DatasetInfo
 from jaxrl_stack.datasets.opening import open_dataset
@@ -746,13 +750,19 @@ def test_version_and_help(capsys):
 
 
 def test_a_run_joins_a_cluster_and_leaves_it(tmp_path, monkeypatch, capsys):
-    calls = []
+    calls, asked = [], []
+    server = types.SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(socket, "create_connection", lambda place, timeout: asked.append((place, timeout)) or server)
     monkeypatch.setattr(ray, "init", lambda **kwargs: calls.append(kwargs["address"]))
     monkeypatch.setattr(ray, "shutdown", lambda: calls.append("left"))
     on_device = [*TRAIN, "--results-dir", str(tmp_path / "a"), "--num-iterations", "1"]
     assert cli.main([*on_device, "--address", "10.0.0.1:6379"]) == 2
     assert calls == ["10.0.0.1:6379", "left"]
     assert "--address 10.0.0.1:6379: this run starts no actor" in capsys.readouterr().err
+    assert asked == [(("10.0.0.1", 6379), 5.0)]
+    _require_actors(
+        PPOConfig().environment("CartPole-v1").env_runners(num_env_runners=2, num_cpus_per_env_runner=0), "auto"
+    )
 
     def fail(**kwargs):
         raise ConnectionError("Could not find any running Ray instance. Please specify the one to connect to.")
@@ -761,6 +771,28 @@ def test_a_run_joins_a_cluster_and_leaves_it(tmp_path, monkeypatch, capsys):
     assert cli.main([*on_device, "--address", "auto"]) == 2
     message = "--address auto: no Ray cluster answers (Could not find any running Ray instance). Start a cluster with: "
     assert message in capsys.readouterr().err and calls[2:] == []
+
+
+def test_a_cluster_that_cannot_be_joined_is_an_error_at_once(monkeypatch):
+    def init(**kwargs):
+        raise RuntimeError(
+            "Version mismatch: The cluster was started with:\n    Ray: 2.59.0\nThis process with: 2.60.0"
+        )
+
+    monkeypatch.setattr(ray, "init", init)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        # Nothing listens yet: Ray would try for minutes.
+        with pytest.raises(CliError, match=r"no Ray cluster answers \(.*refused.*\). Start a cluster"):
+            joined_cluster(address).__enter__()
+        server.listen()
+        with pytest.raises(
+            CliError, match=r"cannot join .*\(Version mismatch.* Ray: 2\.59\.0.*same versions of Python"
+        ):
+            joined_cluster(address).__enter__()
+    with pytest.raises(CliError, match="'70000' is no port"):
+        joined_cluster("127.0.0.1:70000").__enter__()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,6 +9,7 @@ import pathlib
 import re
 import shlex
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from jaxrl_stack.runs.learn import learn
 from jaxrl_stack.runs.origin import write_origin
 from jaxrl_stack.runs.progress import Silence
 from jaxrl_stack.runs.stop import StopCriteria, StopError
-from jaxrl_stack.utils.resources import resource_bundles
+from jaxrl_stack.utils.resources import num_actors
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -58,22 +59,54 @@ def joined_cluster(address: str | None) -> Iterator[None]:
     import ray
 
     try:
-        ray.init(address=address, configure_logging=False, log_to_driver=False)
-    except (OSError, RuntimeError, ValueError) as error:
-        reason = one_line(str(error)).partition(". ")[0].rstrip(".")
+        _require_server(address)
+        ray.init(address=address, configure_logging=False)
+    except ConnectionError as error:
         remedy = "Start a cluster with: ray start --head --port=6379, and pass --address HOST:6379."
-        raise CliError(f"--address {address}: no Ray cluster answers ({reason}). {remedy}") from error
+        raise CliError(f"--address {address}: no Ray cluster answers ({_reason(error)}). {remedy}") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise CliError(
+            f"--address {address}: this process cannot join the Ray cluster ({_reason(error)}). Install the same "
+            "versions of Python and Ray on all nodes, and pass the address of the head node, --address HOST:6379."
+        ) from error
     try:
         yield
     finally:
         ray.shutdown()
 
 
+CONNECT_TIMEOUT_S = 5.0
+"""Longest wait for the port of a cluster. Ray itself tries for minutes."""
+
+
+def _require_server(address: str) -> None:
+    """Connects to ``HOST:PORT`` once; other addresses are left to Ray.
+
+    Raises:
+        ConnectionError: If nothing listens there.
+        CliError: If the port is no number from 1 to 65535.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or "://" in address:
+        return
+    if not (port.isdecimal() and 0 < int(port) < 2**16):
+        raise CliError(f"--address {address}: {port!r} is no port. Pass --address HOST:6379.")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ConnectionError(error.strerror or str(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    """First sentence of an error."""
+    return one_line(str(error)).partition(". ")[0].rstrip(".")
+
+
 def _require_actors(config: AlgorithmConfig, address: str | None) -> None:
     """Raises CliError for ``--address`` (a Ray cluster) if the run has no actors, because it would not use
     the cluster.
     """
-    if address is None or resource_bundles(config, main_process=False)[0]:
+    if address is None or num_actors(config):
         return
     what = "num_env_runners=4" if config.num_learners or not config.samples_on_device else "num_learners=2"
     raise CliError(f"--address {address}: this run starts no actor, so it uses this machine only. Add --set {what}.")
