@@ -18,6 +18,7 @@ from jaxrl_stack.connectors.connector_v2 import ConnectorV2
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.experience import LostExperienceError
+from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.rollout_ops import synchronous_parallel_sample
 from jaxrl_stack.utils.results import flatten_result
 from tests import programs
@@ -498,7 +499,7 @@ class LosesBatches(PPOLearner):
 
 
 @pytest.mark.usefixtures("fake_ray")
-def test_steps_that_are_lost_with_a_node_are_counted_and_sampled_again():
+def test_steps_that_are_lost_with_a_node_are_counted_and_sampled_again(monkeypatch):
     own = programs.ppo("CartPole-v1").env_runners(num_env_runners=1).learners(learner_class=LosesBatches)
     algo = own.build_algo()
     result = algo.train()
@@ -508,5 +509,20 @@ def test_steps_that_are_lost_with_a_node_are_counted_and_sampled_again():
     other = own.build_algo()
     other.set_state(algo.get_state())
     assert other.driver.num_env_steps_lost == 2 * batch
+    assert other.driver.num_env_steps_trained == batch
+    # Steps that an update has read are not lost if the next update of the call cannot read them.
+    make_step, failed = OnPolicyStep.__call__, []
+
+    def fails_once_after_its_update(step, state, place):
+        outcome = make_step(step, state, place)
+        if not failed:
+            failed.append(True)
+            raise LostExperienceError("their node is gone")
+        return outcome
+
+    monkeypatch.setattr(OnPolicyStep, "__call__", fails_once_after_its_update)
+    result = algo.train()
+    assert (result["num_env_steps_sampled_lifetime"], result["num_env_steps_lost_lifetime"]) == (5 * batch, 2 * batch)
+    assert algo.driver.num_env_steps_trained == algo.driver.num_updates * batch == 3 * batch
     algo.stop()
     other.stop()

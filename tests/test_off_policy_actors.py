@@ -167,6 +167,9 @@ def test_an_iteration_is_as_many_training_steps_as_its_minima_need():
     # Of four training steps the first one only samples.
     assert result["learners"]["__all_modules__"]["num_env_steps_trained"] == 3 * ROWS
     assert algo.driver.num_env_steps_trained == 3 * ROWS
+    # Replayed rows are counted by updates, from which lost samples take nothing.
+    algo.driver._log.num_env_steps_lost = 1
+    assert algo.driver.num_env_steps_trained == 3 * ROWS
     algo.stop()
 
 

@@ -138,6 +138,11 @@ class Driver(abc.ABC):
         self._on_data: dict[str, Any] = {}
         self.at_work = AtWork()
 
+    @property
+    def num_env_steps_lost(self) -> int:
+        """Lifetime env steps that no update has read because they were lost; 0 without actors."""
+        return 0
+
     def reserve_actors(self) -> None:
         """Connects to Ray, and reserves resources of all actors of the algorithm; a second call does nothing.
 

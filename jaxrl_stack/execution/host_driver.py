@@ -173,10 +173,6 @@ class HostDriver(LocalDriver):
         return self._log.num_env_steps_lost
 
     @property
-    def num_env_steps_trained(self) -> int:
-        return super().num_env_steps_trained - self.num_env_steps_lost
-
-    @property
     def num_episodes(self) -> int:
         return self._log.num_episodes
 
@@ -230,7 +226,8 @@ class HostDriver(LocalDriver):
                 kept.value = self.step(TrainState(kept=kept.value), self.place)[0].kept
                 break
             except LostExperienceError as error:
-                self._log.num_env_steps_lost += self.num_env_steps - num_env_steps
+                if not self.place.learner_seconds:  # else an update of this call has read the steps
+                    self._log.num_env_steps_lost += self.num_env_steps - num_env_steps
                 if num_failures > self.config.num_consecutive_env_runner_failures_tolerance:
                     raise
                 logger.warning("Sampling failed, and the train batch is sampled again. %s", original_error(error))

@@ -82,6 +82,7 @@ class PopulationDriver:
         lacks_env_runners: Whether all EnvRunners are actors that are being restarted; False, as members have no actors.
         num_agent_steps: Steps of each of several agents; None, as members have one agent.
         num_opponent_steps: Steps of snapshots; 0, as members have none.
+        num_env_steps_lost: Steps that no update has read; 0, as members have no actors.
         metrics: ``{module_id: {name: float64[M]}}`` of the last update, NaN for stopped members; {} before the first.
         window: Finished episodes of all members, fields ``[M, ...]``; None before the first call and without
             environments.
@@ -92,6 +93,7 @@ class PopulationDriver:
     lacks_env_runners = False
     num_agent_steps = None
     num_opponent_steps = 0
+    num_env_steps_lost = 0
 
     def __init__(
         self,

@@ -409,9 +409,9 @@ class TrainingStep(abc.ABC):
 
     def num_env_steps_trained(self, driver: LocalDriver) -> int:
         """Number of env steps that updates have used since the start; by default the number of sampled steps, each
-        counted once.
+        counted once, without those that were lost.
         """
-        return driver.num_env_steps
+        return driver.num_env_steps - driver.num_env_steps_lost
 
     def results(self, driver: Driver) -> dict[str, Any]:
         """Returns entries that the training step adds to the dict that `Algorithm.train` returns, nested as in that
