@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from types import SimpleNamespace
 
 import gymnasium as gym
 import jax
@@ -168,8 +169,8 @@ def test_an_iteration_is_as_many_training_steps_as_its_minima_need():
     assert result["learners"]["__all_modules__"]["num_env_steps_trained"] == 3 * ROWS
     assert algo.driver.num_env_steps_trained == 3 * ROWS
     # Replayed rows are counted by updates, from which lost samples take nothing.
-    algo.driver._log.num_env_steps_lost = 1
-    assert algo.driver.num_env_steps_trained == 3 * ROWS
+    counts = SimpleNamespace(num_updates=3, num_env_steps=24, num_env_steps_lost=1, plan=algo.driver.plan)
+    assert algo.driver.step.num_env_steps_trained(counts) == 3 * ROWS
     algo.stop()
 
 
