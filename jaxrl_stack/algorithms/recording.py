@@ -37,13 +37,13 @@ def record(
         # By name: that module imports `Algorithm`, which imports this one.
         games = importlib.import_module("jaxrl_stack.algorithms.recorded_games")
         recorded, own_fps = games.record_games(algorithm, against, episodes, seed=seed, seat=seat)
-        return make_video(recorded, path, own_fps if fps is None else fps)
-    if seat is not None:
+    elif seat is not None:
         raise ValueError(f"record(seat={seat!r}) chooses the seat of games against a rival. Add against='random'.")
-    recorded, own_fps = algorithm.driver.record(algorithm.iteration, seed, episodes)
-    if not recorded:
-        raise ValueError(
-            f"record() takes frames in episode callbacks, but {short(algorithm.config.env_runner_cls)} calls none. "
-            f"Call them in the env_runner_cls, or use algorithm.get_policy().record(path, env)."
-        )
+    else:
+        recorded, own_fps = algorithm.driver.record(algorithm.iteration, seed, episodes)
+        if not recorded:
+            raise ValueError(
+                f"record() takes frames in episode callbacks, but {short(algorithm.config.env_runner_cls)} calls none. "
+                f"Call them in the env_runner_cls, or use algorithm.get_policy().record(path, env)."
+            )
     return make_video(recorded, path, own_fps if fps is None else fps)
