@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
-_WINDOW = 100
+WINDOW = 100
+"""Number of episodes in the share of won ones."""
 
 
 class SelfPlayCallback(RLlibCallback):
@@ -51,20 +52,36 @@ class SelfPlayCallback(RLlibCallback):
         main = 0 if episode.module_for(0) == "main" else 1
         rewards = episode.get_rewards()
         if main in rewards and len(rewards[main]):
-            metrics_logger.log_value("win_rate", float(rewards[main][-1] == 1.0), reduce="mean", window=_WINDOW)
+            metrics_logger.log_value("win_rate", float(rewards[main][-1] == 1.0), reduce="mean", window=WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
         """Adds a copy of the policy "main" as an opponent if "main" wins often enough."""
         if result["env_runners"].get("win_rate", 0.0) > self.win_rate_threshold:
             self.current_opponent += 1
-            copy = f"main_v{self.current_opponent}"
-            algorithm.add_module(
-                copy,
-                RLModuleSpec.from_module(algorithm.get_module("main")),
-                new_agent_to_module_mapping_fn=functools.partial(seat, num_copies=self.current_opponent),
-            )
-            algorithm.set_weights({copy: algorithm.get_weights()["main"]})
+            mapping = functools.partial(seat, num_copies=self.current_opponent)
+            add_copy(algorithm, f"main_v{self.current_opponent}", "main", mapping)
         result["league_size"] = self.current_opponent + 2
+
+
+def add_copy(
+    algorithm: Algorithm, name: str, policy: str, mapping: functools.partial[str], trained: Sequence[str] | None = None
+) -> None:
+    """Adds a copy of a policy to an algorithm, with the same weights, and changes which policies act and are trained.
+
+    Args:
+        algorithm: The algorithm.
+        name: Id of the copy.
+        policy: Id of the policy.
+        mapping: New ``policy_mapping_fn``.
+        trained: New ``policies_to_train``; None keeps it.
+    """
+    algorithm.add_module(
+        name,
+        RLModuleSpec.from_module(algorithm.get_module(policy)),
+        new_agent_to_module_mapping_fn=mapping,
+        new_should_module_be_updated=trained,
+    )
+    algorithm.set_weights({name: algorithm.get_weights([policy])[policy]})
 
 
 def use_mapping(algorithm: Algorithm, mapping: functools.partial[str], trained: Sequence[str] | None = None) -> None:

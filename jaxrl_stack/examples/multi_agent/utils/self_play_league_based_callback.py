@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxrl_stack.callbacks.callbacks import RLlibCallback
-from jaxrl_stack.core.rl_module.rl_module import RLModuleSpec
-from jaxrl_stack.examples.multi_agent.utils.self_play_callback import use_mapping
+from jaxrl_stack.examples.multi_agent.utils.self_play_callback import WINDOW, add_copy, use_mapping
 from jaxrl_stack.utils.seeds import derived_seed
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
     from jaxrl_stack.utils.metrics.metrics_logger import MetricsLogger
 
-_WINDOW = 100
 _PREFIX = "win_rate_"
 _KEEPS_TRAINING = 0.3
 """Probability that a copy of an exploiter is trained."""
@@ -98,7 +96,7 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         rewards = episode.get_rewards().get(agent, ())
         if len(rewards):
             won = float(rewards[-1] == 1.0)
-            metrics_logger.log_value(f"{_PREFIX}{policies[agent]}", won, reduce="mean", window=_WINDOW)
+            metrics_logger.log_value(f"{_PREFIX}{policies[agent]}", won, reduce="mean", window=WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
         """Extends the league for each trained policy that wins often enough: while "main" is the only one, starts the
@@ -138,16 +136,10 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         self._add(algorithm, name, policy)
 
     def _add(self, algorithm: Algorithm, name: str, policy: str) -> None:
-        """Adds a module with the weights of a policy to the algorithm; also sets the new policy mapping function and
-        the new list of trained modules.
+        """Adds a copy of a policy to the algorithm; also sets the new policy mapping function and the new list of
+        trained modules.
         """
-        algorithm.add_module(
-            name,
-            RLModuleSpec.from_module(algorithm.get_module(policy)),
-            new_agent_to_module_mapping_fn=self._mapping(),
-            new_should_module_be_updated=sorted(self.trainable_policies),
-        )
-        algorithm.set_weights({name: algorithm.get_weights([policy])[policy]})
+        add_copy(algorithm, name, policy, self._mapping(), sorted(self.trainable_policies))
 
     def _mapping(self) -> functools.partial[str]:
         """Policy mapping of the groups."""
