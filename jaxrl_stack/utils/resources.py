@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from jaxrl_stack.utils.actor_backend import RAY
 from jaxrl_stack.utils.notices import notice_once
 from jaxrl_stack.utils.waiting import LINE_S, WaitingReport
 
@@ -206,11 +207,18 @@ def _can_grow() -> bool:
     return os.path.exists(os.path.expanduser(_AUTOSCALER_CONFIG))
 
 
+def _resources_of_nodes() -> list[dict[str, float]]:
+    """Resources of each living node of the connected Ray cluster."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
 def is_one_machine() -> bool:
     """Whether all actors run on this machine: Ray is connected to a cluster of one node that cannot grow."""
     import ray
 
-    return ray.is_initialized() and not _can_grow() and sum(node["Alive"] for node in ray.nodes()) == 1
+    return ray.is_initialized() and not _can_grow() and len(_resources_of_nodes()) == 1
 
 
 def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> None:
@@ -225,12 +233,9 @@ def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> N
     Raises:
         ValueError: If it cannot; names the settings, what they come to and what there is.
     """
-    import ray
-
     if _can_grow():
         return
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    problem = misfit(config, nodes, main_process=main_process)
+    problem = misfit(config, _resources_of_nodes(), main_process=main_process)
     if problem is not None:
         raise ValueError(problem)
 
@@ -416,7 +421,14 @@ def create_placement(config: AlgorithmConfig, *, timeout_seconds: float | None =
 
 
 class _Part(NamedTuple):
-    """Creates a Ray placement group, and waits until Ray has reserved its resources."""
+    """Description of one of the Ray placement groups that `_reserve` creates for a run.
+
+    Attributes:
+        bundles: Resources of each bundle.
+        roles: Roles of the actors in the group.
+        strategy: Ray's placement strategy.
+        options: Further arguments of ``ray.util.placement_group``.
+    """
 
     bundles: list[dict[str, float]]
     roles: list[Role]
@@ -436,7 +448,7 @@ def _near_this_process(part: _Part) -> _Part:
     import ray
 
     total = _sum(part.bundles)
-    if not any(_fits(total, node["Resources"]) for node in ray.nodes() if node["Alive"]):
+    if not any(_fits(total, node) for node in _resources_of_nodes()):
         return part
     # Only groups on one node can prefer a node.
     target = {"_soft_target_node_id": ray.get_runtime_context().get_node_id()}
@@ -491,7 +503,7 @@ def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | Non
     finally:
         for report in reports:
             report.end()
-    free = {name: amount for name, amount in ray.available_resources().items() if "_group_" not in name}
+    free, _ = RAY.resources()
     total = _sum(resource_bundles(config, main_process=False)[0])
     raise TimeoutError(
         f"The actors of this algorithm need {_listed(total)} (placement_strategy="
@@ -515,9 +527,7 @@ def _is_granted(config: AlgorithmConfig, part: _Part, group: Any, report: Waitin
 
 def _obstacle(config: AlgorithmConfig, part: _Part) -> str | None:
     """Reason why the present nodes cannot hold a group although they have its resources together."""
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = _resources_of_nodes()
     if _can_grow() or not _fits(_sum(part.bundles), _sum(nodes)):
         return None
     return _unplaceable(config, part.roles, part.bundles, part.strategy, nodes)
