@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from bench.journal import Journal
 
 ENV = "CartPole-v1"
 NUM_RUNNERS = 2
-STAGES = ("env_runner_sampling_timer", "learner_update_timer", "synch_weights")
+STAGES: tuple[str, ...] = ("env_runner_sampling_timer", "learner_update_timer", "synch_weights")
 RECOVERY_BAR_S, JOIN_BAR_S = 8.0, 30.0
 JOURNAL = Path(__file__).with_name("cluster.jsonl")
 LEARNER = "learner"
@@ -55,8 +55,7 @@ class Nodes:
         # Paths of Ray's sockets have at most 107 bytes, and its address file would catch every ray.init() here.
         self._folder = tempfile.mkdtemp(prefix="r_", dir="/tmp")
         os.environ["RAY_TMPDIR"] = self._folder
-        # By default actors give way to all other processes of the machine: rates would depend on these.
-        os.environ.setdefault("RAY_worker_niceness", "0")
+        use_whole_cores()
         import ray  # pyright: ignore[reportMissingImports]
         from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
@@ -212,6 +211,21 @@ def is_placed_well(where: dict[str, list[str]], nodes: Nodes) -> bool:
     return len(set(runners) - set(others)) == NUM_RUNNERS and set(others) == {nodes.learner.node_id}
 
 
+def add_stages(seconds: dict[str, float], result: Mapping[str, Any]) -> None:
+    """Adds the seconds of each of `STAGES` in a result."""
+    for name in STAGES:
+        value = result["timers"].get(name, 0.0)
+        seconds[name] += 0.0 if math.isnan(value) else value  # an iteration without an update
+
+
+def use_whole_cores() -> None:
+    """Gives Ray's actors the priority of other processes. By default they give way to these, and rates depend on them.
+
+    Call it before Ray starts.
+    """
+    os.environ.setdefault("RAY_worker_niceness", "0")
+
+
 class Iteration(NamedTuple):
     """One iteration.
 
@@ -277,9 +291,7 @@ class Training:
         first, started, stages = len(self.iterations), time.monotonic(), dict.fromkeys(STAGES, 0.0)
         while time.monotonic() - started < seconds:
             self.iterate()
-            for name in STAGES:
-                value = self.result["timers"].get(name, 0.0)
-                stages[name] += 0.0 if math.isnan(value) else value  # an iteration without an update
+            add_stages(stages, self.result)
         elapsed = time.monotonic() - started
         steps = sum(each.steps for each in self.iterations[first:])
         return round(steps / elapsed), {name: round(value / elapsed, 3) for name, value in stages.items()}

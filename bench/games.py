@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import functools
-import importlib.metadata
 import math
 import statistics
 import time
@@ -39,12 +38,14 @@ from flax import nnx
 
 from bench import harness
 from bench.journal import Journal
+from bench.multi_agent import Loop
 from jaxrl_stack.algorithms.ppo import PPOConfig
 from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.opponents import Snapshots
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors
+from jaxrl_stack.runs.origin import installed_versions
 
 JOURNAL = Path(__file__).with_suffix(".jsonl")
 MAIN = "main"
@@ -441,21 +442,6 @@ def rock_paper_scissors_courses(seed: int, size: int = 64, every: int = 10, num_
     }
 
 
-@dataclasses.dataclass(frozen=True)
-class Loop:
-    """Training iterations of a config."""
-
-    algo: Any
-
-    @property
-    def step(self) -> Callable[[], Mapping[str, Any]]:
-        return self.algo.train
-
-    @property
-    def steps_per_iteration(self) -> int:
-        return self.algo.config.train_batch_size_per_learner
-
-
 def stack_cost(game: BoardGame, rounds: int = 9, seconds: float = 2.0) -> dict[str, Any]:
     """Cost of an iteration against 8 snapshots, relative to one snapshot, at 512 environments.
 
@@ -484,7 +470,7 @@ def measured(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Result of a run, with its CPU seconds and the versions of the packages."""
     started = time.process_time()
     result = measure()
-    versions = {name: importlib.metadata.version(name) for name in ("jax", "jaxlib", "pgx")}
+    versions = installed_versions(("jax", "jaxlib", "pgx"))
     return {**result, "cpu_seconds": round(time.process_time() - started, 1), "versions": versions}
 
 

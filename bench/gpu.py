@@ -28,7 +28,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -42,6 +41,7 @@ from typing import Any
 
 from bench import harness
 from bench.gpu_parts import PARTS, Size, cases_of, determinism, measure, repeat, shortened, xla_flags
+from bench.journal import lines_of
 from bench.peers.protocol import Peer
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py")
@@ -59,16 +59,14 @@ def facts() -> dict[str, Any]:
     """Device and versions of this machine."""
     import jax
 
+    from jaxrl_stack.runs.origin import installed_versions
+
     device = jax.devices()[0]
-    versions = {}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
     return {
         "device": device.device_kind,
         "num_devices": len(jax.devices()),
         "platform": f"{device.platform}, {device.client.platform_version}".replace("\n", " "),
-        "versions": versions,
+        "versions": installed_versions(PACKAGES),
         **{name: value for name, value in harness.machine().items() if name in ("cores", "processor", "python")},
     }
 
@@ -117,7 +115,7 @@ class Lines:
     def __init__(self, path: Path | None):
         self._path, self._lock = path, threading.Lock()
         self.new: list[dict[str, Any]] = []
-        self._old = read_lines(path) if path and path.exists() else []
+        self._old = lines_of(path) if path and path.exists() else []
 
     def is_finished(self, commit: str | None, run: Mapping[str, Any]) -> bool:
         """True if the file contains the numbers of a run at a commit. Unknown and dirty commits have no finished runs:
@@ -135,11 +133,6 @@ class Lines:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with self._path.open("a") as file:
                     file.write(json.dumps(line) + "\n")
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Lines of a file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def repeated(part: str, size: Size, args: Any) -> dict[str, Any]:

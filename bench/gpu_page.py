@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu_parts import PARTS
+from bench.journal import lines_of
 from bench.score_page import table, with_section
 from jaxrl_stack.runs.terminal import number_text
 
@@ -168,7 +169,7 @@ def write_page(*, check: bool) -> int:
     Returns:
         1 with `check` if the page is out of date, else 0.
     """
-    lines = [json.loads(line) for line in JOURNAL.read_text().splitlines()]
+    lines = lines_of(JOURNAL)
     page = PAGE.read_text()
     new = with_section(page, section(lines), begin=BEGIN, end=END)
     if check:

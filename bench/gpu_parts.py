@@ -113,10 +113,7 @@ def shortened(error: str) -> str:
 
 def measure_training(part: Part, size: Size, seconds: float, toy: bool) -> dict[str, Any]:
     """Speed of a training run and of its plain loops in turns, compile time, busy share and memory."""
-    before = _bytes_in_use()
-    run, compile_s = started_run(part, size)
-    memory = _memory(before, run.estimate)
-    busy = measure_busy(run.step)
+    run, numbers = measured_run(part, size)
     loops, problems = _compiled_loops(part.loops(size))
     contenders: dict[str, Any] = {"jaxrl": run, **loops}
     timings = harness.interleave(contenders, 1 if toy else ROUNDS, seconds / len(contenders) / ROUNDS, warmup=0)
@@ -134,14 +131,25 @@ def measure_training(part: Part, size: Size, seconds: float, toy: bool) -> dict[
             },
             **{name: {"error": problem} for name, problem in problems.items()},
         },
+        "steps_per_iteration": run.steps_per_iteration,
+        **numbers,
+    }
+
+
+def measured_run(part: Part, size: Size) -> tuple[Run, dict[str, Any]]:
+    """Training run that has made its first updates, and its compile time, busy share, memory and `Run.extra`."""
+    before = _bytes_in_use()
+    run, compile_s = started_run(part, size)
+    memory = _memory(before, run.estimate)
+    busy = measure_busy(run.step)
+    numbers = {
         "compile_s": compile_s,
         "busy_share": busy.share,
         "busy_source": busy.source,
         **({"busy_problem": busy.problem} if busy.problem else {}),
         "memory": memory,
-        "steps_per_iteration": run.steps_per_iteration,
-        **run.extra,
     }
+    return run, {**numbers, **run.extra}
 
 
 def started_run(part: Part, size: Size) -> tuple[Run, float | None]:
@@ -658,10 +666,7 @@ def make_atari(size: Size) -> Run:
 
 def measure_atari(part: Part, size: Size, seconds: float, toy: bool) -> dict[str, Any]:
     """Trains until a mean return of 18 or until the time is over, then steps ale-py without a policy."""
-    before = _bytes_in_use()
-    run, compile_s = started_run(part, size)
-    memory = _memory(before, run.estimate)
-    busy = measure_busy(run.step)
+    run, numbers = measured_run(part, size)
     returns: list[float] = []
     started, num_iterations = time.perf_counter(), 0
     while not num_iterations or (time.perf_counter() - started < seconds * 0.8 and returns[-1:] < [18.0]):
@@ -676,14 +681,9 @@ def measure_atari(part: Part, size: Size, seconds: float, toy: bool) -> dict[str
     return {
         "steps_per_s": rate,
         "loops": {"ale-py": {"steps_per_s": own, "ratio": rate / own, "compile_s": 0.0}},
-        "compile_s": compile_s,
-        "busy_share": busy.share,
-        "busy_source": busy.source,
-        **({"busy_problem": busy.problem} if busy.problem else {}),
-        "memory": memory,
         "return": returns[-1] if returns else None,
         "reached": returns[-1:] >= [18.0],
-        **run.extra,
+        **numbers,
     }
 
 
@@ -848,10 +848,6 @@ def _no_loops(size: Size) -> Loops:
     return {}
 
 
-def _not_made(size: Size) -> Run:
-    raise NotImplementedError("The part repeats the training run of another part.")
-
-
 def _all_parts() -> Iterator[tuple[str, Part]]:
     training = dict(_training_parts())
     yield from training.items()
@@ -867,7 +863,7 @@ def _all_parts() -> Iterator[tuple[str, Part]]:
         large = _LARGE if name.startswith("ppo_") else part.sizes[-1]
         sizes = tuple({"part": name, **size} for size in (part.sizes[0], large))
         toy = ({"part": name, **part.toy_sizes[0]},) if name == "ppo_mlp" else ()
-        own = Part(part.title, part.unit, sizes, toy, _not_made, _no_loops, part.needs, repeats=name)
+        own = Part(part.title, part.unit, sizes, toy, part.make, _no_loops, part.needs, repeats=name)
         yield f"determinism_{name}", own
 
 

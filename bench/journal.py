@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """Values of a file with one JSON object per line."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 @dataclasses.dataclass(frozen=True)
 class Journal:
     """Finished runs, one JSON line each: ``{"commit": ..., "run": {...}, "measured": {...}}``.
@@ -54,8 +59,7 @@ class Journal:
 
     def find(self, run: Mapping[str, Any]) -> dict[str, Any] | None:
         """Identity, numbers and commit of a run in the file; None if there is none."""
-        for line in self.path.read_text().splitlines() if self.path and self.path.exists() else ():
-            done = json.loads(line)
+        for done in lines_of(self.path) if self.path and self.path.exists() else ():
             if done["run"] == run:
                 return {**run, **done["measured"], "commit": done["commit"]}
         return None

@@ -212,10 +212,15 @@ def learn(names: Sequence[str], num_seeds: int, journal: Journal) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """Training iterations of one config, whose steps are rows of agents."""
+    """Training iterations of one config, whose steps are rows of agents.
+
+    Args:
+        algo: The algorithm.
+        rows_per_step: Rows of a step of an environment.
+    """
 
     algo: Any
-    rows_per_step: int
+    rows_per_step: int = 1
 
     @property
     def step(self) -> Callable[[], Mapping[str, Any]]:

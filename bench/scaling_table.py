@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import os
 import time
 from collections.abc import Sequence
@@ -21,12 +20,12 @@ from typing import Any
 
 from bench import harness
 from bench.asynchronous import Slow
+from bench.cluster import STAGES, add_stages, use_whole_cores
 from bench.journal import Journal
 
 JOURNAL = Path(__file__).with_name("scaling_table.jsonl")
 BATCH = 1024
 ENVIRONMENTS = {"CartPole": None, "waits 1 ms": "sleeps", "computes 1 ms": "computes"}
-STAGES = ("env_runner_sampling_timer", "learner_update_timer", "synch_weights")
 
 
 def make_config(algorithm: str, environment: str, num_runners: int, num_envs: int) -> Any:
@@ -54,9 +53,7 @@ def measure(algorithm: str, environment: str, num_runners: int, num_envs: int, s
         stages = dict.fromkeys(STAGES, 0.0)
         while True:
             result = algo.train()
-            for name in STAGES:
-                value = result["timers"].get(name, 0.0)
-                stages[name] += 0.0 if math.isnan(value) else value  # an iteration without an update
+            add_stages(stages, result)
             elapsed = time.perf_counter() - started
             if elapsed >= seconds:
                 break
@@ -103,8 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if max(args.runners):
             import ray  # pyright: ignore[reportMissingImports]
 
-            # By default actors give way to all other processes of the machine: rates would depend on these.
-            os.environ.setdefault("RAY_worker_niceness", "0")
+            use_whole_cores()
             ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, configure_logging=False)
             stack.callback(ray.shutdown)
         for environment in args.environments:

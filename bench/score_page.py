@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.journal import lines_of
 from bench.scores import CELLS, FACTOR_TASKS, FACTORS, JOURNAL, Cell
 from jaxrl_stack.runs.score_statistics import MIN_SEEDS_OF_IQM, iqm_score, mean_score, score_interval
 from jaxrl_stack.runs.terminal import number_text
@@ -224,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a page is not up to date")
     args = parser.parse_args(arguments)
-    lines = [json.loads(line) for line in JOURNAL.read_text().splitlines()]
+    lines = lines_of(JOURNAL)
     differing = False
     for path, make in PAGES.items():
         page = path.read_text()

@@ -6,6 +6,7 @@ begin with "plain/"; other names are gymnax's. Dynamics of CartPole and Pendulum
 
 from __future__ import annotations
 
+import abc
 from typing import Any, NamedTuple
 
 import jax
@@ -38,7 +39,7 @@ class Space(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Environment:
+class Environment(abc.ABC):
     """Base of the environments: automatic resets in terms of `reset_env` and `step_env`.
 
     Attributes:
@@ -55,13 +56,13 @@ class Environment:
         """Shape of an observation, without bounds."""
         return Space(-jnp.inf, jnp.inf, self.obs_shape)
 
+    @abc.abstractmethod
     def reset_env(self, key: jax.Array, params: Params) -> tuple[jax.Array, Any]:
         """Starts an episode: ``(obs, state)``."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def step_env(self, key: jax.Array, state: Any, action: jax.Array, params: Params) -> tuple[Any, ...]:
         """Steps without a reset: ``(obs, state, reward, terminated, info)``."""
-        raise NotImplementedError
 
     def is_truncated(self, state: Any, params: Params) -> jax.Array:
         """True at the time limit."""

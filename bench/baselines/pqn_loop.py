@@ -6,7 +6,6 @@ minibatches with rectified Adam; no replay buffer and no target network. A trunc
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from flax.training.train_state import TrainState
 
-from bench.baselines.sorting_loop import Loop, gymnax_environments
+from bench.baselines.sorting_loop import Loop, compiled, gymnax_environments, repeated
 
 
 class QNetwork(nn.Module):
@@ -130,8 +129,7 @@ def make_loop(
         loss, grads = jax.value_and_grad(loss_fn)(train.params, *minibatch)
         return train.apply_gradients(grads=grads), loss
 
-    def iterate(carry: Any, _: None) -> tuple[Any, Any]:
-        train, runner = carry
+    def iterate(train: TrainState, runner: Any) -> tuple[TrainState, Any, dict[str, jax.Array]]:
         (_, *runner), (batch, returns) = jax.lax.scan(env_step, (train.params, *runner), None, num_steps)
         targets = lambda_returns(batch, forward(train.params, runner[1]).max(-1), gamma, lambda_)
         columns = (batch.obs, batch.action, targets)
@@ -148,22 +146,14 @@ def make_loop(
         train, losses = jax.lax.scan(epoch, train, jax.random.split(shuffle_key, num_epochs))
         num_episodes = batch.ended.sum()
         metrics = {"num_episodes": num_episodes, "episode_return_mean": returns.sum() / num_episodes}
-        return (train, (*runner[:3], key)), metrics | {"loss": losses.mean()}
+        return train, (*runner[:3], key), metrics | {"loss": losses.mean()}
 
-    @jax.jit
-    def run(carry: Any) -> tuple[Any, Any]:
-        carry, metrics = jax.lax.scan(iterate, carry, None, num_iterations)
-        return carry, jax.tree.map(lambda x: x[-1], metrics)
-
-    state = [(train, (env_state, obs, jnp.zeros(num_envs), key))]
-    started = time.perf_counter()
-    compiled = run.lower(*state).compile()
-    compile_s = time.perf_counter() - started
-    memory = compiled.memory_analysis()
+    state = [train, (env_state, obs, jnp.zeros(num_envs), key)]
+    program = jax.jit(repeated(iterate, num_iterations), donate_argnums=(0, 1))
+    function, compile_s, temp_bytes = compiled(program, *state)
 
     def step() -> dict[str, float]:
-        state[0], metrics = compiled(state[0])
+        state[0], state[1], metrics = function(*state)
         return {name: float(value) for name, value in jax.device_get(metrics).items()}
 
-    scratch = memory.temp_size_in_bytes if memory else None
-    return Loop("pqn", step, num_iterations * num_rows, compile_s, scratch)
+    return Loop("pqn", step, num_iterations * num_rows, compile_s, temp_bytes)

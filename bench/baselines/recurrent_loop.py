@@ -12,7 +12,6 @@ layers; the code is this project's own.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 import optax
 from flax.training.train_state import TrainState
 
-from bench.baselines.sorting_loop import Loop, gae, gymnax_environments, log_prob_of, ppo_loss, repeated
+from bench.baselines.sorting_loop import Loop, compiled, gae, gymnax_environments, log_prob_of, ppo_loss, repeated
 
 
 class Memory(nn.Module):
@@ -179,16 +178,12 @@ def make_loop(
         return train_state, (*runner[:-1], key), metrics
 
     runner = (zeros, env_state, obs, begins, jnp.zeros(num_envs), key)
-    started = time.perf_counter()
-    program = jax.jit(repeated(iterate, num_iterations), donate_argnums=(0, 1))
-    compiled = program.lower(train_state, runner).compile()
-    compile_s = time.perf_counter() - started
-    allocated = compiled.memory_analysis()
     state = [train_state, runner]
+    program = jax.jit(repeated(iterate, num_iterations), donate_argnums=(0, 1))
+    function, compile_s, temp_bytes = compiled(program, *state)
 
     def step() -> dict[str, float]:
-        state[0], state[1], metrics = compiled(*state)
+        state[0], state[1], metrics = function(*state)
         return {name: float(value) for name, value in jax.device_get(metrics).items()}
 
-    scratch = allocated.temp_size_in_bytes if allocated else None
-    return Loop("recurrent", step, num_iterations * num_envs * num_steps, compile_s, scratch)
+    return Loop("recurrent", step, num_iterations * num_envs * num_steps, compile_s, temp_bytes)

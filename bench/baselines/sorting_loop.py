@@ -204,6 +204,20 @@ def begun(
     return jax.vmap(program), list(jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts))
 
 
+def compiled(program: Any, *arguments: Any) -> tuple[Any, float, int | None]:
+    """Compiles a jitted function for arguments of certain shapes.
+
+    Returns:
+        ``(compiled function, seconds of tracing and compiling, bytes of its temporary arrays)``; None instead of bytes
+        that the backend does not count.
+    """
+    started = time.perf_counter()
+    function = program.lower(*arguments).compile()
+    seconds = time.perf_counter() - started
+    memory = function.memory_analysis()
+    return function, seconds, memory.temp_size_in_bytes if memory else None
+
+
 def make_loop(
     num_envs: int,
     num_steps: int = 128,
@@ -337,19 +351,10 @@ def make_loop(
         return train_state, (*runner[:3], key), metrics
 
     program, state = begun(repeated(iterate, num_iterations), start, seed, num_members)
-    started = time.perf_counter()
-    compiled = jax.jit(program, donate_argnums=(0, 1)).lower(*state).compile()
-    compile_s = time.perf_counter() - started
-    memory = compiled.memory_analysis()
+    function, compile_s, temp_bytes = compiled(jax.jit(program, donate_argnums=(0, 1)), *state)
 
     def step() -> dict[str, float]:
-        state[0], state[1], metrics = compiled(*state)
+        state[0], state[1], metrics = function(*state)
         return {name: float(value.mean()) for name, value in jax.device_get(metrics).items()}
 
-    return Loop(
-        "sorting",
-        step,
-        num_iterations * num_rows * (num_members or 1),
-        compile_s,
-        memory.temp_size_in_bytes if memory else None,
-    )
+    return Loop("sorting", step, num_iterations * num_rows * (num_members or 1), compile_s, temp_bytes)

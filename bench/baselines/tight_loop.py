@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,7 +28,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from bench.baselines.environments import make_environment
-from bench.baselines.sorting_loop import repeated
+from bench.baselines.sorting_loop import compiled, repeated
 
 STAGES = ("rollout", "advantages", "update")
 ADAM_B1, ADAM_B2, ADAM_EPS = 0.9, 0.999, 1e-5
@@ -402,14 +401,11 @@ def make_loop(
         )
     else:
         program = jax.jit(call, donate_argnums=(0, 1))
-    started = time.perf_counter()
-    compiled = program.lower(learner, runner).compile()
-    compile_s = time.perf_counter() - started
-    memory = compiled.memory_analysis()
     state = [learner, runner]
+    function, compile_s, temp_bytes = compiled(program, *state)
 
     def step() -> dict[str, float]:
-        state[0], state[1], metrics = compiled(*state)
+        state[0], state[1], metrics = function(*state)
         num_episodes, return_sum, policy_loss, vf_loss, entropy = jax.device_get(metrics).tolist()
         return {
             "num_episodes": num_episodes,
@@ -419,5 +415,4 @@ def make_loop(
             "entropy": entropy,
         }
 
-    temp_bytes = memory.temp_size_in_bytes if memory else None
     return Loop("tight", step, num_iterations * num_envs * num_steps, compile_s, temp_bytes)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from bench.baselines.environments import make_environment
-from bench.baselines.sorting_loop import repeated
+from bench.baselines.sorting_loop import compiled, repeated
 from bench.baselines.tight_loop import AXIS, Learner, Loop, Runner, Transition, cpu_dense, num_chunks_of
 
 ADAM_B1, ADAM_B2, ADAM_EPS = 0.9, 0.999, 1e-8
@@ -242,33 +241,27 @@ def make_loop(
     if num_devices > 1:
         envs = jax.tree.map(lambda x: x.reshape(num_devices, local_envs, *x.shape[1:]), envs)
     runner = Runner(envs[0], envs[1], envs[2], key)
-    compiled, compile_s = _compiled(program, num_iterations, learner, runner)
     state = [learner, runner]
+    function, compile_s, temp_bytes = compiled(_mapped(program, num_iterations), *state)
 
     def step() -> dict[str, float]:
-        state[0], state[1], metrics = compiled(*state)
+        state[0], state[1], metrics = function(*state)
         return dict(zip(METRICS, jax.device_get(metrics).tolist(), strict=True))
 
-    memory = compiled.memory_analysis()
-    num_rows = num_iterations * num_envs * num_steps
-    return Loop("vtrace", step, num_rows, compile_s, memory.temp_size_in_bytes if memory else None)
+    return Loop("vtrace", step, num_iterations * num_envs * num_steps, compile_s, temp_bytes)
 
 
-def _compiled(program: Program, num_iterations: int, learner: Learner, runner: Runner) -> tuple[Any, float]:
-    """Iterations over the devices, and the seconds of tracing and compiling."""
+def _mapped(program: Program, num_iterations: int) -> Any:
+    """Jitted iterations over the devices."""
     call = repeated(program, num_iterations)
-    if program.num_devices > 1:
-        axes = Runner(0, 0, 0, None)
-        mapped: Any = jax.pmap(
-            call,
-            axis_name=AXIS,
-            in_axes=(None, axes),
-            out_axes=(None, axes, None),
-            donate_argnums=(0, 1),
-            devices=jax.devices()[: program.num_devices],
-        )
-    else:
-        mapped = jax.jit(call, donate_argnums=(0, 1))
-    started = time.perf_counter()
-    compiled = mapped.lower(learner, runner).compile()
-    return compiled, time.perf_counter() - started
+    if program.num_devices == 1:
+        return jax.jit(call, donate_argnums=(0, 1))
+    axes = Runner(0, 0, 0, None)
+    return jax.pmap(
+        call,
+        axis_name=AXIS,
+        in_axes=(None, axes),
+        out_axes=(None, axes, None),
+        donate_argnums=(0, 1),
+        devices=jax.devices()[: program.num_devices],
+    )
