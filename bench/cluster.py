@@ -180,7 +180,7 @@ def runner_nodes(algo: Any) -> dict[int, str]:
 def account(algo: Any, result: Any) -> dict[str, int]:
     """``{fate: env steps}`` of a result, and "sampled".
 
-    PPO's used steps are those of its updates, DQN's stored ones those of its buffer.
+    Used steps of PPO are counted by its updates, stored steps of DQN by its buffer.
     """
     fates = {"sampled": result["num_env_steps_sampled_lifetime"], "lost": result["num_env_steps_lost_lifetime"]}
     if "replay_buffer" in result:

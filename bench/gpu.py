@@ -51,8 +51,8 @@ TOY_FIRST = ("dreamer", "determinism_ppo_mlp", "ppo_cnn", "two_agents", "ppo_lst
 """Parts that take longest at toy size, and so begin first."""
 UNCACHED = {"JAX_ENABLE_COMPILATION_CACHE": "false"}
 QUICK = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Environment variables of the workers: compile times are those of an empty cache; toy sizes compile quickly, and their
-workers share the memory of a GPU."""
+"""Environment variables of the workers: compile times need an empty cache; toy sizes compile quickly, and their workers
+share the memory of a GPU."""
 
 
 def facts() -> dict[str, Any]:
@@ -98,7 +98,7 @@ def worker(environ: Mapping[str, str], *, patience: float) -> Peer:
     """New worker process.
 
     Args:
-        environ: Environment variables besides those of this process.
+        environ: Environment variables, besides the variables of this process.
         patience: Seconds to wait for a reply.
     """
     command = ["env", *(f"{name}={value}" for name, value in environ.items())]
@@ -190,7 +190,7 @@ def run_all(cases: Sequence[tuple[str, Size]], lines: Lines, machine: Mapping[st
                         if peer is None:
                             peer = stack.enter_context(worker(_environ(args), patience=args.patience))
                         reply = peer.ask(request)
-                # An error of any kind costs one line, not those of the next cases.
+                # An error of any kind costs one line, not the lines of the next cases.
                 except Exception as error:
                     reply = {"error": shortened(f"{type(error).__name__}: {error}")}
                 if not args.toy or "error" in reply:

@@ -1,6 +1,6 @@
 """Parts of `bench.gpu`: one training run each, with its plain loop and its sizes.
 
-Environments are those of `bench.baselines.environments`, so most parts need neither gymnax, flashbax nor Ray.
+Environments come from `bench.baselines.environments`, so most parts need neither gymnax, flashbax nor Ray.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def ppo_task(kind: str) -> Any:
 
 
 def num_minibatches_of(kind: str, num_envs: int) -> int:
-    """Minibatches of PPO: those of `bench.throughput`, or more if an array of a minibatch would have 2^31 elements.
+    """Number of minibatches of PPO: as in `bench.throughput`, or more if a minibatch had an array of 2^31 elements.
 
     The largest array of the convolution contains its outputs: 16 channels of 10 x 10.
     """

@@ -1002,7 +1002,7 @@ def test_minimax_solves_tic_tac_toe():
 
 
 def test_games_count_for_the_player_who_begins():
-    """Of two players who take the first free cell, the first one gets the cells 2, 4, 6. Minimax never loses."""
+    """The first of two players who take the first free cell gets the cells 2, 4, 6. Minimax never loses."""
     env = resolve_env("pgx_multi/tic_tac_toe").make()
     first_free = games.Player(lambda weights, obs, key: jnp.argmax(obs["action_mask"], axis=-1))
     assert games.play_both(env, first_free, first_free, jax.random.key(0), 4, 10) == ((1, 0, 0), (0, 0, 1))

@@ -173,7 +173,7 @@ def repeated(iterate: Callable[..., Any], num_iterations: int) -> Callable[..., 
         num_iterations: Number of iterations.
 
     Returns:
-        Function with the same arguments and results; the metrics are those of the last iteration.
+        Function with the same arguments and results; its metrics describe the last iteration.
     """
     if num_iterations == 1:
         return iterate

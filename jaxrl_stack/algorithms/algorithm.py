@@ -601,7 +601,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _reported(self) -> dict[str, Any]:
         """Last iteration's result with the current step and episode counters. `metrics.peek` looks up names here that
-        nobody has logged.
+        were not logged.
         """
         last, counts = (
             self._last_result,

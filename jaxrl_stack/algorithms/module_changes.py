@@ -313,8 +313,8 @@ def ray_kept(driver: Driver) -> Iterator[None]:
 
 
 def _with_known_spaces(spec: RLModuleSpec, spaces: Mapping[str, tuple[gym.Space, gym.Space]]) -> RLModuleSpec:
-    """Fills missing spaces of a new module's spec with those of the acting policies; raises if these have different
-    spaces.
+    """Fills missing spaces of a new module's spec with the spaces of the acting policies; raises if the policies have
+    different spaces.
     """
     for i, name in enumerate(("observation_space", "action_space")):
         own = [pair[i] for pair in spaces.values()]

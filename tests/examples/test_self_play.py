@@ -79,7 +79,7 @@ def main_or_random(agent_id, episode, **kwargs):
 
 
 def settings_of(algo):
-    """Which policies are trained, and the groups of the policy mapping."""
+    """Trained policies of a callback, and the groups of its policy mapping."""
     return sorted(algo.config.policies_to_train), algo.config.policy_mapping_fn.keywords
 
 

@@ -99,7 +99,9 @@ def test_every_game_of_the_blocks_is_counted(league_run):
 
 
 def test_the_memory_estimate_has_the_stack_and_its_blocks(league_run):
-    """Of two snapshots: policy and value function have 3 x 4 + 4 weights and a head each, 4 x 3 + 3 and 4 + 1."""
+    """Bytes of two snapshots. Policy and value function have 3 x 4 + 4 weights each, and heads of 4 x 3 + 3 and 4 + 1
+    weights.
+    """
     estimate = league_run[0].memory_estimate()["opponents"]
     size = 2 * 4 * (2 * (3 * 4 + 4) + (4 * 3 + 3) + (4 + 1))
     connectors = {"env_to_module": 0, "env_to_module_of_blocks": 0}
