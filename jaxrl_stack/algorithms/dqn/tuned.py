@@ -105,16 +105,17 @@ _MEMORY_CHAIN: dict[str, Any] = _STATELESS | {
 }
 _ZOO = "DLR-RM/rl-baselines3-zoo, hyperparams/dqn.yml, {}"
 _LUNAR_LANDER: dict[str, Any] = {
-    "lr": 8.8e-4,
-    "train_batch_size_per_learner": 32,
-    # As many updates as steps.
-    "training_intensity": 32,
-    "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 1_000_000},
+    "lr": 6.3e-4,
+    "train_batch_size_per_learner": 128,
+    # 4 updates after 4 steps.
+    "rollout_fragment_length": 4,
+    "training_intensity": 128,
+    "replay_buffer_config": {"type": "EpisodeReplayBuffer", "capacity": 50_000},
     "double_q": False,
     "dueling": False,
     "gamma": 0.99,
-    "target_network_update_freq": 10_000,
-    "epsilon": [(0, 1.0), (30_000, 0.1)],
+    "target_network_update_freq": 250,
+    "epsilon": [(0, 1.0), (18_000, 0.1)],
     "model_config": {"fcnet_hiddens": [256, 256], "fcnet_activation": "relu", "head_fcnet_hiddens": []},
 }
 _MOUNTAIN_CAR = _LUNAR_LANDER | {
