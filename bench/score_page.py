@@ -11,7 +11,7 @@ change a page.
 from __future__ import annotations
 
 import argparse
-import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -177,9 +177,12 @@ def section(lines: Sequence[Mapping[str, Any]]) -> str:
         if len(runs) < cell.seeds
     ]
     text = table(header, rows) if rows else []
-    versions = sorted({json.dumps(line["measured"]["versions"], sort_keys=True) for line in lines})
-    for one in versions:
-        text += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in json.loads(one).items()) + "."]
+    versions = defaultdict[str, set[str]](set)
+    for line in lines:
+        for name, version in line["measured"]["versions"].items():
+            versions[name].add(version)
+    named = (f"{name} {' and '.join(sorted(values))}" for name, values in sorted(versions.items()))
+    text += ["", f"Versions: {', '.join(named)}."]
     sources = {one.source for cell, runs in found if runs for one in PUBLISHED.get((cell.algorithm, cell.task), ())}
     text += ["", *(f"* {name}: {source}" for name, source in SOURCES.items() if name in sources)]
     if open_rows:
