@@ -411,8 +411,8 @@ def first_not_finite(columns: Mapping[str, Any]) -> NotUsable | None:
 
 
 def _is_finite(final: tuple[int, Any, Any]) -> bool:
-    """Whether the observations in one argument triple of `Recording.add_final`, ``(step, mask, observations)``, are
-    finite where the mask is True.
+    """Whether the final observations of one `Recording.add_final` call, with the arguments ``(step, mask,
+    observations)``, are finite where the mask is True.
     """
     _, where, observations = final
     leaves = [leaf for leaf in jax.tree.leaves(observations) if np.issubdtype(leaf.dtype, np.inexact)]

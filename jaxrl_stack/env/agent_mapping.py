@@ -52,7 +52,7 @@ def module_map_of(config: AlgorithmConfig, env: JaxEnv | None) -> ModuleMap:
 
     Raises:
         ValueError: The environment has several agents and the config has no policies for them, or the other way round;
-            an agent's policy is not known, or is another one in each call, or depends on the episode.
+            the policy of an agent is unknown, differs between calls, or depends on the episode.
     """
     if isinstance(env, MultiAgentJaxEnv):
         agents = list(env.possible_agents)
@@ -91,8 +91,9 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
 
 
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
-    """Returns the id of the policy that controls an agent of a JAX environment: the `of` of
-    ``multi_agent(opponents=...)`` if set, else the checked result of the policy mapping function.
+    """Returns the id of the policy that controls an agent of a JAX environment: the policy in
+    ``opponents=Snapshots(of=<policy>)`` if this setting is used, else the checked result of the policy mapping
+    function.
     """
     if config.opponents is not None:
         return config.opponents.of
@@ -101,8 +102,8 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
 
     def refuse(what: str) -> NoReturn:
         raise ValueError(
-            f"{called} {what}, for the agent {agent!r} of {env.name}. In a JAX environment the policy of an agent is "
-            "a part of the compiled program: choose it by the agent's id only, or write the environment as a "
+            f"{called}: the function {what}, for the agent {agent!r} of {env.name}. In a JAX environment, policies are "
+            "fixed when the program is compiled: choose them by agent id only, or write the environment as a "
             "MultiAgentEnv on the host."
         )
 
@@ -155,11 +156,11 @@ class HostMapping:
         name: Name of the environment in messages.
 
     Attributes:
-        module_map: What holds in every episode. Where the function looks at the episode, or draws, it has every agent
-            that a module may act for.
+        module_map: Map of agents to modules. If the module of an agent differs between episodes, the map lists all
+            agents that each module may control.
 
     Raises:
-        ValueError: The environment does not say which agents there may be; or the function returns what is no policy.
+        ValueError: `possible_agents` is empty, or the mapping function returns an unknown policy.
     """
 
     def __init__(self, config: AlgorithmConfig, spaces: AgentSpaces, name: str):
@@ -192,7 +193,7 @@ class HostMapping:
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
         """Raises an error for an agent that is not in `possible_agents`, or that the policy mapping function maps to a
-        policy that may not control it: one that no trial episode returned for this agent or for one of equal spaces.
+        policy which, according to the trial episodes, may not control this agent; see `_slots`.
 
         Raises:
             MultiAgentEnvError: Always.
@@ -203,9 +204,9 @@ class HostMapping:
                 f"{list(self.module_map.module_of)}. List it there."
             )
         raise MultiAgentEnvError(
-            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned other "
-            f"policies in {_TRIED_EPISODES} trial episodes. Give agents that share a policy equal spaces, and choose "
-            "policies by episode.id_."
+            f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned only "
+            f"other policies for this agent in {_TRIED_EPISODES} trial episodes when the EnvRunner was built. Choose "
+            "policies by episode.id_, and give agents that share a policy equal spaces."
         )
 
 

@@ -64,8 +64,9 @@ class AgentPreprocessing:
                 if key is not None and mask_key_in(made, (key,)) is None:
                     raise ValueError(
                         f"{type(connector).__name__} removes the action mask {key!r} of agent {agent!r}: its output "
-                        f"space is {made}. Return and declare {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set "
-                        "environment(action_mask_key='none') if no action is forbidden."
+                        f"space is {made}. Return {{{key!r}: mask, {OBSERVATIONS!r}: ...}} from preprocess() and "
+                        "declare it in recompute_output_observation_space(), or set "
+                        "environment(action_mask_key='none')."
                     )
 
     def __call__(self, observations: Mapping[Any, Any], episode: MultiAgentEpisode) -> Mapping[Any, Any]:

@@ -157,7 +157,8 @@ class DeviceEnvRunner(EnvRunner):
                 f"make_env() cannot change to environment({self.config.env!r}, env_config={self.config.env_config!r}): "
                 f"the training program was compiled for {self._built_from.env!r} with env_config="
                 f"{self._built_from.env_config!r}. Choose tasks in the environment's reset(), or build an algorithm "
-                "`other` with the new one and call other.learner_group.set_state(algo.learner_group.get_state())."
+                "`other` with the new environment and call "
+                "other.learner_group.set_state(algo.learner_group.get_state())."
             )
         for name in ("randomized_params", "privileged_params"):
             if not self.config.is_same(self._built_from, name):
@@ -267,7 +268,8 @@ class DeviceEnvRunner(EnvRunner):
     @classmethod
     def _build_from_checkpoint(cls, args: list[Any], kwargs: dict[str, Any], state: dict[str, Any]) -> Self:
         raise ValueError(
-            "The on-device runner is a part of its Algorithm. Use Algorithm.from_checkpoint(path), which builds both."
+            "An on-device env runner cannot be restored without its Algorithm. Use Algorithm.from_checkpoint(path), "
+            "which builds both."
         )
 
     # -------------------------------------------------------------------------------------------------- sampling

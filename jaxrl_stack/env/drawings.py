@@ -214,7 +214,10 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
         return grid(np.asarray(obs), space)
     flat = gym.spaces.flatten_space(space)
     if not isinstance(flat, gym.spaces.Box):
-        raise ValueError(f"Observations of {space} cannot be drawn. Give the environment a render().")
+        raise ValueError(
+            f"Observations of {space} cannot be drawn. Define render() in the environment (render(state) for a JaxEnv) "
+            "and return a frame, uint8 [H, W, 3]."
+        )
     return bars(
         np.asarray(gym.spaces.flatten(space, obs), np.float64),
         flat,

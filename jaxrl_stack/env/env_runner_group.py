@@ -106,7 +106,7 @@ class EnvRunnerGroup:
     ):
         if config is None:
             if not isinstance(local_env_runner, EnvRunner):
-                raise ValueError("EnvRunnerGroup() needs config=, or a local runner that has one.")
+                raise ValueError("EnvRunnerGroup() needs config=config, or local_env_runner=runner, which has one.")
             config = local_env_runner.config
         self.config = config
         self.is_evaluation = is_evaluation
@@ -456,8 +456,8 @@ class EnvRunnerGroup:
             if not self._manager.recoverable_actor_ids():
                 lost = self._recovery.num_dropped
                 raise NoHealthyEnvRunnerError(
-                    f"No EnvRunner actor is left: {lost} were lost for good. The log has the reasons; build the "
-                    "algorithm again from its last checkpoint."
+                    f"No EnvRunner actor is left: {lost} were lost for good, for reasons in the log. Build the "
+                    "algorithm again from its last checkpoint: Algorithm.from_checkpoint(path)."
                 )
             left = until - self._backend.now()
             if left <= 0.0:
@@ -607,7 +607,10 @@ class EnvRunnerGroup:
         if num_rounds >= MAX_ROUNDS_WITHOUT_DATA:
             self._num_rounds_without_data = 0
             self.sampling_ids()
-            raise TimeoutError(f"{what} No samples came in {num_rounds} rounds in a row.")
+            raise TimeoutError(
+                f"{what} No samples came in {num_rounds} rounds in a row: check that the environment's reset() and "
+                "step() return."
+            )
         notice_once(what)
 
     def forget_requests(self) -> None:

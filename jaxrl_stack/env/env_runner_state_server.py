@@ -20,13 +20,16 @@ class EnvRunnerStateServer:
         """Replaces the stored env runner state, unless the new one has older weights.
 
         Args:
-            state: For `EnvRunner.set_state`; must hold "weights_seq_no".
+            state: State for `EnvRunner.set_state`, with the key "weights_seq_no".
 
         Raises:
-            ValueError: If that is missing.
+            ValueError: If this key is missing.
         """
         if "weights_seq_no" not in state:
-            raise ValueError(f"A pushed state needs 'weights_seq_no'; this one has {sorted(state)}.")
+            raise ValueError(
+                f"push(state) needs 'weights_seq_no' in the state, which has only {sorted(state)}. Pass a result of "
+                "EnvRunner.get_state()."
+            )
         with self._lock:
             # Concurrent calls may overtake each other.
             if self._state is None or state["weights_seq_no"] >= self._state["weights_seq_no"]:

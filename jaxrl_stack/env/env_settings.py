@@ -139,8 +139,8 @@ def derived_fields(params: Any, names: Collection[str]) -> dict[str, Derived]:
 
 
 def related_fields(params: Any, names: Collection[str]) -> dict[str, list[str]]:
-    """Finds parameters whose defaults suit the defaults of changed parameters, but that were not changed: ``{changed
-    parameter: ["other=value"]}``. A notice lists them.
+    """Finds unchanged parameters that may no longer match a changed one, such as a moment of inertia after a change
+    of a link's length; returns ``{changed parameter: ["other=value"]}``, for a notice.
     """
     unchanged = set(field_names(params)).difference(names)
     kept = {

@@ -392,16 +392,16 @@ class FaultTolerantEnvs:
         self.recover = self._recover if self._restarts and has_stepped else None
 
     def accept(self, recording: RolloutRecording, out_of_range: Sequence[OutOfRange] = ()) -> None:
-        """Checks the steps of a recording for rewards and observations that are NaN or infinite, action masks without a
-        valid action, and observations outside of their space.
+        """Checks the steps of a recording; raises ValueError if rewards or observations are NaN or infinite, an action
+        mask allows no action, or an observation is outside of its space.
 
         Args:
             recording: The recorded steps.
             out_of_range: Observations that are outside of their space, by environment.
 
         Raises:
-            ValueError: If there are any: a failure of the environments. With ``check_nans=False`` what is not finite is
-                said once.
+            ValueError: For the first invalid value; it counts as a failure of the environments. With
+                ``check_nans=False``, NaN and infinite numbers raise no error: the first is logged.
         """
         for found in sorted([*out_of_range, *recording.not_usable()], key=lambda one: one[:2]):
             index = found[1]
@@ -451,7 +451,7 @@ class FaultTolerantEnvs:
         self._is_broken = True
         if not isinstance(error, Exception):
             return False
-        self._tolerate(error, num_failures, "what was being sampled")
+        self._tolerate(error, num_failures, "the steps of this sample are")
         return True
 
     def _tolerate(self, error: Exception, failures: int, what_is_dropped: str) -> None:
@@ -471,7 +471,7 @@ class FaultTolerantEnvs:
         if failures > self._tolerance:
             raise ConsecutiveFailuresError.of(f"Environments of {runner}", failures, self._tolerance, error) from error
         if not is_known:
-            message = "An environment of %s failed: it is made anew, and %s is dropped."
+            message = "An environment of %s failed: it is replaced, and %s dropped."
             logger.error(message, runner, what_is_dropped, exc_info=error)
         self.metrics.log_value(NUM_ENV_STEP_FAILURES_LIFETIME, 1, reduce="lifetime_sum")
 
@@ -482,7 +482,7 @@ class FaultTolerantEnvs:
         while True:
             self._num_renewals += 1
             failures = self._failures_in_a_row[index] = self._failures_in_a_row.get(index, 0) + 1
-            self._tolerate(error, failures, "its episode")
+            self._tolerate(error, failures, "its episode is")
             try:
                 self._renew_one(index)
                 seed = self._seed(index) if self.replayable is None else self.replayable.next_seed(index)

@@ -356,7 +356,7 @@ class HostEnvRunner(EnvRunner):
             RuntimeError: If `stop` was called.
         """
         if self.env is None and self._given_spaces is None:
-            raise RuntimeError(f"{type(self).__name__} {self.worker_index} was stopped. Make a new one.")
+            raise RuntimeError(f"{type(self).__name__} {self.worker_index} was stopped. Build another from its config.")
 
     def stop(self) -> None:
         self._envs.close()

@@ -318,7 +318,7 @@ class GymnaxEnv(AutoResetJaxEnv):
         config = dict(env_config or {})
         if params is not None and not is_gymnax_instance(env):
             raise ValueError(
-                f"GymnaxEnv({env!r}, params=...): `params` is only for an environment that exists already. Use "
+                f"GymnaxEnv({env!r}, params=...): `params` is only for an instance of a gymnax environment. Use "
                 "`env_config` instead."
             )
         if isinstance(env, str):
@@ -453,8 +453,8 @@ def as_jax_env(env: Any, env_config: Mapping[str, Any] | None = None) -> JaxEnv 
     if isinstance(env, JaxEnv):
         if env_config:
             raise ValueError(
-                f"env_config={dict(env_config)} cannot change {env.name}, which is an instance already: "
-                "give its class as the environment, or register a creator with `register_env`."
+                f"env_config={dict(env_config)} cannot change {env.name}, which is an instance. Pass its class: "
+                f"environment({type(env).__name__}, env_config=...), or register a creator with `register_env`."
             )
         return env
     if is_gymnax_instance(env):

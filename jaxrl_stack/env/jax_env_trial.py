@@ -57,7 +57,7 @@ def check_steps(env: JaxEnv, num_steps: int) -> None:
 def _check_observation(env: JaxEnv, part: str, observation: Any, when: str) -> None:
     def check(space: Any, value: Any) -> Any:
         array = np.asarray(value)
-        refuse(np.isfinite(array), array, "which is not finite. Look for divisions by 0, and for what grows forever")
+        refuse(np.isfinite(array), array, "which is not finite. Look for divisions by 0 and unbounded growth")
         if env.has_own_bounds:
             outside = f"which is outside of the observation_space {space}. Give the space the bounds that observations"
             refuse(_is_within(space, array), array, f"{outside} have (-inf and inf if there are none), or clip them")

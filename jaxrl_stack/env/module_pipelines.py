@@ -142,8 +142,8 @@ class ModulePipelines(ByModule[Pipelines]):
         return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
-        """Returns both pipelines of the first module for `AlgorithmConfig.for_checkpoints`, as all modules have the
-        same connectors; () without modules.
+        """Returns the pipelines from which a checkpoint's config is made (`AlgorithmConfig.for_checkpoints`): both
+        pipelines of the first module, because all modules have the same connectors; () without modules.
         """
         return tuple(next(iter(self.values()), ()))
 

@@ -102,11 +102,13 @@ class ParamRange:
         assert kind is not None
         dtype, shape = np.dtype(jnp.result_type(like)), np.shape(like)
         if dtype.kind not in "biuf":
-            raise ValueError(f"the parameter is {dtype}, and only numbers can be drawn")
+            raise ValueError(f"the parameter is {dtype}, and only numbers can be drawn, so leave it out")
         arrays = [np.asarray(value) for value in values]
         if (dtype.kind == "b") != all(array.dtype.kind == "b" for array in arrays):
             raise ValueError(
-                "the parameter is a bool, so give [True, False]" if dtype.kind == "b" else f"the parameter is {dtype}"
+                "the parameter is a bool, so give [True, False]"
+                if dtype.kind == "b"
+                else f"the parameter is {dtype}, so give numbers and no bools"
             )
         if dtype.kind in "iu" and any(np.mod(array, 1).any() for array in arrays):
             raise ValueError(f"the parameter is {dtype}, so give whole numbers")
@@ -144,7 +146,8 @@ class ParamRange:
         upper one.
 
         Values of "log" are scaled by their logarithms, choices by value and not by index. Values outside of the range
-        lie outside of [-1, 1]. If both bounds are equal, it is the distance from them, 0 for each draw.
+        lie outside of [-1, 1]. If both bounds are equal, the result is the distance from
+        them, 0 for each draw.
         """
         low, high = (np.asarray(bound, np.float32) for bound in (self.values.min(0), self.values.max(0)))
         value = jnp.asarray(value, jnp.float32)

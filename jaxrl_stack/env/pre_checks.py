@@ -20,7 +20,7 @@ def check_multiagent_environments(env: Any) -> None:
             agents or spaces. An exception of its own code is the cause.
     """
     if not isinstance(env, MultiAgentEnv):
-        raise ValueError(f"The passed env is not a MultiAgentEnv: {env!r}. Make it a subclass.")
+        raise ValueError(f"The passed env is not a MultiAgentEnv: {env!r}. Derive its class from MultiAgentEnv.")
     name = type(env).__name__
     if not env.possible_agents:
         raise ValueError(f"{name} has no possible_agents. Set self.possible_agents to the ids of all of its agents.")

@@ -20,9 +20,9 @@ def with_preprocessors(config: Any, env: JaxEnv | None) -> JaxEnv | None:
     connectors, if any.
 
     Args:
-        config: The config of those who sample.
-        env: The environment; None for none. Others than a `MultiAgentJaxEnv` stay as they are, as does every
-            environment without such connectors.
+        config: The config of the runners that sample.
+        env: The environment; None for none. It is returned unchanged if it is no `MultiAgentJaxEnv`, or if the config
+            has no such connectors.
 
     Raises:
         ValueError: The connectors declare spaces for other agents than the environment's.
@@ -74,7 +74,7 @@ class PreprocessedJaxEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
 
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(
-            f"A MultiAgentObservationPreprocessor {what}, but {self.name} is a JAX environment, where it is a part of "
-            "the compiled program. Use only observations in it, or write the environment as a MultiAgentEnv on the "
-            "host."
+            f"A MultiAgentObservationPreprocessor {what}, but {self.name} is a JAX environment, whose compiled program "
+            "has no episodes. Let preprocess() read only its observations, or write the environment as a MultiAgentEnv "
+            "on the host."
         )

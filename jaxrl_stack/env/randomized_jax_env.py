@@ -254,7 +254,7 @@ class _RangeDraws:
         return self.completed(params, {name: own.draw(named(key, name)) for name, own in self.ranges.items()})
 
     def completed(self, params: Any, drawn: dict[str, Any]) -> dict[str, Any]:
-        """Adds to the drawn parameters those that the environment computes from them."""
+        """Returns the drawn parameters together with the parameters that the environment computes from them."""
         changed = with_named_leaves(params, drawn)
         return drawn | {field: jnp.asarray(own.of(changed), dtype) for field, (own, dtype) in self._derived.items()}
 

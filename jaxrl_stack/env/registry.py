@@ -172,7 +172,10 @@ class ResolvedEnv:
             )
         env = self._vector_creator(self.context if context is None else context, num_envs, seed)
         if not isinstance(env, gym.vector.VectorEnv):
-            raise TypeError(f"environment({self.name!r}) made {env!r}, but has to make a gymnasium.vector.VectorEnv.")
+            raise TypeError(
+                f"environment({self.name!r}) made {env!r}, but has to make a gymnasium.vector.VectorEnv. Return one "
+                "from its creator or vector entry point."
+            )
         return env
 
 
@@ -260,8 +263,8 @@ def _resolve_name(name: str, context: EnvContext, num_envs: int | None = None) -
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"environment({name!r}): the module {module_name!r} does not import ({error}). Is it "
-                "installed and on sys.path?"
+                f"environment({name!r}): the module {module_name!r} does not import ({error}). Install it, or add its "
+                "folder to sys.path."
             ) from error
         found = getattr(module, attribute, None)
         if isinstance(found, type):
@@ -272,7 +275,7 @@ def _resolve_name(name: str, context: EnvContext, num_envs: int | None = None) -
         if attribute not in gym.registry:
             raise ValueError(
                 f"environment({name!r}): {module_name!r} has no class {attribute!r} and registers no "
-                "gymnasium id of that name."
+                "gymnasium id of that name. Check the spelling: 'module:Class' or 'module:Id-v0'."
             )
     elif name not in gym.registry:
         creator = _creator_from_ray(name, is_last_resort=True)
@@ -339,7 +342,7 @@ def _check_class(env: type) -> None:
     """Raises TypeError if a class cannot be created from an env_config, or its `reset` takes no seed."""
     if inspect.isabstract(env):
         missing = ", ".join(sorted(getattr(env, "__abstractmethods__")))  # noqa: B009 - only abstract classes have it
-        raise TypeError(f"environment(env={env!r}): the class does not define {missing}. Write what is missing.")
+        raise TypeError(f"environment(env={env!r}): the class does not define {missing}. Define them in the class.")
     problem = call_problem(env, EnvContext({}, worker_index=0))
     if problem is not None:
         raise TypeError(

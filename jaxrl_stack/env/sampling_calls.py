@@ -41,12 +41,15 @@ def sampled_in_actor(
     """Samples in an env runner actor: returns ``((number, sample), None)``, where `number` identifies the call. With
     `keep_remote`, the second value has the sample's columns, so that they stay in Ray's object store.
 
-    It takes `state` over first, or newer weights from a state server. What it reports of the statistics of connectors
-    is known to it from there on, if that was a `EnvRunnerGroup.request`.
+    Before it samples, the runner loads `state`, or newer weights from the state server. After a call by
+    `EnvRunnerGroup.request`, it merges the connector statistics that the sample reports into its running totals.
     """
     if not runner.is_restored:
         if actor_setup.was_actor_restarted():
-            raise NotRestoredError(f"EnvRunner {runner.worker_index} was restarted and has no state yet.")
+            raise NotRestoredError(
+                f"EnvRunner {runner.worker_index} was restarted and has no weights yet. Call "
+                "EnvRunnerGroup.probe_unhealthy_env_runners(), which sends them, before it samples."
+            )
         runner.is_restored = True  # It is the first one: nothing to ask for any more.
     if state is not None:
         runner.set_state(state)

@@ -70,7 +70,8 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
                 if difference(of_seats[seat], of_seats[first]) is not None or of_seats[seat] != of_seats[first]:
                     raise ValueError(
                         f"SelfPlayEnv({env.name}): {kind} of {first!r} and {seat!r} are {of_seats[first]} and "
-                        f"{of_seats[seat]}. Agents that change seats need equal spaces."
+                        f"{of_seats[seat]}. Agents change seats and need equal spaces: set {kind} = "
+                        "dict.fromkeys(possible_agents, space)."
                     )
         super().__init__(env)
         rivals = (RIVAL,) if len(seats) == 2 else tuple(f"{RIVAL}_{i}" for i in range(1, len(seats)))
@@ -91,8 +92,8 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
         return self._by_role(obs, seat), SelfPlayState(state, seat)
 
     def seated(self, obs: Any, state: SelfPlayState, seat: jax.Array) -> tuple[Any, SelfPlayState]:
-        """Returns the start of the game in which the hero has another seat: the observations and the state of a
-        `reset`, with the roles reassigned.
+        """Moves the hero to another seat at the start of a game: returns the observations and the state of a `reset`
+        with the roles (hero, rivals) reassigned.
 
         Args:
             obs, state: Results of `reset`.

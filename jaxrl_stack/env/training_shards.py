@@ -233,8 +233,8 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     lengths = stored.get("episodes/episode_length")
     if lengths is None or np.ndim(lengths) != 2:
         raise ValueError(
-            "The state of the environments does not fit: another kind of runner saved it. Load it with the "
-            "environment of the run that was saved."
+            "The saved state has no training environments that were stepped on devices, so it does not fit this run. "
+            "Load it with the environment(...) of the run that saved it."
         )
     saved_devices, saved_each = np.shape(lengths)
     per_device = num_envs // num_devices

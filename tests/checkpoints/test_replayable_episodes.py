@@ -163,7 +163,7 @@ def test_a_failure_in_the_first_step_after_a_replay_is_tolerated(fault, caplog):
         runner.env.envs[1].config[fault] = runner.env.envs[1].t + 1
     expected, given = columns_of(first), columns_of(second)
     jax.tree.map(np.testing.assert_array_equal, given, expected)
-    assert caplog.text.count("it is made anew") == 2
+    assert caplog.text.count("it is replaced") == 2
 
 
 def test_a_recording_after_a_restore_has_the_infos_of_the_environments(tmp_path):

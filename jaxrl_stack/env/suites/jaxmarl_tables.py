@@ -62,7 +62,7 @@ def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, An
     """Replaces the name of a scenario or layout in the environment's settings by the JaxMARL object with this name.
 
     Raises:
-        ValueError: It has nothing of that name.
+        ValueError: JaxMARL has no scenario or layout of that name.
     """
     key, known = {
         "SMAX": ("scenario", map_name_to_scenario),
@@ -74,7 +74,10 @@ def with_objects(name: str, env_id: str, config: dict[str, Any]) -> dict[str, An
     try:
         return {**config, key: known(config[key])}
     except KeyError:
-        raise ValueError(f"env_config[{key!r}]={config[key]!r}: {name} has no {key} of that name.") from None
+        raise ValueError(
+            f"env_config[{key!r}]={config[key]!r}: {name} has no {key} of that name. Use one that JaxMARL "
+            "defines, such as '3m' (scenario) or 'cramped_room' (layout)."
+        ) from None
 
 
 def observation_spaces(env: Any, legal: Callable[[Any], Any] | None) -> dict[Any, gym.Space]:
@@ -82,7 +85,7 @@ def observation_spaces(env: Any, legal: Callable[[Any], Any] | None) -> dict[Any
 
     Args:
         env: The suite's environment.
-        legal: Of its state, which actions agents have; None where it does not say.
+        legal: Function from the environment's state to the action masks by agent; None without masks.
     """
     seen, state = jax.eval_shape(env.reset, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
     spaces = {}

@@ -151,8 +151,8 @@ class HostVectorEnv(abc.ABC):
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
-        """Resets the environments that `step` left in their final state because of `holds_ended`, and completes its
-        result with the new observations.
+        """Resets the environments that `step` left in their final state because of `holds_ended`, and writes their
+        first observations into the argument `step`, the result of that call.
         """
 
     def renew(self, index: int | None = None) -> bool:
@@ -177,7 +177,8 @@ class HostVectorEnv(abc.ABC):
             ``(observation, info)``.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} cannot reset one of its environments, only all of them with reset()."
+            f"{type(self).__name__} cannot reset a single environment. Reset all of them with reset(), or set "
+            "env_runners(gym_env_vectorize_mode='sync')."
         )
 
     def replay(self, index: int, seed: int, actions: Any, num_steps: int) -> Replayed:
@@ -190,7 +191,10 @@ class HostVectorEnv(abc.ABC):
             actions: NumPy pytree ``[num_steps, ...]`` that mirrors `single_action_space`; ignored without steps.
             num_steps: Number of actions.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot step one of its environments.")
+        raise NotImplementedError(
+            f"{type(self).__name__} cannot replay the episode of a single environment. Set "
+            "env_runners(gym_env_vectorize_mode='sync')."
+        )
 
     def discard(self) -> None:
         """Closes the environments after a failure of one of them."""

@@ -37,8 +37,8 @@ def make_sub_env(
         raise
     if not isinstance(env, gym.Env):
         raise TypeError(
-            f"environment({name!r}): its creator returned {env!r} for {context!r}, but a host environment has to be a "
-            "gymnasium.Env, or, for all copies at once, a gymnasium.vector.VectorEnv."
+            f"environment({name!r}): its creator returned {env!r} for {context!r}. Return a gymnasium.Env, or, for all "
+            "copies at once, a gymnasium.vector.VectorEnv."
         )
     inner: Any = env.unwrapped
     has_several = isinstance(inner, MultiAgentEnv)

@@ -178,8 +178,8 @@ class SyncHostMultiAgentEnv:
         return step
 
     def reset_ended(self, step: MultiAgentVectorStep, recover: Recover | None = None) -> None:
-        """Resets the environments that `step` left in their final state because of `holds_ended`, and completes its
-        result with the new observations.
+        """Resets the environments that `step` left in their final state because of `holds_ended`, and writes their
+        first observations into the argument `step`, the result of that call.
         """
         for i, final_obs in enumerate(step.final_obs):
             if final_obs is not None:
@@ -222,7 +222,9 @@ class SyncHostMultiAgentEnv:
 
     def _watched(self, env: MultiAgentEnv, index: int) -> AgentsOfEpisode:
         if not isinstance(env.unwrapped, MultiAgentEnv):
-            raise TypeError(f"environment({self._name!r}): {env!r} is no MultiAgentEnv. Make it a subclass.")
+            raise TypeError(
+                f"environment({self._name!r}): {env!r} is no MultiAgentEnv. Derive its class from MultiAgentEnv."
+            )
         copy = f", copy {index} in EnvRunner {self._worker_index}"
         return AgentsOfEpisode(env.unwrapped, self._name, self._check, copy)
 

@@ -48,7 +48,7 @@ class OpenSpielEnv(MultiAgentEnv):
         else:
             raise ValueError(
                 f"OpenSpielEnv({self.type.short_name}): the game gives its players neither observation tensors nor "
-                "information state tensors. Load one that does."
+                "information state tensors. Load a game that does, such as pyspiel.load_game('tic_tac_toe')."
             )
         box = Box(-np.inf, np.inf, (size,), np.float32)
         self.observation_spaces = dict.fromkeys(self.possible_agents, box)
