@@ -20,7 +20,7 @@ class AgentPreprocessing:
     """Applies the `MultiAgentObservationPreprocessor` connectors of a config to the observations of all agents.
 
     Args:
-        connectors: These, in order; there may be none.
+        connectors: The preprocessors, in the order of their application; may be empty.
         spaces: Spaces of the agents in the environment.
 
     Attributes:
@@ -118,7 +118,7 @@ def agent_preprocessing(config: Any, spaces: AgentSpaces, env: Any = None) -> Ag
     Args:
         config: The config.
         spaces: Spaces of the agents in the environment.
-        env: Goes to the user's function.
+        env: Environment that the user's connector function receives.
     """
     both = tuple(gym.spaces.Dict(dict(own)) for own in spaces)
     return AgentPreprocessing(config.agent_preprocessors(env, {"__env__": both, "__env_single__": both}), spaces)

@@ -30,7 +30,7 @@ class ConnectorStates:
     Attributes:
         env_to_module: The constructor argument.
         module_to_env: The constructor argument.
-        pure: ``(of env_to_module, of module_to_env)``, what is compiled of them.
+        pure: Compiled parts of both pipelines, ``(env-to-module, module-to-env)``.
         value: States of both pipelines, which a policy takes and returns.
     """
 
@@ -80,8 +80,10 @@ class ConnectorStates:
 
         Args:
             state: Result of `get_env_to_module`.
-            keeps_histories: Only take over statistics.
-            from_training: It is that of training's pipeline, and ``evaluation_config`` may name other connectors.
+            keeps_histories: Load only running statistics; per-environment states stay.
+            from_training: Whether `state` comes from the training pipeline, whose connectors may differ
+                (``evaluation_config``): then states of unknown connectors, and of connectors without statistics, are
+                ignored.
         """
         if state and from_training:
             state = known_statistics(self.env_to_module.names, self._histories, state)
@@ -134,8 +136,8 @@ def with_statistics(present: Any, given: Any, is_history: Any) -> Any:
     not copied.
 
     Args:
-        present: The state whose histories stay; all leaves may have further leading axes.
-        given: The other one, of any number of environments.
+        present: State whose per-environment parts stay; its leaves may have further leading axes.
+        given: State with the new statistics, for any number of environments.
         is_history: The `per_env_leaves` of these states.
     """
     return jax.tree.map(

@@ -97,7 +97,7 @@ def look_at(name: str, creator: EnvCreator, context: EnvContext) -> tuple[Kind, 
         ``(kind, environment)``; the latter is None unless it is a JAX environment that was made now and is not kept.
 
     Raises:
-        TypeError: It makes something else.
+        TypeError: The creator makes no environment.
     """
     config = dict(context)
     kind = known_kind(creator, config)

@@ -73,21 +73,21 @@ class WeightSource(Protocol):
 class DeviceEnvRunner(EnvRunner):
     """Samples from a JAX environment with the learner's current weights.
 
-    It has environments of its own: what it samples leaves no trace in the training program's.
+    It samples in separate environments; the environments of the training program do not change.
 
     Args:
-        config: The config, of evaluation for evaluation's runner; traced settings are its own.
+        config: The config; for an evaluation runner, the evaluation config. Traced settings are read from it.
         rollout: The static parts of sampling.
         pipelines: Pipelines whose pure parts are in the rollout.
-        learner: Source of weights: a Learner, or what has fetched them from learner actors.
+        learner: Source of weights: a Learner, or an object with weights that were fetched from learner actors.
         connector_state: ``() -> states of the rollout's env-to-module pipelines``, by module, with the current training
             statistics.
         timesteps: ``() -> uint32[2]``, lifetime env steps, at which schedules are read.
         env_context: `EnvContext` of the environment, for callbacks.
 
     Attributes:
-        callbacks: Told of the episodes of `evaluate` and `sample`; of those of training its driver tells.
-        output: Where what it samples is recorded, and by its driver what training samples.
+        callbacks: Called for the episodes of `evaluate` and `sample`; `DeviceDriver` calls callbacks for training.
+        output: Writes the sampled steps to files, if requested; `DeviceDriver` adds the steps of training.
     """
 
     def __init__(
@@ -473,12 +473,12 @@ class DeviceEnvRunner(EnvRunner):
         Args:
             key: PRNG key of this evaluation.
             num_episodes: Exact number of episodes; or
-            num_timesteps: how many env steps, rounded up to a multiple of ``B``.
-            reset: Start from fresh environments; otherwise go on where the last evaluation of so many environments
-                stopped, which counts the first episodes to end from there.
+            num_timesteps: Number of env steps, rounded up to a multiple of ``B``.
+            reset: Reset all environments first. Otherwise, the running episodes of the last evaluation with the same
+                number of environments continue, and the first episodes that end count.
 
         Returns:
-            ``(env steps, the episodes that counted, what callbacks have logged, for `MetricsLogger.aggregate`)``.
+            ``(env steps, episodes included, metrics that callbacks logged, for `MetricsLogger.aggregate`)``.
 
         Raises:
             TimeoutError: If the episodes are not over in time.
@@ -539,7 +539,7 @@ class DeviceEnvRunner(EnvRunner):
         """Runs an evaluation with the given PRNG key to record videos, and returns its episodes: the first ``n // B +
         (i < n % B)`` of environment ``i``.
 
-        Nothing is counted, callbacks are not told, and the environments of evaluations stay where they are.
+        Changes neither counters nor the environments of evaluations, and calls no callbacks for episodes.
 
         Args:
             key: PRNG key of the evaluation.
@@ -561,8 +561,8 @@ class DeviceEnvRunner(EnvRunner):
         return min(int(self.config.evaluation_duration), self.num_envs)
 
     def _chunks(self, program: Any, state: RunnerState, count: Counting) -> Iterator[Chunk]:
-        """Runs the rollout program repeatedly until `count` has the requested episodes or steps; yields the state, the
-        recorded steps and the mask of counted steps after each run.
+        """Runs the rollout program repeatedly until the evaluation (`count`) has the requested number of episodes or
+        steps; yields the state, the recorded steps and the mask of counted steps after each run.
         """
         weights, timeout_s = self._weights(), self.config.evaluation_sample_timeout_s
         started = time.monotonic()

@@ -208,7 +208,7 @@ def observation(obs: Any, space: gym.Space, named_by: gym.Space | None = None) -
             environment's if connectors have made a vector of its Dict.
 
     Raises:
-        ValueError: Nothing that could be drawn: sequences, graphs.
+        ValueError: The space contains sequences or graphs, which cannot be drawn.
     """
     if isinstance(space, gym.spaces.Box) and len(space.shape) in (2, 3) and min(space.shape[:2]) > 1:
         return grid(np.asarray(obs), space)
@@ -243,8 +243,9 @@ def _parts(named_by: gym.Space, space: gym.Space) -> tuple[tuple[str, int], ...]
 def grid(image: np.ndarray, space: gym.spaces.Box) -> np.ndarray:
     """Draws an image ``[H, W]`` or ``[H, W, C]`` as a frame, enlarged to about 240 pixels.
 
-    One channel is grey, three of a uint8 image are red, green and blue, four of a uint8 image a stack, of which the
-    last is shown; others are kinds of objects, of which the first that is there gives a cell its colour.
+    One channel is drawn in grey. Three channels of a uint8 image are red, green and blue; four are a stack of frames,
+    of which the last is drawn. In other images, channels are kinds of objects: each cell has the colour of its first
+    channel > 0.
     """
     image = image[..., None] if image.ndim == 2 else image
     if space.dtype == np.uint8 and image.shape[-1] in (1, 3, 4):
@@ -316,9 +317,9 @@ def side_by_side(panels: Sequence[Mapping[Any, np.ndarray]], agents: Sequence[An
     """Draws the observations of several agents side by side, each below the agent's name.
 
     Args:
-        panels: Drawings by agent, of those that observe at a time; an agent's have one size.
-        agents: Whose come from left to right. One that does not observe keeps its last drawing; before its first one it
-            is blank, and one that never observes is left out.
+        panels: For each frame, drawings of the agents that observe, by agent. All drawings of an agent have one size.
+        agents: Order of the agents from left to right. An agent that does not observe keeps its last drawing; before
+            its first drawing, its place is blank. Agents that never observe are left out.
     """
     blank = {agent: np.full_like(own, 255) for moment in reversed(panels) for agent, own in moment.items()}
     height = max(own.shape[0] for own in blank.values())

@@ -177,7 +177,7 @@ class VectorContract:
             outcome: Should be ``(obs, infos)``, the observations ``[B, ...]``.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: `outcome` has another form.
         """
         self._num_steps = 0
         if not (isinstance(outcome, tuple) and len(outcome) == 2 and self._fits(outcome[0])):
@@ -192,7 +192,7 @@ class VectorContract:
             outcome: Should be ``(obs, rewards, terminateds, truncateds, infos)``, all but infos ``[B, ...]``.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: `outcome` has another form.
         """
         self._num_steps += 1
         if isinstance(outcome, tuple) and len(outcome) == 5 and self._fits(outcome[0]):
@@ -216,7 +216,7 @@ class VectorContract:
             ended: bool ``[B]``, the copies whose episode has ended.
 
         Raises:
-            ValueError: One of theirs does not fit the space.
+            ValueError: A final observation does not fit the space.
         """
         problem, place = None, f"step {self._num_steps} after reset in EnvRunner {self._worker_index}"
         if isinstance(given, np.ndarray) and given.dtype == object:

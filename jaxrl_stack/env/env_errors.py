@@ -9,8 +9,8 @@ class StepFailedRecreateEnvError(Exception):
     """Exception by which an environment requests a restart; ``restart_failed_sub_environments=True`` then replaces the
     environment.
 
-    Nothing is logged, and it may be the first reset or step, where any other failure counts as a mistake. More of them
-    in a row than ``num_consecutive_env_runner_failures_tolerance`` are an error.
+    It is not logged, and it may also be raised in the first reset or step, in which other exceptions are not tolerated.
+    More of them in a row than ``num_consecutive_env_runner_failures_tolerance`` are an error.
     """
 
 
@@ -29,8 +29,8 @@ class NotRestoredError(RuntimeError):
 
 
 def first_step_failed(setting: str) -> str:
-    """Returns the note that is added to an error in an environment's first reset or step: the ``fault_tolerance``
-    setting `setting` does not apply there.
+    """Returns the note for an error in an environment's first reset or step; the note says that the
+    ``fault_tolerance`` setting `setting` does not apply to the first reset or step.
     """
     return (
         f"fault_tolerance({setting}=True) does not apply to the first reset() or step() of an environment: a new one "

@@ -531,7 +531,8 @@ class EnvRunnerGroup:
         """Sends an asynchronous sampling call to every actor below its limit of unfinished calls; `collect` returns the
         results.
 
-        An actor then counts statistics that it has reported as known: its next report has what is new since then.
+        After such a call, an actor counts the connector statistics of its report as known: in its next report, only
+        later statistics are new.
 
         Args:
             func: See `sample`.
@@ -565,20 +566,19 @@ class EnvRunnerGroup:
         """Waits for the first result of the sampling calls that `request` sent, and returns all samples that have
         arrived.
 
-        Without actors the local runner samples now: `func`, `share` and `keep_remote` are for it, as given to
-        `request`.
+        Without actors, the local runner samples in this call, with `func`, `share` and `keep_remote`; pass the same
+        values as to `request`.
 
         Args:
             func: See `sample`.
             share: Keyword arguments of `func`.
             keep_remote: See `sample`.
-            timeout_seconds: Longest wait for the first result; 0 takes what is there, None has no end.
-            also: Ray references of other objects: when one of them is ready, the wait ends.
+            timeout_seconds: Longest wait for the first result; 0 does not wait, None waits without limit.
+            also: Ray references of other objects; the wait also ends when one of them is ready.
 
         Returns:
-            All results that are there then, in the order in which they were requested; at once and empty if nothing
-            was requested, or if no actor is back from a restart in that time. An actor that has failed or is lost has
-            answered, too, but gives no result.
+            All results that have arrived, in the order of their requests. If nothing was requested, or if no actor
+            returns from its restart in time: []. A failed or lost actor also ends the wait, but gives no result.
 
         Raises:
             Exception: Errors of environments, unless they are tolerated; see the class.
@@ -782,7 +782,8 @@ class EnvRunnerGroup:
         Args:
             states: ``{connector name: its state}`` of each runner, once each.
             env_to_module: A pipeline like theirs; None builds one from the config.
-            known: See `ConnectorPipelineV2.merge_states`: for states that came with what was asked for by `request`.
+            known: Merged state of earlier reports, see `ConnectorPipelineV2.merge_states`; for reports of calls that
+                `request` sent.
 
         Returns:
             A state for all of them; empty if no connector keeps anything that can be merged.

@@ -75,14 +75,14 @@ class Attempts:
 
         for attempt in Attempts(envs, roll_back):
             with attempt:
-                ...  # Reset the environments if they need it, step them, have what was recorded accepted.
+                ...  # Reset the environments if needed, step them, call `envs.accept` for the recorded steps.
 
-    Whatever is raised in an attempt, Ctrl-C included: nothing of what it recorded counts, and the environments, which
-    may stand in the middle of a step, are reset next time.
+    If an attempt raises any exception, including Ctrl-C, its recorded steps are discarded, and the next attempt resets
+    the environments, because they may be in the middle of a step.
 
     Raises:
         ConsecutiveFailuresError: Too many failures in a row.
-        Exception: What is raised in an attempt, unless it is a failure that is tolerated.
+        Exception: Exception of an attempt, unless it is a tolerated failure of environments.
     """
 
     def __init__(self, envs: FaultTolerantEnvs, roll_back: Callable[[], None]):
@@ -127,31 +127,32 @@ class FaultTolerantEnvs:
     """Vector of environments that may fail, by an exception or by returning NaN or infinite numbers; failed
     environments are replaced if the config allows it.
 
-    With ``restart_failed_sub_environments`` a failure is logged and the environment made anew, with a fresh seed: in
-    the middle of a step where the others can go on, else with the reset of the next of `attempts`. More failures in a
-    row than ``num_consecutive_env_runner_failures_tolerance`` are raised. So is a failure in the first reset or in the
-    first step of these environments: it is a mistake. A `StepFailedRecreateEnvError` is neither logged nor a mistake.
+    With ``restart_failed_sub_environments``, a failure is logged, and the environment is replaced by a new one with a
+    new seed: immediately if the other environments can continue, else at the reset of the next attempt (`Attempts`).
+    Exceptions are raised after more failures in a row than ``num_consecutive_env_runner_failures_tolerance``, and in
+    the first reset or step of these environments, where they are mistakes of the set-up. A
+    `StepFailedRecreateEnvError` is not logged, and is tolerated in the first reset or step, too.
 
     Args:
-        config: Reads the two settings, and `replayable_episodes`.
-        has_stepped: Whether they replace environments that have stepped.
+        config: The algorithm's config, for these two settings and `replayable_episodes`.
+        has_stepped: Whether these environments replace others that have made steps.
 
     Attributes:
         make_vector: ``seed -> environments``.
         worker_index: Index of the runner, for messages.
         seeds: Source of the environments' seeds; see `reseed`.
         metrics: Gets ``env_reset_timer`` and `NUM_ENV_STEP_FAILURES_LIFETIME`.
-        on_created: Called after environments were made.
+        on_created: Called after environments were created.
         vector: The environments; None before `make` and after `close`.
-        problem: Error of the last attempt to make them; None if it succeeded, or before the first.
+        problem: Error of the last creation of environments; None if it succeeded, or before the first.
         num_envs: Number of environments, ``B``.
-        needs_reset: Whether they have to be reset before the next step.
-        failures: ``with failures:`` stands around every call of `vector` in an attempt, but for steps.
-        stepping: ``with stepping:`` stands around every step of `vector`.
-        recover: For these calls; None where failures are raised.
+        needs_reset: Whether the environments must be reset before the next step.
+        failures: Context manager for all calls of `vector` in an attempt except steps: ``with failures:``.
+        stepping: Context manager for steps of `vector`: ``with stepping:``.
+        recover: Argument `recover` for calls of `vector`; None if failures raise.
         has_stepped: Whether there was a step in which no environment failed, or a successful replay of steps: failures
             are tolerated after it.
-        has_recorded: Whether failures left something of what was accepted last.
+        has_recorded: Whether the recording that was accepted last has valid steps, or had no failures.
         replayable: Seeds and actions of running episodes with ``replayable_episodes``; else None.
     """
 
@@ -193,7 +194,7 @@ class FaultTolerantEnvs:
         """Closes the environments and creates new ones with new seeds.
 
         Raises:
-            ValueError: If they differ from the first ones in number or spaces, bounds of observations apart.
+            ValueError: If their number or spaces differ from the first environments', except for observation bounds.
         """
         if self.vector is not None:
             self._num_renewals += 1
@@ -443,7 +444,7 @@ class FaultTolerantEnvs:
             num_failures: Attempts that failed in a row.
 
         Returns:
-            False if it is no failure of environments.
+            Whether sampling is repeated: False if `error` is no failure of environments.
         """
         if error is not self.failures.last:
             return False

@@ -11,8 +11,8 @@ _PLOTTING = ("matplotlib", "matplotlib.pyplot", "matplotlib.colors", "seaborn")
 
 
 class _Deferred(types.ModuleType):
-    """Placeholder for a module, imported at the first attribute access; given only to gymnax, so that plotting
-    libraries load only when needed.
+    """Placeholder for a plotting library that imports the library at the first attribute access; only gymnax gets
+    these placeholders.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -26,9 +26,9 @@ class _Deferred(types.ModuleType):
 def import_gymnax() -> Any:
     """Imports gymnax completely, with its own ids, `make` and `register`.
 
-    Some of its environments import matplotlib and seaborn (and with it pandas and scipy.stats) to draw themselves:
-    more than a second, most of the import. Here they get modules in their place that import the real ones when
-    something is drawn. `sys.modules` is left as if gymnax had imported none of them.
+    Some of its environments import matplotlib and seaborn (and with it pandas and scipy.stats) for rendering. This
+    takes more than a second, most of the import. Here they get placeholders, which import the libraries when something
+    is rendered. Afterwards, `sys.modules` does not contain the placeholders.
     """
     if "gymnax" not in sys.modules:
         deferred = {name: _Deferred(name) for name in _PLOTTING if name not in sys.modules}

@@ -27,8 +27,8 @@ class HostConnectors:
     Attributes:
         pipeline: The whole env-to-module pipeline.
         module: ``() -> RLModule`` that acts, handed to the connectors.
-        metrics: Gets their durations, and what they log.
-        batch: ``{column: arrays [B, ...]}`` to act on next.
+        metrics: Logger for the connectors' durations and for metrics that connectors log.
+        batch: Module inputs of the next action, ``{column: arrays [B, ...]}``.
         makes_obs: Whether OBS is a column that a connector added, not the episodes' last observations.
     """
 

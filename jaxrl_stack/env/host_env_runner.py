@@ -445,8 +445,8 @@ class HostEnvRunner(EnvRunner):
             keeps_times: Whether the part has `times`; ignored for one agent, which acts in every step.
 
         Returns:
-            Columns ``[T, R, ...]`` of a module with S agents, ``R = S * B``: rows of its first agent first. Of several
-            agents, complete steps come first in each, ``LOSS_MASK`` is False behind them.
+            Columns ``[T, R, ...]`` of a module with S agents, ``R = S * B``: rows of its first agent first. With
+            several agents, each row begins with complete steps; ``LOSS_MASK`` is False after them.
 
         Raises:
             ValueError: If this runner has no environments, or one of them returned something that is not finite.
@@ -706,7 +706,7 @@ class HostEnvRunner(EnvRunner):
     def get_state(self, components: Parts = None, *, not_components: Parts = None, **kwargs: Any) -> dict[str, Any]:
         """Returns weights, connector states, counters and random number states as nested dicts of NumPy arrays.
 
-        The environments' own states are not among it: nothing in gymnasium's interface gives them. With
+        States of the environments are not included, because gymnasium's interface does not return them. With
         ``replayable_episodes``, "running_episodes" has the seeds and actions that restore them.
 
         Args:

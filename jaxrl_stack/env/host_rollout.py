@@ -40,11 +40,11 @@ class HostRollout:
     Attributes:
         module_id: The module that acts.
         envs: The environments.
-        policy: Acts.
+        policy: Computes the actions.
         connectors: States of the policy's pipelines.
         metrics: Counts steps, ended episodes and durations.
-        host_connectors: None without any.
-        builder: Makes episodes of recordings while `live` is None.
+        host_connectors: Connectors that run in Python; None if there are none.
+        builder: Builds episodes from recordings; used if `live` is None.
         make_live: ``() -> LiveEpisodes``, if something looks at every step of running episodes; else None.
         live: Running episodes, from the first `reset` on; None if they are not needed.
         num_recordings: Number of recordings of `record`.
@@ -212,7 +212,7 @@ class HostRollout:
     def get_state(self) -> dict[str, Any]:
         """Returns the running episodes as plain data; `reset` must have been called.
 
-        The states of connectors and of the environments are not among it.
+        States of connectors and environments are not included.
         """
         host = self.host_connectors
         seen = {"live": None if self.live is None else self.live.get_state(), "builder": self.builder.get_state()}

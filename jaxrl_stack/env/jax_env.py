@@ -130,8 +130,8 @@ class JaxEnv(abc.ABC):
         return None
 
     def last_state(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
-        """Environment state after a `step` with the same arguments and before the automatic reset, for the last frame
-        of an episode's video.
+        """Returns the environment state after a `step` with the same arguments and before the automatic reset, for the
+        last frame of an episode's video.
 
         By default, the state before the step, because `step` returns no other state before a reset.
         """
@@ -305,13 +305,12 @@ class GymnaxEnv(AutoResetJaxEnv):
         env: A registered id ("CartPole-v1", with or without "gymnax/" before it), an environment class, or an
             instance (a gymnax wrapper around one, too).
         env_config: Overrides by name. A field of the environment's ``EnvParams`` replaces that field; any
-            other name must be an argument of the environment's constructor (where `env` is an instance: an
-            error).
-        params: Instance only: ``EnvParams`` to start from in place of ``env.default_params``.
+            other name must be an argument of the environment's constructor (an error if `env` is an instance).
+        params: ``EnvParams`` that replace ``env.default_params``; only if `env` is an instance.
 
     Raises:
         ValueError: Unknown id or name in `env_config`, or a value of another shape or type than the default.
-        TypeError: `env` is none of the above.
+        TypeError: `env` is no gymnax environment.
     """
 
     def __init__(self, env: Any, env_config: Mapping[str, Any] | None = None, *, params: Any = None):
@@ -491,7 +490,7 @@ def gymnax_space_to_gymnasium(space: Any, name: str = "the environment") -> gym.
         name: Name of the space's owner, for errors.
 
     Raises:
-        TypeError: Another space.
+        TypeError: The space has another type.
     """
     if isinstance(space, gym.Space):
         return space
@@ -522,14 +521,14 @@ def check_jax_env(env: JaxEnv, num_steps: int = 100) -> None:
 
     Args:
         env: The environment.
-        num_steps: Steps with random actions, in which rewards have to be finite and observations in their space. 0 runs
-            and compiles nothing, and takes functions that are jitted themselves as JAX remembers them.
+        num_steps: Number of steps with random actions, in which rewards must be finite and observations inside of their
+            space. With 0, nothing is run or compiled, and functions that the environment jits are not traced again.
 
     Raises:
-        ValueError: Names the environment, the first part that is off, and what it should be.
-        TypeError: A space that compiled code cannot work with; code that cannot be compiled, that draws from NumPy or
-            Python while it is traced, or that changes attributes. Other errors of the environment's own code come as
-            they are, with a note.
+        ValueError: A value does not follow the contract; the message names the environment, the value, and the expected
+            form.
+        TypeError: Compiled code does not support a space; or the environment's code cannot be compiled, draws random
+            numbers from NumPy or Python, or changes attributes. Other errors of its code are reraised with a note.
     """
     for kind in ("observation_space", "action_space"):
         if not hasattr(env, kind):

@@ -26,7 +26,7 @@ def check_is_pure(env: JaxEnv, method: str, program: Any, *args: Any, thorough: 
         method: Name of the method.
         program: First trace of the method, from `traced`.
         *args: Arguments of that trace.
-        thorough: Whether functions that are jitted themselves are traced again, too.
+        thorough: Whether functions that the method jits are also traced again.
 
     Raises:
         TypeError: Names the method and the difference.
@@ -99,7 +99,7 @@ def traced(env: JaxEnv, method: str, *args: Any) -> tuple[Any, Any]:
 
     Raises:
         TypeError: The method cannot be compiled, or keeps traced values on the environment. Other errors of its code
-            come as they are, with a note.
+            are reraised with a note.
     """
     name, function = env.source, getattr(env, method)
     try:

@@ -21,7 +21,7 @@ def check_steps(env: JaxEnv, num_steps: int) -> None:
     """Steps an environment with random actions and checks rewards and observations.
 
     Args:
-        env: Keeps the contract of `JaxEnv`.
+        env: Environment that follows the contract of `JaxEnv`.
         num_steps: Number of steps of one environment.
 
     Raises:

@@ -38,7 +38,7 @@ class MergingByModule:
     """Merges the env-to-module connector states of several env runners, for each module separately.
 
     Args:
-        pipelines: Like those of the runners.
+        pipelines: Pipelines like the runners', by module.
     """
 
     def __init__(self, pipelines: ModulePipelines):

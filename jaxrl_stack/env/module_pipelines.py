@@ -45,7 +45,7 @@ class ModulePipelines(ByModule[Pipelines]):
     """Connector pipelines of all modules, ``{module_id: Pipelines}``; each module has separate pipelines, built for its
     spaces.
 
-    Where there is one agent, the saved state is that of its pipeline, else states by module: `ModuleMap.unwrapped`.
+    With one agent, the saved state is the state of its pipeline, else states by module; see `ModuleMap.unwrapped`.
 
     Args:
         module_map: Map of agents to modules.
@@ -155,7 +155,7 @@ def pure_pipelines(
     compiled.
 
     Args:
-        config: The config that says what is in them.
+        config: The config that declares the connectors.
         env: The environment.
         module_map: Map of agents to modules.
         preprocessing: Changes the observations of the environment's agents; None for what the environment does itself.
@@ -252,7 +252,7 @@ def make_rollout(
     """Builds the sampling part of a compiled program: environment, modules and pipelines, without their states.
 
     Args:
-        config: The config of those who sample.
+        config: The config of the runners that sample.
         env: The environment.
         pipelines: Pipelines of its modules.
         pure: The MultiRLModule, taken apart.

@@ -30,14 +30,14 @@ class AgentsOfEpisode:
     Args:
         env: The environment.
         name: Name in messages.
-        check: Look whether observations have the form of their spaces, rewards are numbers and flags bools.
+        check: Whether to check that observations have the form of their spaces, rewards are numbers and flags bools.
         copy: Text that names the copy and its runner, for messages.
 
     Attributes:
         seen: Agents that have had an observation.
         done: Agents that have ended.
         step: Number of steps of the episode.
-        newest_ends: The agents that the newest step has terminated, and those that it has cut off; None: no agent.
+        newest_ends: Agents that the newest step terminated, and agents that it truncated; None if there are none.
     """
 
     def __init__(self, env: MultiAgentEnv, name: str, check: bool, copy: str = ""):
@@ -186,7 +186,7 @@ class AgentsOfEpisode:
             observed: Observations of the newest step, by agent.
 
         Raises:
-            MultiAgentEnvError: An agent acts without an observation to act on.
+            MultiAgentEnvError: An agent acts without a current observation.
         """
         if actions.keys() <= observed.keys() and self.done.isdisjoint(actions):
             return

@@ -158,7 +158,7 @@ class GroupAgentsWrapper(MultiAgentEnv):
         act_space: `gymnasium.spaces.Tuple` of a group's actions; None: of its members' spaces.
 
     Raises:
-        ValueError: An agent is in two groups; or, in `reset` and `step`, a group has what only some members have.
+        ValueError: An agent is in two groups; or `reset` or `step` returns values for only some members of a group.
     """
 
     def __init__(

@@ -36,19 +36,19 @@ class ModuleRows:
     agent in one environment.
 
     Args:
-        policy: Acts.
+        policy: Computes the actions.
         connectors: States of the policy's pipelines.
         spaces: ``(observation space, action space)`` of one agent in the environment.
         num_rows: ``R``.
-        watch: Watches values of observations; None where they are not looked at.
+        watch: Checks the values of observations; None without checks.
 
     Attributes:
         obs: The environments' last observations, ``[R, ...]``.
         write: ``write(row, observation)`` into `obs`.
         acting: Rows of the agents that act next.
-        actions: For the environments, of all rows, after `act`.
-        packed: Outputs of the policy then, in its layout.
-        completing: Rows whose steps are complete with this step of the environments.
+        actions: Result of `act`: actions of all rows, for the environments.
+        packed: Result of `act`: outputs of the policy, packed as `PackedColumns` describes.
+        completing: Rows whose agent steps become complete in this env step.
         returns: ``R`` returns of the running episodes so far.
         recording: The current recording.
     """
@@ -208,14 +208,14 @@ class MultiAgentRollout:
 
     Attributes:
         envs: The environments.
-        policies: Act, by module.
-        connectors: States of their pipelines, by module.
+        policies: Policies by module.
+        connectors: States of the policies' pipelines, by module.
         spaces: ``(observation space, action space)`` of an agent in the environment, by module.
-        mapping: Says who acts for whom.
-        preprocessing: Changes observations of all agents before pipelines of modules get them.
+        mapping: Mapping of agents to modules.
+        preprocessing: Joint preprocessing of all agents' observations, before the modules' pipelines.
         metrics: Counts steps, ended episodes and durations.
         make_live: ``() -> LiveMultiAgentEpisodes``.
-        needs_live: Whether something looks at every step of running episodes.
+        needs_live: Whether callbacks or connectors in Python read every step of running episodes.
         live: Running episodes, from the first `reset` on; None if they are not needed.
         num_recordings: Number of the next recording, which leaves one out where `reset` came in between.
     """

@@ -84,8 +84,8 @@ class ObservationWatch:
     """Checks observations for values outside of their space: collects the observations of many steps, and checks them
     together, which is cheaper than a check in each step.
 
-    Choices that do not exist, and integers beyond those of programs, are refused: `found` lists them. Numbers beyond
-    the bounds of a `Box` lead to one notice.
+    Invalid choices, and integers that the dtypes of compiled programs cannot hold, are errors: `found` lists them.
+    Numbers outside of the bounds of a `Box` only cause one notice.
 
     Args:
         space: Space of one observation.
@@ -94,7 +94,8 @@ class ObservationWatch:
         who: ``row -> who returned it``, for messages.
 
     Attributes:
-        takes_blocks: Whether observations that programs hold are as good as the environment's: no number was changed.
+        takes_blocks: Whether recorded observations can be checked instead of the environments', because the dtypes of
+            compiled programs do not change any number.
     """
 
     def __init__(self, space: gym.Space, num_rows: int, name: str, who: Callable[[int], str]):

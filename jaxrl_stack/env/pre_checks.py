@@ -16,8 +16,8 @@ def check_multiagent_environments(env: Any) -> None:
         env: The environment; it is left in the middle of an episode.
 
     Raises:
-        ValueError: It is no `MultiAgentEnv`; it names no agents; or what `reset` or `step` returned does not fit its
-            agents or spaces. An exception of its own code is the cause.
+        ValueError: `env` is no `MultiAgentEnv`; it has no agents; the results of `reset` or `step` do not fit its
+            agents or spaces; or its code raised an exception, which is the ``__cause__``.
     """
     if not isinstance(env, MultiAgentEnv):
         raise ValueError(f"The passed env is not a MultiAgentEnv: {env!r}. Derive its class from MultiAgentEnv.")

@@ -37,8 +37,9 @@ def with_preprocessors(config: Any, env: JaxEnv | None) -> JaxEnv | None:
 class PreprocessedJaxEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
     """Environment that applies preprocessors to all agents' observations in every reset and step.
 
-    Random numbers, states and all else are the environment's. Preprocessors are traced, with the observations of one
-    environment; those of agents that do not act mean nothing. There is no episode to read.
+    All other results, such as states and rewards, come from the wrapped environment. Preprocessors are traced with the
+    observations of one environment; observations of agents that do not act are undefined. Preprocessors cannot read
+    episodes.
 
     Args:
         env: The environment.

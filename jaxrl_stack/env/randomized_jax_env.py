@@ -140,8 +140,8 @@ def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> 
     privileged_params=...)`` specifies.
 
     Args:
-        config: The config of those who sample.
-        env: The environment that it names; returned unchanged if the config sets neither.
+        config: The config of the runners that sample.
+        env: The environment of `config`; returned unchanged if `config` sets neither.
         trained: The algorithm's config, whose distributions scale the privileged parameters; None for `config`.
 
     Raises:

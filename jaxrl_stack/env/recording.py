@@ -38,14 +38,14 @@ def record_on_host(
     """Samples the first episodes of an evaluation in this process, in environments that render, and returns them with
     frames.
 
-    They are sampled here, by a runner of their own, in environments that draw themselves (``render_mode="rgb_array"``).
-    Callbacks are not told of anything but the environments.
+    A separate runner samples them, with ``render_mode="rgb_array"`` if the environments support it. Of the users'
+    callbacks, only `on_environment_created` is called.
 
     Args:
-        config: Evaluation's, frozen.
-        send_state: Gives a group of runners weights and statistics.
-        seed: Of the evaluation.
-        num_episodes: How many; of environment ``i`` of ``B`` the first ``n // B + (i < n % B)``.
+        config: The evaluation config, frozen.
+        send_state: Function that sends weights and connector statistics to a group of runners.
+        seed: Seed of the evaluation.
+        num_episodes: Number of episodes ``n``: the first ``n // B + (i < n % B)`` of environment ``i`` of ``B``.
 
     Returns:
         ``(episodes, frames per second)``.

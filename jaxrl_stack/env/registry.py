@@ -154,7 +154,7 @@ class ResolvedEnv:
     def make_vector(
         self, num_envs: int, context: EnvContext | None = None, seed: int | None = None
     ) -> gym.vector.VectorEnv:
-        """Creates all copies as the environment's `gymnasium.vector.VectorEnv`.
+        """Creates `num_envs` copies of the environment as one `gymnasium.vector.VectorEnv`.
 
         Args:
             num_envs: Number of copies.

@@ -20,12 +20,12 @@ def reset_only_ended(step: JaxStep, reset: Callable[[jax.Array], tuple[Any, Any]
     """Resets only those of ``B`` JAX environments whose episode ended in the last step, a few at a time; for
     environments whose reset is expensive.
 
-    For resets that cost as much as many steps: generated worlds, physics that has to settle. A sixteenth of the
-    environments is reset at a time, as often as there are such whose episode ended: in most steps never.
+    Suited to resets that cost as much as many steps, such as generated worlds, or physics that must settle. A sixteenth
+    of the environments is reset at a time, repeatedly until all ended ones are reset; most steps need no reset.
 
     Args:
-        step: Outcome without reset (leaves ``[B, ...]``); `obs` and `state` are those of before the reset.
-        reset: Makes ``(obs, state)`` of one fresh environment from its key.
+        step: Result of a step without reset (leaves ``[B, ...]``); `obs` and `state` precede the reset.
+        reset: Function that returns ``(obs, state)`` of one reset environment from its key.
         keys: PRNG keys ``[B]`` of the resets.
     """
     ended = jnp.logical_or(step.terminated, step.truncated)
@@ -51,14 +51,14 @@ def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> Ja
     """Resets those of ``B`` JAX environments whose episode ended in the last step. On CPUs, resets are computed only in
     steps that end an episode, unless resets are small and a rollout computes them ahead of its loop.
 
-    Most steps end none, and a reset (its keys above all) costs more than the dynamics of a small environment. A
-    single environment cannot leave it out: mapped over environments, a condition becomes a selection. On
-    accelerators with thousands of environments some episode ends in nearly every step, and branching on an array
-    stalls the device: there the reset is always drawn.
+    Most steps end no episode, and a reset (mainly its PRNG keys) costs more than a step of a small environment. The
+    condition covers all environments, because `jax.vmap` turns the condition of a single one into a selection, which
+    computes both branches. On accelerators with thousands of environments, an episode ends in nearly every step, and
+    branching on an array stalls the device; there, resets are computed in every step.
 
     Args:
-        step: Outcome without reset (leaves ``[B, ...]``); `obs` and `state` are those of before the reset.
-        reset: Makes ``(obs, state)`` of fresh environments (leaves ``[B, ...]``).
+        step: Result of a step without reset (leaves ``[B, ...]``); `obs` and `state` precede the reset.
+        reset: Function that returns ``(obs, state)`` of reset environments (leaves ``[B, ...]``).
     """
     ended = jnp.logical_or(step.terminated, step.truncated)
 

@@ -28,8 +28,8 @@ class EndedEpisode(NamedTuple):
         episode_return: Sum of unclipped rewards.
         length: Steps.
         duration: Seconds from its reset to its end.
-        agent_returns: Parts of the return by agent, of those that took part; {} where there is one.
-        module_returns: Returns by the module that acted for the agents.
+        agent_returns: Returns by agent, for the agents that took part; {} with one agent.
+        module_returns: Returns by module, summed over its agents.
     """
 
     env_index: int
@@ -45,16 +45,16 @@ class SamplingMetrics:
 
     Args:
         logger: Logger that `report` writes to.
-        window: Episodes that means, minima and maxima are over.
-        steps_per_own_step: Env steps that all runners together take for one of this one's, as far as it knows.
+        window: Number of last episodes for means, minima and maxima.
+        steps_per_own_step: Assumed number of env steps of all runners together per env step of this runner.
 
     Attributes:
-        agents: Ids of several agents; () where there is one.
-        modules_vary: Whether episodes say which module acts for which agent: then numbers of modules do not follow from
-            those of agents, and are logged where those are taken.
-        agent_steps: Completed steps of each of several agents, neither taken nor logged yet.
-        module_steps: Such steps by the module that acted.
-        num_env_steps: Own steps since the last `note_lifetime`.
+        agents: Ids of the agents if there are several; () with one agent.
+        modules_vary: Whether an agent's module may differ between episodes: then counts by module do not follow from
+            counts by agent, and are logged here, even if counts by agent are taken.
+        agent_steps: Completed steps by agent that were neither taken nor logged yet; empty with one agent.
+        module_steps: The same steps by module.
+        num_env_steps: Env steps of this runner since the last `note_lifetime`.
         ended: Episodes that ended and were not taken or reported yet.
     """
 
@@ -121,10 +121,10 @@ class SamplingMetrics:
         """Adds the number of env steps and the durations of one sampling call (a recording) to the collected metrics.
 
         Args:
-            num_env_steps: Number of its env steps.
-            acting: Mean seconds of its policy calls.
-            step_times: Seconds and number of its steps of the environments.
-            running_steps: Steps of the episodes that run after it, of all environments together.
+            num_env_steps: Number of env steps of the recording.
+            acting: Mean duration of its policy calls, in seconds.
+            step_times: Total duration and number of its vector steps.
+            running_steps: Number of steps of the episodes that are running after it, summed over all environments.
         """
         self.num_env_steps += num_env_steps
         self._step_times = self._step_times.plus(step_times)

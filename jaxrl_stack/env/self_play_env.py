@@ -1,4 +1,4 @@
-"""Games of several players, with agents that are roles instead of seats: "hero" and "rival"."""
+"""Wrapper for games of several players that names agents by roles, "hero" and "rival", instead of seats."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class NoOutput:
         """Completes the file that is being written, if any.
 
         Args:
-            is_last: Whether nothing comes any more: running episodes are cut and written then, unless
+            is_last: Whether no more steps follow: then running episodes are cut and written, unless
                 ``output_write_remaining_data=False``.
         """
 
@@ -84,11 +84,11 @@ class StepOutput(NoOutput):
     `StepsBuilder`'s buffer.
 
     Args:
-        config: The runner's, with `output`.
-        worker_index: The runner's.
+        config: The runner's config, with `output` set.
+        worker_index: Index of the runner.
         module_id: The module that acts.
         spaces: ``(observation space, action space)`` of the module.
-        connectors: What made its observations, see `described_connectors`.
+        connectors: Names of the connectors that computed its observations, see `described_connectors`.
     """
 
     def __init__(
@@ -172,8 +172,8 @@ def make_step_output(
     """Creates the output of a runner from its config.
 
     Args:
-        config, worker_index: The runner's.
-        env_to_module: Has the pipeline of its only module, by id.
+        config, worker_index: Config and index of the runner.
+        env_to_module: Env-to-module pipeline of its only module, ``{module_id: pipeline}``.
     """
     if not config.output:
         return NO_OUTPUT

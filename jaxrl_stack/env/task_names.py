@@ -19,12 +19,12 @@ def matching_tasks(patterns: Sequence[str], where: str) -> list[str]:
 
     Args:
         patterns: Names, which need not be registered, and patterns with ``*``, ``?`` or ``[abc]``. Patterns are
-            compared with gymnax's names (``gymnax/...``), those of the installed suite that the part before the slash
-            names (``brax/*``), and Gymnasium's registered names.
-        where: Setting that they come from, for messages.
+            compared with gymnax's names (``gymnax/...``), the names of the installed suite with the pattern's prefix
+            (``brax/*``), and gymnasium's registered names.
+        where: Setting that contains the patterns, for messages.
 
     Raises:
-        ValueError: There are no patterns, one is no text, or nothing matches a pattern.
+        ValueError: There are no patterns, a pattern is no str, or nothing matches a pattern.
         ImportError: The suite of a pattern is not installed.
     """
     if not patterns:

@@ -46,14 +46,14 @@ class TrainingShards:
     Args:
         rollout: The static parts of sampling; None without environments, when the state is a PRNG key of each device.
         pipelines: Pipelines whose pure parts are in the rollout; empty without environments.
-        num_envs: Environments over all devices.
-        of_devices: The learner's.
+        num_envs: Number of environments on all devices together.
+        of_devices: The learner's devices.
 
     Attributes:
-        state: The state.
-        window: Finished episodes, on the host, as of the last call of the program; None before the first one.
-        is_finite: Whether the returns of that call's episodes and the last observations are numbers; see
-            `DeviceProgram`.
+        state: The current state of the environments.
+        window: Statistics of the last finished episodes, on the host, after the last call of the training program; None
+            before the first call.
+        is_finite: Whether the returns and last observations of that call are finite; see `DeviceProgram`.
     """
 
     def __init__(
@@ -177,8 +177,9 @@ class TrainingShards:
         statistics of connectors and statistics of finished episodes.
 
         Args:
-            runner: The state of its EnvRunner. Statistics of connectors are kept, of modules that are here, too;
-                random numbers and the last finished episodes go on. Agents with other names took no part in these.
+            runner: State of the checkpoint's EnvRunner. PRNG keys and statistics of the last finished episodes
+                continue; connector statistics are loaded for modules that this run has. If its agents have
+                other names, the agents of this run count as having taken no part in these episodes.
         """
         rollout, stored = self._rollout, runner[ROLLOUT_OF_OTHER_MODULES]
         assert rollout is not None
@@ -226,9 +227,9 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     """Converts the saved state of the training environments to `num_devices` devices, with `num_envs` environments in
     total.
 
-    On as many devices, with as many environments, it is bit for bit what was stored. On other devices the environments
-    are dealt out anew in their order; random numbers follow from the stored keys. With another number of environments
-    these start anew; statistics of connectors and of episodes stay.
+    With the same numbers of devices and environments, the result equals the saved state bit for bit. With another
+    number of devices, the environments are distributed in their order, and PRNG keys are derived from the saved ones.
+    With another number of environments, all of them start new episodes; statistics of connectors and episodes stay.
     """
     lengths = stored.get("episodes/episode_length")
     if lengths is None or np.ndim(lengths) != 2:

@@ -117,9 +117,9 @@ class SeenEpisodes:
     """Collects the steps that `WatchedRollout`s record, and splits them into episodes for videos.
 
     Args:
-        env: Draws them.
+        env: Environment that renders the frames.
         num_envs: ``B``.
-        module_map: Whose rewards are whose.
+        module_map: Map of agents to modules, for the rewards of agents.
     """
 
     def __init__(self, env: JaxEnv, num_envs: int, module_map: ModuleMap):
@@ -166,7 +166,9 @@ class SeenEpisodes:
 
 @dataclasses.dataclass(frozen=True)
 class Frames:
-    """Iterable of video frames that draws each frame on demand, because states need less memory."""
+    """Iterable of video frames that draws each frame on demand from its state, because states need less memory than
+    frames.
+    """
 
     draw: Callable[[Any], np.ndarray]
     moments: list[Any]

@@ -26,11 +26,11 @@ with without_lines(*WARP):
 class PhysicsEnv(SuiteEnv):
     """Adapter for the environment interface that brax and MuJoCo Playground share.
 
-    Terminated is the environment's ``done``, truncated the end of `episode_length` steps, as in brax's training. Every
-    episode starts from a state of its own (brax's training repeats one initial state per environment).
+    The environment's ``done`` terminates an episode; `episode_length` steps truncate it, as in brax's training. Every
+    episode starts from a new initial state (brax's training repeats one initial state per environment).
 
-    Settings: `episode_length`, steps of the physics until an episode is cut; `action_repeat`, how many of them one
-    action is kept for; and those of the environment.
+    Settings: `episode_length`, number of physics steps after which an episode is truncated; `action_repeat`, number of
+    physics steps per action; and the settings of the environment.
     """
 
     env: Any

@@ -22,8 +22,8 @@ from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, as_image
 class CraftaxEnv(SuiteEnv):
     """Craftax game. Settings are fields of ``EnvParams``; map sizes are fields of ``StaticEnvParams``.
 
-    The end of `max_timesteps` cuts an episode; every other end (death; in Craftax the last boss's, in Classic lava)
-    terminates it. Achievements are in the step's info at the end of an episode, in percent, as the game gives them.
+    `max_timesteps` truncate an episode; every other end (the player's death; in Craftax the last boss's death, in
+    Classic lava) terminates it. At the end of an episode, the step's info contains the achievements in percent.
     """
 
     prefix = "craftax"

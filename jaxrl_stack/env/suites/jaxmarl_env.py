@@ -23,9 +23,9 @@ class JaxMarlState(NamedTuple):
     """State of a `JaxMarlEnv`.
 
     Attributes:
-        own: The suite's.
+        own: State of the suite's environment.
         t: int32, number of steps.
-        ended: bool ``[agents]``, who has ended; None where they all end together.
+        ended: bool ``[agents]``, which agents have ended; None if all agents end together.
     """
 
     own: Any
@@ -36,9 +36,10 @@ class JaxMarlState(NamedTuple):
 class JaxMarlEnv(SuiteEnv, MultiAgentJaxEnv):
     """JaxMARL environment; settings are arguments of its class.
 
-    `scenario` of SMAX and `layout` of overcooked may be names. An end in the step of `TRUNCATES_AT` truncates; any
-    other end terminates. Available actions come as ``{"action_mask": ..., "observations": ...}``. An agent that its
-    flag ends before the others ends for good: it gets nothing of what its team earns without it.
+    The settings `scenario` of SMAX and `layout` of overcooked may be names. An episode that ends at its time limit
+    (`TRUNCATES_AT`) is truncated; any other end terminates it. If the environment restricts actions, observations are
+    ``{"action_mask": ..., "observations": ...}``. An agent that ends before the others gets no later rewards of its
+    team.
     """
 
     prefix = "jaxmarl"

@@ -29,12 +29,12 @@ from jaxrl_stack.utils.notices import notice_once
 class JumanjiEnv(SuiteEnv):
     """Registered Jumanji environment; settings are arguments of its class.
 
-    Observations become a Dict of their fields, of which an `action_mask` is set apart:
-    ``{"action_mask": ..., "observations": ...}``, where "observations" is the field itself if there is one only. A mask
-    with a row for each of several actions becomes one row; one over all combinations of them is left out, since
-    networks choose each by itself. A last step with a discount of 0 terminates, any other last step truncates. Of
-    several agents one policy moves all: their actions stand side by side, their rewards are added, and an episode
-    terminates when every agent's discount is 0.
+    Observations become a Dict of their fields. If one of them is an `action_mask`, they become
+    ``{"action_mask": ..., "observations": ...}``, where "observations" is the Dict of the other fields, or the only
+    other field. A mask with a row for each of several actions is flattened; a mask over all combinations of actions is
+    left out, because networks choose each action independently. A last step with discount 0 terminates, any other last
+    step truncates. Several agents are controlled by one policy: its action contains all agents' actions, their rewards
+    are summed, and an episode terminates when every agent's discount is 0.
     """
 
     prefix = "jumanji"

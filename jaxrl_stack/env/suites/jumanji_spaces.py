@@ -21,7 +21,7 @@ def action_space_of(spec: Any, mask_shape: tuple[int, ...] | None) -> Space:
 
     Args:
         spec: Spec of the actions.
-        mask_shape: Of the mask of actions, if there is one. Integers with bounds are as many as it has entries for.
+        mask_shape: Shape of the action mask, if any. It limits the number of choices of bounded integers.
     """
     if isinstance(spec, specs.MultiDiscreteArray | specs.DiscreteArray) or not isinstance(spec, specs.BoundedArray):
         return space_of(spec)

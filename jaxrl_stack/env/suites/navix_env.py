@@ -20,8 +20,8 @@ from jaxrl_stack.env.suites.suite_env import StepOutcome, SuiteEnv, arguments_of
 class NavixEnv(SuiteEnv):
     """Registered Navix environment; settings are arguments of its class.
 
-    `observation_fn` may be the name of a function of ``navix.observations``, such as "rgb". The end of `max_steps`
-    (100) truncates.
+    `observation_fn` may be the name of a function of ``navix.observations``, such as "rgb". `max_steps` (100)
+    truncate an episode.
     """
 
     prefix = "navix"

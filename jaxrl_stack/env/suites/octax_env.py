@@ -23,8 +23,8 @@ _SETTINGS = ("max_num_steps_per_episodes", "instruction_frequency", "fps", "fram
 class OctaxEnv(SuiteEnv):
     """Octax game; settings are arguments of Octax's ``OctaxEnv`` that the game does not fix.
 
-    Observations are the last frames, bool ``[64, 32, frame_skip]`` (Octax has the frames first). The game's own end
-    terminates, `max_num_steps_per_episodes` truncate.
+    Observations are the last frames, bool ``[64, 32, frame_skip]`` (Octax has the frames first). The end of the game
+    terminates an episode; `max_num_steps_per_episodes` truncate it.
     """
 
     prefix = "octax"

@@ -1,4 +1,4 @@
-"""pgx: board and card games, with pgx's ids: "pgx/2048", "pgx/connect_four"."""
+"""Adapter for pgx's board and card games, with pgx's ids, such as "pgx/2048"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
@@ -27,7 +27,8 @@ class PgxEnv(SuiteEnv):
     Observations are ``{"action_mask": ..., "observations": ...}``. An illegal action ends the game with pgx's penalty.
 
     Settings, in games of several players: `opponent`, "random" (legal moves, all as likely) or a function
-    ``(key, observation, legal_action_mask) -> action`` of JAX arrays, which plays for all others.
+    ``(key, observation, legal_action_mask) -> action`` of JAX arrays, which chooses the actions of all
+    other players.
     """
 
     prefix = "pgx"

@@ -1,4 +1,4 @@
-"""pgx's games with an agent at every seat: "pgx_multi/connect_four" has the agents "player_0" and "player_1"."""
+"""Adapter for pgx's games with one agent per player: "pgx_multi/connect_four" has "player_0" and "player_1"."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
@@ -25,8 +25,8 @@ class PgxMultiEnv(SuiteEnv, MultiAgentJaxEnv):
     """Game of pgx for two or more players; the agents act in turns.
 
     Observations are ``{"action_mask": ..., "observations": ...}`` of the agent that acts. An illegal action ends the
-    game with pgx's penalty. Who begins is drawn for every game. There are no settings: `PgxEnv` has an opponent in the
-    environment.
+    game with pgx's penalty. The first player is drawn for every game. The environment has no settings; `PgxEnv`
+    has an opponent inside of the environment.
     """
 
     prefix = "pgx_multi"

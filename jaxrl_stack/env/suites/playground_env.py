@@ -18,8 +18,9 @@ with without_lines(*WARP):
 class PlaygroundEnv(PhysicsEnv):
     """Environment of Playground's registry; settings are the entries of its config, with dots for nested ones.
 
-    The physics are MJX's in JAX on every device (`impl`: "jax"); "warp" takes NVIDIA's. Robots of locomotion and
-    manipulation come from mujoco_menagerie, which Playground downloads when the first of them is made.
+    By default (`impl`: "jax"), the physics are computed by MJX in JAX, on any device; "warp" selects NVIDIA's physics.
+    Robots for locomotion and manipulation come from mujoco_menagerie, which Playground downloads when the first such
+    environment is created.
     """
 
     prefix = "playground"

@@ -19,8 +19,8 @@ from jaxrl_stack.env.jax_env import AutoResetJaxEnv, StepOutcome
 class SuiteEnv(AutoResetJaxEnv):
     """Environment of a suite with the name "<prefix>/<id>".
 
-    A subclass names its suite, lists its ids, and writes `setup`, `reset_env` and `step_env`, of the suite's own
-    functions without their automatic resets.
+    A subclass sets `prefix`, lists its `ids`, and defines `setup`, `reset_env` and `step_env`, which call the suite's
+    functions without automatic resets.
 
     Args:
         env_id: One of `ids`.
@@ -28,11 +28,11 @@ class SuiteEnv(AutoResetJaxEnv):
 
     Attributes:
         prefix: Prefix before the slash.
-        distribution: The package's name on the index, whose version errors tell; by default the prefix.
+        distribution: Name of the package on the package index; errors mention its version. By default the prefix.
 
     Raises:
-        ValueError: Unknown id, with near matches; unknown setting. Errors of the suite's own code come as they are,
-            with a note that names suite, version and id.
+        ValueError: Unknown id, with near matches; unknown setting. Errors of the suite's code are reraised with a note
+            that names suite, version and id.
     """
 
     prefix: ClassVar[str]
@@ -94,7 +94,7 @@ class SuiteEnv(AutoResetJaxEnv):
 
 
 def arguments_of(function: Callable[..., Any]) -> list[str]:
-    """Returns the names of the arguments that can be passed by keyword."""
+    """Returns the names of the arguments of a function that can be passed by keyword, without `self`."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [name for name, p in inspect.signature(function).parameters.items() if p.kind in kinds and name != "self"]
 

@@ -22,8 +22,8 @@ class XMiniGridEnv(SuiteEnv):
     """Registered xminigrid environment. Settings are fields of its ``EnvParams``: `max_steps`, `view_size`, and
     `ruleset` for XLand.
 
-    Observations are tiles and colours in the agent's field of view, uint8 ``[view_size, view_size, 2]``. The goal
-    terminates, `max_steps` truncate.
+    Observations are tiles and colours in the agent's field of view, uint8 ``[view_size, view_size, 2]``. Reaching
+    the goal terminates an episode; `max_steps` truncate it.
     """
 
     prefix = "xminigrid"

@@ -33,14 +33,14 @@ def make_vector_env(
 ) -> HostVectorEnv | SyncHostMultiAgentEnv:
     """Creates the vector environment of one runner.
 
-    ``config.gym_env_vectorize_mode`` says how: "sync" steps one after the other here, "async" each in a process of
-    its own (started by a fork server, because processes with a JAX backend must not fork: a script needs its
-    ``if __name__ == "__main__"``), "vector_entry_point" leaves all copies to an environment's own vector version.
-    envpool's environments, and creators and classes that make a `gymnasium.vector.VectorEnv`, are used as they are in
-    every mode.
+    The setting ``gym_env_vectorize_mode`` selects the kind of vector: "sync" steps the environments one after the other
+    in this process; "async" steps each in a separate process (a script needs ``if __name__ == "__main__"``, because a
+    fork server starts these processes: processes with a JAX backend must not fork); "vector_entry_point" uses the
+    environment's vector version. envpool's environments, and creators and classes that make a
+    `gymnasium.vector.VectorEnv`, are used unchanged in every mode.
 
-    Every environment gets an `EnvContext` of its own; one that makes all copies gets ``vector_index`` 0 and, as an item
-    of the config, ``num_envs`` (creators only with "vector_entry_point").
+    Every environment gets a separate `EnvContext`. The context of a vector environment has ``vector_index`` 0 and the
+    item ``num_envs`` (for creators, only with "vector_entry_point").
 
     Args:
         config: Reads `env`, `is_multi_agent`, `env_config`, `num_envs_per_env_runner`, `gym_env_vectorize_mode`,
@@ -48,14 +48,14 @@ def make_vector_env(
         worker_index: Index of the runner.
         num_workers: Number of remote runners.
         recreated_worker: Whether the runner replaces one that failed.
-        seed: Of environments whose seed is fixed when they are made (envpool); a ``reset`` with this seed finds them
-            as they are.
+        seed: Seed of environments that take their seed in the constructor (envpool); a ``reset`` with this seed does
+            not create them again.
         num_envs: Number of copies; None: `config.num_envs_per_env_runner`.
 
     Raises:
-        ValueError: A JAX environment; unequal spaces or a wrong number of copies; an environment without the vector
-            version that is asked for.
-        TypeError: A creator or class that makes something else than an environment.
+        ValueError: The environment is a JAX environment; copies have unequal spaces or a wrong number; or the requested
+            vector version does not exist.
+        TypeError: The creator or class makes no environment.
         ImportError: The suite of the environment is not installed.
     """
     num_envs = int(config.num_envs_per_env_runner if num_envs is None else num_envs)

@@ -17,20 +17,21 @@ class VectorStep:
     """Result of one step of ``B`` environments, in the same form for every autoreset mode.
 
     Attributes:
-        obs: Pytree ``[B, ...]``, what to act on next: the first observation of an episode where `resets`. The
-            next step may write into the same arrays: copy what has to last.
+        obs: Pytree ``[B, ...]``, the observations to act on next: the first of an episode where `resets` is True. The
+            next step may write into the same arrays; copy them to keep them.
         rewards: float32 or float64 ``[B]``; 0 where not `valid`.
-        terminateds: bool ``[B]``, the episode reached an end of its own; False where not `valid`.
-        truncateds: bool ``[B]``, the episode was cut; False where not `valid`.
+        terminateds: bool ``[B]``, whether the episode terminated; False where not `valid`.
+        truncateds: bool ``[B]``, whether the episode was truncated; False where not `valid`.
         resets: bool ``[B]``, whether ``obs[i]`` is the first observation of an episode.
         valid: bool ``[B]``, False where this step only reset the environment and ignored the action (next-step
             autoreset), or the environment failed. None: all are valid.
         final_obs: Pytree ``[B, ...]``, the observation before the reset in the rows whose episode ended in this
-            step; the other rows mean nothing. Never shares memory with later steps. None: no episode ended.
-        infos: One dict per environment, of the step itself, also where it ended the episode; empty where not
-            `valid`. Not to be changed: dicts may be shared.
-        reset_infos: One dict per environment, of the reset where `resets`, else empty. None: there was no reset.
-        failed: Environments that failed: others stand in their places, and were reset. What ran in them has no end.
+            step; the other rows are undefined. Never shares memory with later steps. None: no episode ended.
+        infos: Infos of the step (not of a reset), one dict per environment; empty where not `valid`. Do not change
+            them: environments may share a dict.
+        reset_infos: Infos of resets, one dict per environment; empty where `resets` is False. None: no reset.
+        failed: Indices of environments that failed in this step. New environments replaced them and were reset; the
+            interrupted episodes have no end.
     """
 
     obs: Any
@@ -86,7 +87,7 @@ class HostVectorEnv(abc.ABC):
     """Interface of ``B`` environments that are stepped in Python (host environments), all in one call.
 
     Args:
-        env: The `gymnasium.vector.VectorEnv` of all of them.
+        env: The `gymnasium.vector.VectorEnv` that contains the environments.
 
     Attributes:
         env: The `gymnasium.vector.VectorEnv` that is stepped.
@@ -95,10 +96,11 @@ class HostVectorEnv(abc.ABC):
         single_action_space: Space of one action.
         observation_space: Space of ``B`` observations.
         action_space: Space of ``B`` actions.
-        resets_in_next_step: Whether an ended episode is reset by the step after its last one, which is not `valid`.
+        resets_in_next_step: Whether an ended episode is reset in the step after its last one; such a step is not
+            `VectorStep.valid`.
         steps_in_turn: Whether environments are stepped one after the other in this process.
-        can_replay: Whether `replay` works, and `seed_of_reset` is used.
-        seed_of_reset: ``index -> seed`` of every reset that no caller seeds; None: environments are not seeded again.
+        can_replay: Whether `replay` and `seed_of_reset` are supported.
+        seed_of_reset: Function ``index -> seed`` for resets without a seed argument; None: these resets are not seeded.
     """
 
     resets_in_next_step = False
@@ -125,9 +127,9 @@ class HostVectorEnv(abc.ABC):
         """Starts new episodes in all environments.
 
         Args:
-            seed: One for each environment. Vector environments of their own kind take the first one, and count on
-                from there, mostly. A single int counts on everywhere: environment i is seeded with ``seed + i``.
-                None: the random number generators go on as they are.
+            seed: One seed per environment; vector environments other than gymnasium's sync and async vectors get only
+                the first one, and usually count up from it. With a single int, environment i gets ``seed + i``. None:
+                random number generators continue.
             options: Passed to every environment.
 
         Returns:
@@ -143,11 +145,11 @@ class HostVectorEnv(abc.ABC):
 
         Args:
             actions: NumPy pytree ``[B, ...]`` that mirrors `single_action_space`.
-            recover: Replaces an environment that raises (`renew`, `reset_one`), so that the others go on. What it
-                raises goes through. None, and where it is unknown which one it was: the exception goes through.
-            holds_ended: Leave environments whose episode ended in their final state, where they can be held there
-                (those that reset themselves cannot): ``obs`` and ``reset_infos`` of those rows mean nothing until
-                `reset_ended`.
+            recover: Function that replaces an environment that raised (`renew`, `reset_one`), so that the others
+                continue. If it is None, if it raises, or if it is unknown which environment raised, the exception is
+                raised here.
+            holds_ended: Do not reset environments whose episode ended, if they do not reset themselves: ``obs`` and
+                ``reset_infos`` of these rows are undefined until `reset_ended`.
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
@@ -162,10 +164,11 @@ class HostVectorEnv(abc.ABC):
             index: Index of the environment; None for the one whose ``reset`` or ``step`` raised.
 
         Returns:
-            False where that is unknown or impossible: then all have to be made anew.
+            Whether the environment was replaced. False if the failed one is unknown, or cannot be replaced
+            separately: then all environments must be created again.
 
         Raises:
-            Exception: What making the environment raises.
+            Exception: Exception of the environment's creation.
         """
         return False
 

@@ -31,8 +31,8 @@ def require_main_guard(what: str) -> None:
 
 def _unguarded_line() -> int | None:
     """Returns the line at which the running top-level statement of the main script begins, if no main guard
-    (``if __name__ == "__main__":``) protects it. Returns None if one does, or if child processes do not import the
-    script.
+    (``if __name__ == "__main__":``) protects it. Returns None if a guard does, or if child processes do not import
+    the script.
     """
     main = sys.modules["__main__"]
     path, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)

@@ -21,7 +21,7 @@ def make_vec(
     """Creates several copies of a registered multi-agent environment as one vector.
 
     Args:
-        id: Of an environment that is registered with gymnasium; its entry point makes a `MultiAgentEnv`.
+        id: Id of an environment that is registered with gymnasium; its entry point makes a `MultiAgentEnv`.
         num_envs: Number of copies.
         vectorization_mode: "sync"; None is the same.
         vector_kwargs: Further arguments of `SyncVectorMultiAgentEnv`.

@@ -89,13 +89,13 @@ def _maker(part: Any) -> Callable[[Any], np.ndarray]:
 class InfoRows(Sequence):
     """Infos of a vector environment as a sequence with one dict per environment; a dict is built only when it is read.
 
-    ``infos["x"][i]`` is environment i's, if ``infos["_x"]`` is absent or True there; dicts nest. A value without an
-    entry per environment belongs to all of them.
+    ``infos["x"][i]`` is the value of environment i if ``infos["_x"]`` is absent, or True for environment i; dicts may
+    be nested. A value without one entry per environment belongs to all environments.
 
     Attributes:
         infos: ``{name: array [B]}``, as gymnasium's, envpool's and ALE's vector environments give it.
         num_envs: ``B``.
-        rows: bool ``[B]``; None: all. An environment where it is False has what `otherwise` says.
+        rows: bool ``[B]``, the environments that have `infos`; None: all. The others have the infos in `otherwise`.
         otherwise: Infos for the environments not in `rows`.
     """
 

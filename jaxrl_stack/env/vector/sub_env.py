@@ -28,7 +28,7 @@ def make_sub_env(
 
     Raises:
         TypeError: If the creator returns no `gymnasium.Env`.
-        ValueError: It has several agents, and there are no policies for them; or the other way round.
+        ValueError: The environment has several agents and the config no policies for them, or the other way round.
     """
     try:
         env = creator(context)
@@ -88,9 +88,9 @@ def make_registered(spec: Any, disable_env_checker: bool, is_shown: bool, contex
     """Creates the environment of a gymnasium id.
 
     Args:
-        spec: ``gymnasium.spec(id)``: all that gymnasium's registry says, so that no registry is needed.
-        disable_env_checker: Leave gymnasium's checks of every observation away.
-        is_shown: Whether it draws itself in a window.
+        spec: ``gymnasium.spec(id)``, with which the environment is created without a registry.
+        disable_env_checker: Whether to omit gymnasium's checks of every observation.
+        is_shown: Whether the environment renders in a window.
         context: Config of the environment.
     """
     shown = {"render_mode": "human"} if is_shown else {}

@@ -24,16 +24,17 @@ class MultiAgentVectorStep:
     """Result of one step of ``B`` multi-agent environments: lists of ``B`` dicts by agent.
 
     Attributes:
-        obs: Observations to act on next: the first ones of an episode where `resets`.
+        obs: Observations to act on next: the first of an episode where `resets` is True.
         rewards: Rewards of this step.
         terminateds: Flags of this step, with ``"__all__"``.
         truncateds: Likewise.
-        infos: Infos of the step itself, also where it ended the episode.
+        infos: Infos of this step (not of a reset).
         resets: bool ``[B]``, whether ``obs[i]`` are the first observations of an episode.
-        final_obs: The observations of this step where it ended the episode, from before the reset; None elsewhere.
-        reset_infos: Infos of the reset where `resets`; empty elsewhere.
-        ends: The agents that this step has terminated, and those that it has cut off; None where it has ended nobody.
-        failed: Environments that failed: others stand in their places, and were reset. What ran in them has no end.
+        final_obs: Observations of this step before the reset, if the step ended the episode; else None.
+        reset_infos: Infos of the reset where `resets` is True; else empty.
+        ends: Agents that this step terminated, and agents that it truncated; None if it ended no agent.
+        failed: Indices of environments that failed in this step. New environments replaced them and were reset; the
+            interrupted episodes have no end.
     """
 
     obs: list[dict[Any, Any]]
@@ -51,13 +52,13 @@ class MultiAgentVectorStep:
 class SyncHostMultiAgentEnv:
     """``B`` multi-agent environments stepped one after the other, like `SyncHostVectorEnv` for one agent.
 
-    An episode ends by a flag of ``"__all__"``, or with the last of its agents if the flags have no ``"__all__"``. It is
-    reset in the same step, and its last observations are kept apart.
+    An episode ends if a flag ``"__all__"`` is True, or, without such flags, with the end of its last agent. The
+    environment is reset in the same step; `MultiAgentVectorStep.final_obs` has the last observations.
 
     Args:
-        makers: Make the environments.
+        makers: Functions that create the environments, one each.
         name: Name of the environment in messages.
-        check: Look at what `reset` and `step` return. Which agents there are is checked always.
+        check: Whether to check the values that `reset` and `step` return. Their agents are always checked.
         worker_index: Index of the runner, for messages.
 
     Attributes:
@@ -67,7 +68,7 @@ class SyncHostMultiAgentEnv:
         single_action_space: Space of the agents' actions.
 
     Raises:
-        TypeError: A maker makes something else than a `MultiAgentEnv`.
+        TypeError: An environment is no `MultiAgentEnv`.
     """
 
     resets_in_next_step = False
@@ -115,8 +116,8 @@ class SyncHostMultiAgentEnv:
         """Starts new episodes in all environments.
 
         Args:
-            seed: One for each environment; a single int counts on: environment i is seeded with ``seed + i``. None:
-                the random number generators go on as they are.
+            seed: One seed per environment; with a single int, environment i gets ``seed + i``. None: random number
+                generators continue.
             options: Passed to every environment.
 
         Returns:
@@ -193,7 +194,8 @@ class SyncHostMultiAgentEnv:
             index: Index of the environment; None for the one whose ``reset`` or ``step`` raised.
 
         Returns:
-            False where that is unknown: then all have to be made anew.
+            Whether the environment was replaced. False if the failed one is unknown: then all environments must be
+            created again.
         """
         index = self._running if index is None else index
         if index is None:

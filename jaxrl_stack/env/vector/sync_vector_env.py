@@ -25,9 +25,9 @@ class SyncHostVectorEnv(HostVectorEnv):
     and deep-copies them, and merges infos. Here observations go straight into one array, and infos stay apart.
 
     Args:
-        makers: Make the environments.
+        makers: Functions that create the environments, one each.
         name: Name of the environment in messages.
-        check: Look at what ``reset`` and ``step`` return: their form has to be gymnasium's, and that of the
+        check: Whether to check that results of ``reset`` and ``step`` have gymnasium's form, and the form of the
             observation space.
         worker_index: Index of the runner, for messages.
 

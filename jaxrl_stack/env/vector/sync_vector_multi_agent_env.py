@@ -23,7 +23,7 @@ class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
     False.
 
     Args:
-        env_fns: Make the environments.
+        env_fns: Functions that create the environments, one each.
         copy: Hand out copies of observations; False: the environments' own.
         autoreset_mode: "next_step"; `SyncHostMultiAgentEnv` resets in the same step.
 

@@ -24,18 +24,18 @@ class VectorEnvAdapter(HostVectorEnv):
     """Adapter for a `gymnasium.vector.VectorEnv`, in the autoreset modes SAME_STEP and NEXT_STEP.
 
     Args:
-        env: Its ``metadata["autoreset_mode"]`` says when it resets: in the step that ends an episode, then with the
-            final observations in ``infos["final_obs"]``, or in the step after it.
+        env: The vector environment. Its ``metadata["autoreset_mode"]`` is SAME_STEP (resets in the step that ends an
+            episode, with final observations in ``infos["final_obs"]``) or NEXT_STEP (resets in the step after).
         name: Name of the environment in messages.
         num_envs: Expected number of copies.
-        check: Look at what ``reset`` and ``step`` return: shapes and kinds of dtype have to be those of the space.
+        check: Whether to check that results of ``reset`` and ``step`` have the shapes and kinds of dtype of the space.
         worker_index: Index of the runner, for messages.
-        rebuild: Makes a new vector environment from a seed, for one whose seed is fixed when it is made. None: its
+        rebuild: ``seed -> vector environment``, if seeds are arguments of the environment's constructor. None: its
             ``reset`` takes the seed.
-        seed: The seed that `env` was made with, where there is a `rebuild`.
+        seed: Seed with which `env` was created; only with `rebuild`.
 
     Raises:
-        ValueError: Another number of copies, or no autoreset mode that works here.
+        ValueError: Another number of copies, or an unsupported autoreset mode.
         TypeError: A space without a fixed shape.
     """
 

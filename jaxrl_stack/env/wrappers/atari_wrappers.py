@@ -32,10 +32,10 @@ def wrap_atari_for_new_api_stack(
     """Wraps an Atari game with the standard preprocessing: small images in [-1, 1), frame skipping, random starts, and
     episodes that end when a life is lost.
 
-    From the inside: at most 108,000 frames per episode; every action `frameskip` times, seeing the brighter of the last
-    two frames; images shrunk to ``dim × dim`` and mapped to ``[-1, 1)``; 1 to 30 no-ops after a reset; the loss of a
-    life ends an episode, the game goes on with the next reset; FIRE and UP after a reset where the game waits for
-    FIRE; the last `framestack` images side by side. Rewards are the game's: clip them with
+    Wrappers, from the innermost: at most 108,000 frames per episode; each action is repeated `frameskip` times, with
+    the maximum of the last two frames; images are shrunk to ``dim × dim`` and scaled to ``[-1, 1)``; 1 to 30 no-ops
+    after a reset; the loss of a life ends an episode, and the next reset continues the game; FIRE and UP after a reset
+    if the game waits for FIRE; the last `framestack` images are stacked. Rewards are not clipped: set
     ``environment(clip_rewards=True)``.
 
     Args:
@@ -50,7 +50,7 @@ def wrap_atari_for_new_api_stack(
         image comes last.
 
     Raises:
-        ValueError: A setting below 1, or observations that are no images of the kind asked for.
+        ValueError: A setting is below 1, or observations are no images of the requested kind.
     """
     for name, value in (("dim", dim), ("frameskip", frameskip), ("framestack", framestack or 1)):
         if value < 1:

@@ -21,7 +21,7 @@ class DMCEnv(gym.Env):
     Args:
         domain_name: Such as "cartpole".
         task_name: Such as "swingup".
-        task_kwargs: Arguments of the task. The seed of `reset` takes the place of its "random".
+        task_kwargs: Arguments of the task. The seed of `reset` replaces its argument "random".
         visualize_reward: Colours in images show the reward.
         from_pixels: Observe images, not the state.
         height: Height of images, in pixels.

@@ -43,10 +43,10 @@ def ends(time_step: Any) -> tuple[bool, bool]:
 class DMEnv(gym.Env):
     """A `dm_env.Environment` as a gymnasium environment.
 
-    Infos hold the time step's "discount". A last step terminates where that is 0, and truncates elsewhere.
+    Infos contain the time step's "discount". A last step with discount 0 terminates, any other last step truncates.
 
     Args:
-        dm_env: The environment. It draws from its own generator: the seed of `reset` does not reach it.
+        dm_env: The environment. It has its own random number generator; the seed of `reset` has no effect.
     """
 
     metadata = {"render_modes": ["rgb_array"]}

@@ -1,4 +1,4 @@
-"""Games of OpenSpiel."""
+"""Games of OpenSpiel as multi-agent environments."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ILLEGAL_ACTION_PENALTY = -0.1
 class OpenSpielEnv(MultiAgentEnv):
     """OpenSpiel game whose players are the agents 0, 1, ...
 
-    In games of turns the player observes whose turn it is, in others all do. In place of an illegal action a random
-    legal one is played, and the agent gets `ILLEGAL_ACTION_PENALTY`. Every step gives each player what its return has
-    gained. Chance is drawn from the environment's `np_random`.
+    In turn-based games, only the player to move observes; in simultaneous games, all players do. An illegal action is
+    replaced by a random legal one, and the agent gets `ILLEGAL_ACTION_PENALTY`. The reward of a step is the change of
+    the player's return. Chance outcomes are drawn from the environment's `np_random`.
 
     Args:
         env: The game, such as ``pyspiel.load_game("connect_four")``.
@@ -31,7 +31,7 @@ class OpenSpielEnv(MultiAgentEnv):
         state: State of the running game.
 
     Raises:
-        ValueError: The game has no tensors that players could observe.
+        ValueError: The game has neither observation tensors nor information state tensors.
     """
 
     def __init__(self, env: Any):
