@@ -157,7 +157,7 @@ class AgentRecording:
 
     def begin(self, step: int, rows: Iterable[int], matrix: np.ndarray, loose: Sequence[np.ndarray], obs: Any) -> None:
         """Records the observations and actions of the rows (one agent in one environment each) that act in a vector
-        step. Their agent steps are incomplete until `complete`.
+        step. Their agent steps are incomplete until `complete` is called for them.
 
         Args:
             step: Index of the vector step.

@@ -161,8 +161,8 @@ class SampleBlock:
 
 
 def newest_connector_states(states: Sequence[tuple[RecordingId, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Selects the newest connector state of each EnvRunner from several samples; it includes the counts of earlier
-    states.
+    """Selects the newest connector state of each EnvRunner from several samples; this state contains the
+    statistics of the runner's earlier ones.
 
     A restarted runner counts as a different runner, since its statistics start from zero.
     """
