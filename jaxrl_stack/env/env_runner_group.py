@@ -804,8 +804,8 @@ class EnvRunnerGroup:
         env_to_module: EnvToModulePipeline | None = None,
         module_to_env: Any = None,
     ) -> dict[str, Any]:
-        """Builds one env runner state for all runners: the merged connector states of the actors, and the weights and
-        counts in the other arguments.
+        """Builds one env runner state for all runners: the merged connector states of the actors, together with the
+        weights and the number of sampled env steps that are passed as arguments.
 
         Args:
             config: The config; its ``sample_timeout_s`` bounds the wait for the actors.
@@ -953,15 +953,17 @@ class EnvRunnerGroup:
 
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
-    """Whether the running statistics of runners' connectors are merged: ``merge_env_runner_states``, where
-    "training_only" means no merge in an evaluation.
+    """Whether the runners of a config merge the running statistics of their connectors; the setting is
+    ``merge_env_runner_states`` ("training_only": not in an evaluation).
     """
     wanted = config.merge_env_runner_states
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)
 
 
 def sample_for_evaluation(runner: Any, **amount: int) -> tuple[int, EndedEpisodes, dict[str, Any]]:
-    """Samples one runner's share of an evaluation: returns ``(env steps, ended episodes, reduced metrics)``."""
+    """Samples the episodes or steps that one runner contributes to an evaluation: returns ``(env steps, ended episodes,
+    reduced metrics)``.
+    """
     num_env_steps = sum(len(episode) for episode in runner.sample(**amount))
     return num_env_steps, runner.take_ended_episodes(), runner.take_metrics()
 

@@ -1,4 +1,4 @@
-"""Conversion of Jumanji's specs to gymnasium spaces, and of its actions and action masks to the form of policies."""
+"""Conversion of Jumanji's specs to gymnasium spaces, and of policies' actions to Jumanji's actions."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.
