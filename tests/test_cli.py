@@ -568,7 +568,7 @@ def test_numbers_that_own_code_may_report_are_not_refused():
         ),
         (
             ["sweep", *TRAIN[1:], "--set", "lr=uniform(0,1)", "--num-iterations", "9", "--budget", "soon"],
-            "--budget soon: run_sweep(budget='soon'): must be above 0: seconds",
+            "--budget soon: run_sweep(budget='soon'): must be a number above 0 in one of these forms: seconds",
         ),
         (["sweep", *TRAIN[1:], "--set", "lrr=1,2", "--num-iterations", "1"], "PPOConfig has no setting 'lrr'. Did you"),
         (

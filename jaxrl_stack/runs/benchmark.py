@@ -154,7 +154,7 @@ class Benchmark:
         return cell is not None and len(_known_scores(cell)) == len(self.seeds)
 
     def common_tasks(self) -> list[str]:
-        """Tasks on which every algorithm has scores of all runs, which statistics over tasks use."""
+        """Tasks on which all runs of all algorithms have scores. Statistics over tasks use only these."""
         return [
             task for task in self.tasks if all(self._is_complete(self.cell(name, task)) for name in self.algorithms)
         ]
@@ -301,7 +301,7 @@ class Benchmark:
         }
 
     def _values(self, cell: Cell) -> dict[str, float]:
-        """Estimated score of an algorithm on a task with its interval; empty without scores."""
+        """Converts the estimated score of an algorithm on a task, with its interval, to a dict; {} without scores."""
         estimate = self.task_estimates(cell.task).get(cell.algorithm)
         return {} if estimate is None else estimate._asdict()
 

@@ -54,7 +54,7 @@ class Budget:
         is_number = isinstance(amount, int | float) and not isinstance(amount, bool)
         # NaN is not above 0.
         if not (is_number and 0 < amount < math.inf):
-            raise ValueError(f"{where}(budget={budget!r}): must be above 0: {_FORMS}.")
+            raise ValueError(f"{where}(budget={budget!r}): must be a number above 0 in one of these forms: {_FORMS}.")
         return cls(float(amount), is_seconds)
 
     def text(self, amount: float | None = None) -> str:

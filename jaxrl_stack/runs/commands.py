@@ -55,8 +55,8 @@ class CommandLog:
 
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
-        """Context in which method calls are not recorded as commands, because a repeated run makes them again by
-        itself: inside of a recorded call, an iteration, or a callback.
+        """Context manager in which method calls are not recorded as commands: calls inside of a recorded call, an
+        iteration or a callback, which a repeated run makes again by itself.
         """
         self._depth += 1
         try:
@@ -221,7 +221,9 @@ class Command:
                 if checksum(array) != described[name].crc32:
                     raise ValueError(f"the array {name} differs from the recorded one")
         except (OSError, ValueError) as error:
-            raise ValueError(f"{file} has changed: {error}. {self.call}() cannot be repeated.") from error
+            raise ValueError(
+                f"{file} has changed ({error}), so {self.call}() cannot be repeated. Restore the file from a copy."
+            ) from error
         return arrays
 
 

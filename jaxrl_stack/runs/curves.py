@@ -136,7 +136,7 @@ def statistic_of(name: str) -> Callable[..., np.ndarray]:
 def bootstrap_interval(
     scores: np.ndarray, statistic: Callable[..., np.ndarray], *, confidence: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Percentile bootstrap of a statistic over runs.
+    """Computes the interval of a statistic over runs, such as the mean, by percentile bootstrap.
 
     Args:
         scores: ``float64[runs, points]``; whole runs are resampled.
@@ -155,7 +155,8 @@ def bootstrap_interval(
 
 
 def aggregated(curves: Sequence[Curve], label: str, *, aggregate: str = "iqm", confidence: float = 0.95) -> Band:
-    """Aggregates runs on their common part of the x axis: from the latest start to the earliest end.
+    """Aggregates the curves of several runs to one `Band` over the part of the x axis that all runs cover: from the
+    latest start to the earliest end.
 
     Args:
         curves: Curve of each run; those without points are left out.

@@ -66,8 +66,8 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """Finds the column of a metric in the run's table: for the mean return the module's own column if there are
-        several modules, else the column `name` if it exists, else the learner metric `name` of the module.
+        """Finds the column of a metric in the run's table. With several modules, the mean return is the column of this
+        module. In all other cases, it is the column `name` or, if that is missing, the learner metric `name`.
         """
         if name == RETURN and self.module in self._returns_of_modules:
             return self._returns_of_modules[self.module]

@@ -122,7 +122,8 @@ class History:
         """
         if not self._num_rows:
             raise KeyError(
-                f"There is no {name!r} yet: the first train() fills the table; the mean return is {RETURN!r}."
+                f"The table has no column {name!r} before the first iteration. Call train() first; then the mean "
+                f"return is history[{RETURN!r}]."
             )
         if name not in self:
             get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near
@@ -300,7 +301,10 @@ class History:
             table = unpacked(state["blocks"], widths, len(columns), num_rows)
             blocks = list(zip(map(np.asarray, state["blocks"]), widths, strict=True))
         if table.ndim != 2 or len(table) != len(columns) or len(set(columns)) != len(columns):
-            raise ValueError(f"A history of {len(columns)} columns cannot have a table of shape {table.shape[::-1]}.")
+            raise ValueError(
+                f"The history is damaged: its {len(columns)} column names, which must be distinct, do not fit a table "
+                f"[iterations, columns] of shape {table.shape[::-1]}. Load an unchanged copy of the checkpoint."
+            )
         self._num_rows = table.shape[1]
         self._cells = {name: array.array("d", column.tobytes()) for name, column in zip(columns, table, strict=True)}
         self._known = {name for name, column in zip(columns, table, strict=True) if not np.isnan(column).all()}
@@ -329,7 +333,9 @@ class History:
             try:
                 return cls._of_csv(file) if found.suffix == ".csv" else cls._of_json(file)
             except (ValueError, csv.Error) as error:
-                raise ValueError(f"{found} is no table of a run, or is damaged: {error}") from error
+                raise ValueError(
+                    f"{found} is not the table of a run, or is damaged ({error}). Restore it, or pass another run."
+                ) from error
 
     @classmethod
     def _of_csv(cls, file: Iterable[str]) -> Self:
@@ -343,7 +349,7 @@ class History:
                 with contextlib.suppress(ValueError):  # text
                     columns[name] = [float(text) if text else math.nan for text in texts]
         if header and rows and not columns:
-            raise ValueError("no column contains numbers.")
+            raise ValueError("no column contains numbers")
         history = cls()
         if columns:
             history.set_state({"columns": list(columns), "cells": np.array(list(columns.values())).T})
@@ -363,7 +369,7 @@ class History:
                     raise
                 break  # of a run that is writing, or was killed at it
             if not isinstance(result, dict):
-                raise ValueError(f"line {number} is not a JSON object.")
+                raise ValueError(f"line {number} is not a JSON object")
             _note_changes(settings, result.get("config"), len(history))
             history.append(result)
         for name, changes in settings.items():

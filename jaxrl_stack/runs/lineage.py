@@ -93,7 +93,8 @@ class Lineage:
         return [(1, place), *reversed(found)]
 
     def schedule(self, member: int, name: str) -> list[tuple[int, Any]]:
-        """Values that a setting had in the training that led to the present state of a member.
+        """Lists the values of a setting over the course of a member's training, including the training of members that
+        it was copied from.
 
         Args:
             member: Index of the member.
@@ -110,7 +111,7 @@ class Lineage:
         return own[-1] if own else self.first[member][name]
 
     def values_of(self, member: int, name: str, num_iterations: int) -> list[Any]:
-        """Values of a member's setting in each of the first iterations."""
+        """Returns the values of a member's setting in iterations 1 to `num_iterations`."""
         values = [self.first[member][name]] * num_iterations
         for one in self.copies:
             if one.target == member:
@@ -119,7 +120,7 @@ class Lineage:
 
     @property
     def names(self) -> list[str]:
-        """Names of the settings that members of the population may have in different values."""
+        """Names of the settings whose values may differ between members of the population."""
         return list(self.first[0])
 
     def __str__(self) -> str:

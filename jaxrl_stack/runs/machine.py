@@ -94,8 +94,8 @@ def machine_differences(origin: Mapping[str, Any], devices: Sequence[Device] | N
 
 
 def _text(value: Any, other: Any) -> str:
-    """Formats a fact about a machine; of lists and dicts, only the items that `other`, the same fact about another
-    machine, lacks.
+    """Formats a fact about a machine as text. If it is a list or a dict, the text has only the items that differ from
+    `other`, the same fact about another machine.
     """
     if isinstance(value, list):
         return " ".join(item for item in value if item not in other) or "fewer"

@@ -107,7 +107,8 @@ class MemberHistory:
         """
         if not self._num_rows:
             raise KeyError(
-                f"There is no {name!r} yet: the first train() fills the table; the mean return is {RETURN!r}."
+                f"The table has no column {name!r} before the first iteration. Call train() first; then the mean "
+                f"return is history[{RETURN!r}]."
             )
         if name not in self._cells:
             get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near
@@ -115,7 +116,7 @@ class MemberHistory:
 
     def cell(self, name: str, row: int) -> np.ndarray:
         """Returns the values of a metric for all M members of the population in one iteration, ``float64[M]``; NaN for
-        members that ended before the iteration, and if it was not reported.
+        members that ended before the iteration, and for a metric that was not reported.
 
         Args:
             name: Name of the number.
@@ -136,7 +137,7 @@ class MemberHistory:
         return self.cell(name, self._num_rows - 1)
 
     def _filled(self, name: str) -> np.ndarray:
-        """Values of a column, ``float64[iterations, M]``, also those after a member's last iteration."""
+        """Returns the stored values of a column, ``float64[iterations, M]``, also after a member's last iteration."""
         table = np.empty((self._num_rows, self.num_members), np.float64)
         for row, value in zip(table, self._cells[name], strict=True):
             row[:] = value
@@ -231,7 +232,8 @@ class MemberHistory:
         num_iterations = np.array(state["num_iterations"], np.int64)
         if num_iterations.shape != self.num_iterations.shape:
             raise ValueError(
-                f"The history has {len(num_iterations)} members, but the population has {self.num_members}."
+                f"The history to restore has {len(num_iterations)} members, but the population has {self.num_members}. "
+                "Restore it into a population with as many members."
             )
         cells = {**state["shared"], **state["own"]}
         self._cells = {name: list(np.asarray(cells[name], np.float64)) for name in state["columns"]}

@@ -57,7 +57,7 @@ class MemberResults(Sequence[Result]):
         return f"<results of {len(self)} members; [0] is the first one's>"
 
     def only(self, paths: Iterable[str]) -> MemberResults:
-        """Returns results of the members that contain only the metrics at `paths`; missing metrics are skipped."""
+        """Returns the results of all members with only the metrics at `paths`; missing metrics are skipped."""
         numbers: dict[str, Any] = {}
         for path in paths:
             *parents, name = path.split("/")

@@ -45,19 +45,22 @@ def unpacked(blocks: Sequence[np.ndarray], widths: Sequence[int], num_columns: i
     """
     if len(blocks) != -(-num_rows // BLOCK_ROWS) or len(widths) != len(blocks):
         raise ValueError(
-            f"A history of {num_rows} rows is damaged: it has {len(blocks)} blocks and {len(widths)} widths of blocks."
+            f"The history of {num_rows} rows is damaged: {len(blocks)} blocks of rows and {len(widths)} block widths "
+            f"do not fit this number. Load an unchanged copy of the checkpoint."
         )
     size, available = 8 * num_columns * num_rows, available_host_bytes()
     if available is not None and size > available:
         raise ValueError(
-            f"A history of {format_bytes(size)} does not fit into {format_bytes(available)} of free memory."
+            f"The history needs {format_bytes(size)} of memory, but only {format_bytes(available)} are free. Free "
+            f"memory, or load the checkpoint on a machine with more."
         )
     table = np.full((num_columns, num_rows), np.nan)
     for place, (block, width) in enumerate(zip(blocks, widths, strict=True)):
         rows = table[:, place * BLOCK_ROWS : (place + 1) * BLOCK_ROWS]
         if not 0 <= width <= num_columns:
             raise ValueError(
-                f"A history is damaged: block {place} has {width} columns, but the table has {num_columns}."
+                f"The history is damaged: block {place} of its rows has {width} columns, but the table has "
+                f"{num_columns}. Load an unchanged copy of the checkpoint."
             )
         rows[:width] = _unpacked_block(block, (width, rows.shape[1]))
     return table
@@ -70,8 +73,11 @@ def _unpacked_block(block: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
         # Never more than is expected, however much the bytes would become.
         planes = reader.decompress(np.asarray(block, np.uint8).tobytes(), size + 1)
     except zlib.error as error:
-        raise ValueError(f"A block of a history is damaged: {error}.") from error
+        raise ValueError(f"The history is damaged ({error}). Load an unchanged copy of the checkpoint.") from error
     if len(planes) != size or not reader.eof:
-        raise ValueError(f"A block of a history is damaged: it does not contain numbers of shape {shape}.")
+        raise ValueError(
+            f"The history is damaged: a block of its rows does not contain numbers of shape {shape}. Load an unchanged "
+            f"copy of the checkpoint."
+        )
     numbers = np.moveaxis(np.frombuffer(planes, np.uint8).reshape(8, *shape), 0, -1)
     return np.ascontiguousarray(numbers).view(np.float64)[..., 0]

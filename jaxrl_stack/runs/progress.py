@@ -185,7 +185,7 @@ def _sparklines(history: History) -> list[Text]:
 
 
 def numbers_text(statistics: RunStatistics) -> list[str]:
-    """Iterations, steps, speed and returns of a run so far."""
+    """Formats iteration, steps, speed, returns and compile time of a run as a list of texts for its display."""
     evaluated = not math.isnan(statistics.evaluation_return)
     return [
         f"iteration {statistics.iteration:,}",

@@ -80,9 +80,14 @@ class GameResults:
     def __post_init__(self) -> None:
         shape = (len(self.players), len(self.players))
         if len(set(self.players)) < len(self.players):
-            raise ValueError(f"players={list(self.players)}: names must differ.")
+            raise ValueError(
+                f"players={list(self.players)}: two names are equal. Pass a different name for each player."
+            )
         if self.wins.shape != shape or self.draws.shape != shape:
-            raise ValueError(f"wins {self.wins.shape} and draws {self.draws.shape} must have the shape {shape}.")
+            raise ValueError(
+                f"wins has shape {self.wins.shape} and draws {self.draws.shape}. Pass matrices of shape {shape}: a row "
+                f"and a column for each player."
+            )
 
     @property
     def num_games(self) -> np.ndarray:

@@ -173,9 +173,13 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
+        raise ValueError(
+            f"{path} is not JSON ({error}). Restore the file, or delete it to read the run without settings."
+        ) from error
     if not isinstance(settings, dict):
-        raise ValueError(f"{path} is not a JSON object.")
+        raise ValueError(
+            f"{path} does not contain a JSON object. Restore the file, or delete it to read the run without settings."
+        )
     return settings
 
 
@@ -247,8 +251,8 @@ def grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def common_title(runs: Sequence[Run]) -> str | None:
-    """Title of a figure: the algorithm and environment that all runs share, which the labels then omit. None if they
-    differ, and for a single group, whose label contains them.
+    """Title of a figure: algorithm and environment, if all runs have the same; the labels of the curves then omit them.
+    None if they differ, or if all runs are one group, whose label contains algorithm and environment.
     """
     titles = {run.title for run in runs}
     return titles.pop() if len(titles) == 1 and len(_alike(runs)) > 1 else None
@@ -274,8 +278,8 @@ def _forked_at(run: Run) -> int | None:
 
 
 def _short_titles(firsts: Sequence[Run]) -> dict[str, str]:
-    """Maps each title to its shortest distinct form: the algorithm if all environments are equal, the environment if
-    all algorithms are, else the title. A title that several groups share gets "".
+    """Maps each title, such as "PPO on CartPole-v1", to its shortest distinct form: the algorithm if all environments
+    are equal, the environment if all algorithms are equal, else the title; "" if all of several groups have this title.
     """
     titles = dict.fromkeys(run.title for run in firsts)
     if len(titles) == 1:

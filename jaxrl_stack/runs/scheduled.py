@@ -44,7 +44,7 @@ def default_metric(config: AlgorithmConfig) -> str:
 
 
 class Trained(NamedTuple):
-    """Runs that a scheduler trained, and the copies of members (`train_scheduled`).
+    """Result of `train_scheduled`: the runs, and the copies of members that the scheduler made.
 
     Attributes:
         series: The runs, in the order of the trials.
@@ -56,7 +56,7 @@ class Trained(NamedTuple):
 
 
 class Scores:
-    """Scores and times of a population's members after an iteration, as a scheduler sees them.
+    """Reader of the scores (``metric``) and times (``time_attr``) by which a scheduler compares a population's members.
 
     Args:
         population: The population.
@@ -165,14 +165,14 @@ def check_scheduled(
         )
     if len(trials) < 2:
         raise ValueError(
-            f"{where}: a scheduler compares runs, and the sweep has one. Set num_samples=32, or list more values."
+            f"{where}: a scheduler compares runs, but the sweep has only one. Set num_samples=32, or list more values."
         )
     first = configs[0]
     reason = first.why_no_population()
     if reason is not None:
         raise ValueError(
-            f"{where}(scheduler=...) trains a population, and {reason}. Use Ray Tune:\n"
-            f"{_tuner_call(trials, schedule, space, goal)}"
+            f"{where}(scheduler=...) trains the runs as one population, which is not possible: {reason}. Use "
+            f"Ray Tune:\n{_tuner_call(trials, schedule, space, goal)}"
         )
     other = next((config for config in configs if not config.can_be_members(first)), None)
     if other is not None:

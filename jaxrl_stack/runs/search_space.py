@@ -92,7 +92,7 @@ def _grid(name: str, values: Any, where: str) -> list[Any]:
 
 
 def check_space(name: str, space: Any, where: str) -> None:
-    """Refuses a search space without values.
+    """Checks that a search space contains values.
 
     Raises:
         ValueError: If its lower end is not below its upper end.

@@ -93,7 +93,7 @@ class Trained(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """Runs of a search, and runs that confirm its best settings (`train_searched`).
+    """Result of `train_searched`: the runs of the search, and runs with new seeds that confirm its best settings.
 
     Attributes:
         search: Runs of the search.
@@ -247,7 +247,7 @@ def _num_iterations(trained: Trained, place: int) -> int:
 
 
 class Trainer:
-    """Trains the runs of a sweep as members of one population, which restarts for each wave, or one after the other.
+    """Trainer of a sweep's runs: all runs of a wave together, as members of one population, or one run after the other.
 
     Args:
         search: Arguments of the sweep.
@@ -545,10 +545,16 @@ class Record:
                 break
             suggested[trial_id] = flat(own)
         if not suggested and not self._waves:
-            raise ValueError(f"{search.where}: search_alg suggested no settings. Set its space.")
+            raise ValueError(
+                f"{search.where}: search_alg suggested no settings. Pass the search space to {search.where}, or create "
+                f"search_alg with one: OptunaSearch(space=...)."
+            )
         names = {tuple(sorted(own)) for own in suggested.values()}
         if len(names) > 1:
-            raise ValueError(f"{search.where}: search_alg suggested different settings: {sorted(names)}.")
+            raise ValueError(
+                f"{search.where}: search_alg must suggest values for the same settings each time, but suggested "
+                f"{sorted(names)}. Return all settings from each suggest()."
+            )
         for own in suggested.values():
             search.trial(search.config, own, search.seeds[0])  # raises if they are invalid
         return suggested

@@ -112,13 +112,14 @@ def prepared(
         if mode not in (None, other.mode):
             raise ValueError(
                 f"{where}: search_alg has mode={mode!r} and no metric, and the scheduler has metric={other.metric!r}, "
-                f"mode={other.mode!r}. Set search_alg's metric too, or the same mode."
+                f"mode={other.mode!r}, so their modes differ. Set the metric of search_alg, or its mode={other.mode!r}."
             )
         metric, mode = other
     metric, mode = metric or default, mode or "max"
     if not isinstance(metric, str) or mode not in ("max", "min"):
         raise ValueError(
-            f"{where}: search_alg has metric={metric!r} and mode={mode!r}, which must be one path and 'max' or 'min'."
+            f"{where}: search_alg has metric={metric!r}, mode={mode!r}. Set one metric, such as metric={default!r}, "
+            f"and mode='max' or mode='min'."
         )
     for name, values in space.items():
         if not is_sampled(values):
@@ -128,12 +129,17 @@ def prepared(
         check_space(name, values, where)
     accepts = getattr(searcher, "set_search_properties", None)
     if accepts is not None and not accepts(metric, mode, _nested(space)) and space:
-        raise ValueError(f"{where}: search_alg has a search space. Pass {{}} as the space of the sweep.")
+        raise ValueError(
+            f"{where}: search_alg refuses the space of the sweep, usually because it already has one. Pass {{}} as "
+            f"space, or create search_alg without a space."
+        )
     return Objective(metric, mode)  # pyright: ignore[reportArgumentType]
 
 
 def _nested(space: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"env_config/gravity": ...}`` becomes ``{"env_config": {"gravity": ...}}``, because Tune refuses slashes."""
+    """Nests settings whose names are paths, because Tune refuses slashes: ``{"env_config/gravity": ...}`` becomes
+    ``{"env_config": {"gravity": ...}}``.
+    """
     found: dict[str, Any] = {}
     for name, values in space.items():
         *parents, last = name.split("/")

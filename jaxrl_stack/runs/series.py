@@ -394,8 +394,8 @@ def train_one_by_one(
 
 
 def known_defaults(trial: Trial) -> Mapping[str, Any]:
-    """Default settings of the trial's algorithm, taken from a new config, for `Series.defaults` if no algorithm was
-    built.
+    """Reads the default settings of a trial's algorithm from a new config, as JSON. Serves as `Series.defaults` if no
+    algorithm was built.
     """
     return as_json(type(trial.base)().to_dict())
 

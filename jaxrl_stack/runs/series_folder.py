@@ -150,7 +150,8 @@ class SeriesFolder:
                 )
 
     def wave(self, places: Sequence[int], trained: Algorithm | Population, *, is_one_program: bool) -> Wave:
-        """Starts a wave (runs that `trained` trains together) with the runs at the indices `places`, or continues it.
+        """Starts or continues a wave: the runs at the indices `places`, which the algorithm or population `trained`
+        trains together.
 
         If the folder has a checkpoint of these runs, `trained` restores it.
         """
@@ -311,7 +312,7 @@ def read_series(path: Path) -> dict[str, Any] | None:
 
 
 def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
-    """Finished runs of the series in a folder, by index, with their scores; None for runs without a score."""
+    """Reads the finished runs of the series in a folder: ``{index: (run, score)}``, with score None if it has none."""
     found: dict[int, tuple[Run, float | None]] = {}
     for wave in _waves(path):
         if wave["is_finished"]:

@@ -59,7 +59,7 @@ def train_in_processes(
         _, place, _, folder = failed[0].args
         raise RuntimeError(
             f"{len(failed)} of {len(calls)} processes have failed, first in {folder.run_folder(place)} (error above). "
-            f"Repeat the call to train it again, with jobs=1 to debug in this process."
+            f"Repeat the call to train the failed runs again; with jobs=1 they train in this process, to debug them."
         )
 
 

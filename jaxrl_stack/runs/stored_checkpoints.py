@@ -163,8 +163,8 @@ class StoredCheckpoints:
             of_first_process(lambda: self._complete() or "")
 
     def restored(self, iteration: int) -> None:
-        """Called when the run continues from a restored state: marks checkpoints of later iterations and of other
-        histories for removal.
+        """Called when the run continues from a restored state: marks for removal the checkpoints of later iterations,
+        and checkpoints that do not belong to the course of the restored run.
 
         These checkpoints are removed when the next one is complete.
 

@@ -424,8 +424,8 @@ def _searched(
     check_num_samples(num_samples, where)
     if isinstance(schedule, PBT):
         raise ValueError(
-            f"{where}(scheduler=PopulationBasedTraining(...)): trains one population until its goal. Leave search_alg "
-            "and budget out."
+            f"{where}(scheduler=PopulationBasedTraining(...)) trains one population until its goal, without "
+            "search_alg or budget. Leave both out."
         )
     default = default_metric(config)
     if search_alg is None:

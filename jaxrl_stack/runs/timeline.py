@@ -60,9 +60,14 @@ def stored_checkpoints(
             metadata = json.loads((folder / metadata_file).read_text(encoding="utf-8"))
             iteration, *_ = [int(metadata[name]) for name in ("training_iteration", *numbers)]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"The checkpoint at {folder} is damaged: {metadata_file}: {error!r}.") from error
+            raise ValueError(
+                f"The checkpoint at {folder} is damaged: {metadata_file}: {error!r}. Restore it, or delete the folder."
+            ) from error
         if iteration != number:
-            raise ValueError(f"The checkpoint at {folder} is of iteration {iteration}, not {number}: it has changed.")
+            raise ValueError(
+                f"The checkpoint at {folder} is of iteration {iteration}, not {number} as its name says. Restore it, "
+                f"or delete the folder."
+            )
         found[number] = StoredCheckpoint(number, folder, metadata)
     return found
 
@@ -181,8 +186,8 @@ class Timeline:
 
     @property
     def begins_with_config(self) -> bool:
-        """Whether the first recorded iteration is the first one of the table, and continues from the built algorithm or
-        from a state that a command restored.
+        """Whether the recorded iterations begin at the first row of the table, and at a known state: the built
+        algorithm, or a state that a command restored.
         """
         return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
 
@@ -201,7 +206,7 @@ class Timeline:
         """
         if not self.first < iteration <= self.last:
             kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
-            raise NotRecomputableError(f"{self.directory}: has {kept}, not {iteration}. Choose one of these.")
+            raise NotRecomputableError(f"{self.directory}: its table has {kept}, not {iteration}. Choose one of these.")
         return self.iterations[iteration - self.first - 1]
 
     def nearest(self, iteration: int) -> StoredCheckpoint | None:

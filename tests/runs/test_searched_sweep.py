@@ -340,7 +340,7 @@ def test_cost_of_halving_by_hand():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"budget": ""}, r"budget=''\): must be above 0: seconds, \"10 min\""),
+        ({"budget": ""}, r"budget=''\): must be a number above 0 in one of these forms: seconds, \"10 min\""),
         ({"budget": "soon"}, "budget='soon'"),
         ({"budget": 0}, "budget=0"),
         ({"budget": {"steps": 5}}, "budget={'steps': 5}"),
