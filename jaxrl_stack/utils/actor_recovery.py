@@ -108,7 +108,7 @@ class ActorRecovery:
         self._waiting = WaitingReport(policy.role, lambda: self.policy.resources, pool.backend, group=self._group)
 
     def stop(self) -> None:
-        """Ends the report about missing actors, which nobody awaits any more."""
+        """Ends the report about missing actors: nobody waits for them any longer."""
         if self._waiting is not None:
             self._waiting.end()
 
@@ -155,7 +155,7 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for each lost actor of the pool whose loss is not in the results of another call."""
+        """Calls `note_loss` for each lost actor of the pool, except losses that other calls have returned."""
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)

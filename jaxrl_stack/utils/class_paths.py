@@ -28,7 +28,10 @@ def path_of(thing: type | Callable[..., Any]) -> str:
     name = getattr(thing, "__qualname__", None)
     module = getattr(thing, "__module__", None)
     if not isinstance(name, str) or not isinstance(module, str):
-        raise ValueError(f"{thing!r} is neither a class nor a function. Only these can be stored by name.")
+        raise ValueError(
+            f"{thing!r} is neither a class nor a function, and only these can be stored by name. Pass a class or "
+            f"function."
+        )
     if "<" in name:
         raise ValueError(f"{name} is defined inside a function: define it at the top level of a module.")
     return f"{module}:{name}"
@@ -53,20 +56,20 @@ class NotAllowedError(ValueError):
 class ClassLoader:
     """Finds classes and functions by the names that a checkpoint stores.
 
-    Classes of this package are imported. Of those that the running script (``__main__``) defines, the ones that extend
-    the class that is expected are found. Everything else must have been registered (`register_class`) or be given here;
-    it is never imported.
+    Classes of this package are imported. A class that the running script (``__main__``) defines is found if it is a
+    subclass of the expected class. All others must be registered (`register_class`) or passed here; they are never
+    imported.
 
     Args:
-        allow: Classes and functions that may be named, too, and texts ``"module:Name"`` of environments; or just one.
-            A class or function of another module stands for the one of its name, if no other one has that name: what
-            was defined in a script may be imported from a module now.
-        own: One more class, if it can be named.
-        named: More classes and functions, which what the caller passed names.
-        written_here: More of them by name, which a checkpoint of this process names.
+        allow: Classes and functions that a checkpoint may name, and texts ``"module:Name"`` of environments; or a
+            single one. A class or function also matches a stored name with another module, if no other one in `allow`
+            has the same name: a class may have moved from a script to a module.
+        own: A further class, if it can be stored by name.
+        named: Further classes and functions, named by objects that the caller passed.
+        written_here: Further classes and functions by name, which a checkpoint of this process names.
 
     Attributes:
-        given: The names of what `allow` has.
+        given: Names of the classes and functions in `allow`.
     """
 
     def __init__(
@@ -101,7 +104,8 @@ class ClassLoader:
         if not isinstance(path, str) or len(path) > _MAX_LENGTH or not _PATH.fullmatch(path):
             shown = repr(path)[:100]
             raise ValueError(
-                f"{what} names the class {shown}, which is not in the form 'module:Name'. The checkpoint is damaged."
+                f"{what} names the class {shown}, which is not in the form 'module:Name'. Load an unchanged "
+                f"copy of the checkpoint."
             )
         bases = {path_of(base)} if base is not None else {*expected}
         found = self._known[path] if path in self._known else _extension_in_main(path, bases)
@@ -109,8 +113,8 @@ class ClassLoader:
             found = self._moved.get(path.partition(":")[2]) or self._own(path, what)
         if base is not None and not (isinstance(found, type) and issubclass(found, base)):
             raise ValueError(
-                f"{what} names {path!r}, which is no {base.__name__}. The checkpoint is damaged, or stores another "
-                "kind of object."
+                f"{what} names {path!r}, which is no {base.__name__}: the checkpoint is damaged, or stores another "
+                f"kind of object. Load a checkpoint that stores a {base.__name__}."
             )
         return found
 
@@ -120,9 +124,9 @@ class ClassLoader:
         if parts[0] != PACKAGE or "__main__" in parts:
             name = qualname.split(".")[-1]
             raise NotAllowedError(
-                f"{what} needs {path!r}, which is not part of {PACKAGE}. If you trust it, use one of: "
-                f"from_checkpoint(path, allow=[{name}]); for an Algorithm, config=... that names it; or "
-                f"{PACKAGE}.utils.checkpoints.register_class({name})."
+                f"{what} needs {path!r}, which is not part of {PACKAGE}. If you trust it, use "
+                f"from_checkpoint(path, allow=[{name}]); or, for an Algorithm, from_checkpoint(path, config=config) "
+                f"with {name} in the config; or call {PACKAGE}.utils.checkpoints.register_class({name}) first."
             )
         try:
             found: Any = importlib.import_module(module_name)
@@ -137,7 +141,10 @@ class ClassLoader:
             return _registered[path]
         # What such a module has imported from elsewhere is none of its own.
         if not isinstance(found, type) or found.__module__ != module_name or found.__qualname__ != qualname:
-            raise ValueError(f"{what} names {path!r}, which is no class of {PACKAGE}. The checkpoint is damaged.")
+            raise ValueError(
+                f"{what} names {path!r}, which is no class of {PACKAGE}: the checkpoint is damaged. Load an "
+                f"unchanged copy."
+            )
         return found
 
 

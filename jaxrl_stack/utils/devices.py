@@ -268,8 +268,8 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
 
 
 def place_shards(shards: Sequence[Any], devices: list[Device]) -> Any:
-    """Places a pytree of slices ``[1, ...]`` on each device of this process; the result has the sharded leaves ``[D,
-    ...]`` of `place_sharded`.
+    """Moves D pytrees with leaves ``[1, ...]`` to one device each, and joins them to a pytree with sharded leaves
+    ``[D, ...]``, like the result of `place_sharded`.
 
     Nothing is computed for it: stacking them would compile a program for every shape.
     """
@@ -390,7 +390,7 @@ def gathered_values(own: Any) -> list[Any]:
 
 @functools.cache
 def _gathering() -> Callable[..., Any]:
-    """Returns a program that gathers uint8 ``[1, n]`` from each of P processes: ``([P, n],)``."""
+    """Returns a program that gathers an array uint8 ``[1, n]`` from each of P processes to the result ``([P, n],)``."""
     return map_over_devices(
         lambda own: (jax.lax.all_gather(own, "processes"),),
         jax.local_devices()[:1],

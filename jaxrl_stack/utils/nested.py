@@ -105,7 +105,10 @@ def batch_size(tree: Any) -> int:
     shapes = [np.shape(leaf) for leaf in tree_leaves(tree)]
     sizes = {shape[0] if shape else None for shape in shapes}
     if len(sizes) != 1 or None in sizes:
-        raise ValueError(f"batched data needs one leading axis of equal size in every leaf, got the shapes {shapes}")
+        raise ValueError(
+            f"Batched data needs a leading axis of equal size in every leaf, but the shapes are {shapes}. Give all "
+            f"leaves the same batch size."
+        )
     return shapes[0][0]
 
 
@@ -155,7 +158,10 @@ def blank_item(struct: Any) -> Any:
 
     def blank(space: gym.Space) -> np.ndarray:
         if space.shape is None or space.dtype is None:
-            raise ValueError(f"items of the space {space} have no fixed shape, so a blank item cannot be created")
+            raise ValueError(
+                f"Items of {space} have no fixed shape, so a blank item cannot be created. Use another space, such "
+                f"as Box."
+            )
         item = np.zeros(space.shape, space.dtype)
         if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
             item[...] = space.start
@@ -188,7 +194,9 @@ def one_hot(data: Any, struct: Any) -> Any:
         batch_shape = values.shape[: values.ndim - start.ndim]
         categories = values.reshape(*batch_shape, len(sizes)).astype(np.int64) - start.ravel()
         if values.dtype.kind not in "iu" or ((categories < 0) | (categories >= sizes)).any():
-            raise ValueError(f"cannot one-hot encode {values!r}: not in the space {space}")
+            raise ValueError(
+                f"Cannot one-hot encode {values!r}: it is not in the space {space}. Pass integers within the space."
+            )
         columns = categories + np.cumsum(sizes) - sizes
         encoded = np.zeros((*categories.shape[:-1], sizes.sum()), np.float32)
         np.put_along_axis(encoded, columns, 1.0, axis=-1)

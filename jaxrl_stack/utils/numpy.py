@@ -76,7 +76,8 @@ def flatten_inputs_to_1d_tensor(
     """
     if time_axis and not batch_axis:
         raise ValueError(
-            "flatten_inputs_to_1d_tensor(time_axis=True, batch_axis=False): a time axis needs a batch axis."
+            "flatten_inputs_to_1d_tensor(time_axis=True, batch_axis=False): a time axis needs a batch axis. Set "
+            "batch_axis=True."
         )
     if isinstance(spaces_struct, Space):
         spaces_struct = space_struct(spaces_struct)

@@ -191,7 +191,9 @@ def _processes(config: AlgorithmConfig) -> list[Role]:
 
 
 def num_actors(config: AlgorithmConfig) -> int:
-    """Number of all actors of an algorithm, except aggregators of learner actors. Actors without resources count."""
+    """Number of all actors of an algorithm, including actors without resources, but without the aggregators of learner
+    actors.
+    """
     return len(_processes(config))
 
 
@@ -263,7 +265,9 @@ def _unplaceable(
     strategy: str,
     nodes: Sequence[Mapping[str, float]],
 ) -> str | None:
-    """Reason why no placement on these nodes is possible, whatever their sum; None if there may be one."""
+    """Explains why these nodes cannot hold the actors, even if the sum of the nodes' resources suffices; None if it
+    finds no reason.
+    """
     for role in roles:
         wanted = bundle_resources(config, role)
         if not any(_fits(wanted, node) for node in nodes):
@@ -437,13 +441,13 @@ class _Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the actors in messages."""
+        """Name of the actors in this placement group, for messages."""
         return " and ".join(_NAMES[role] for role in self.roles)
 
 
 def _near_this_process(part: _Part) -> _Part:
-    """Places a group on the node of this process if that is free, else on another one; on several nodes if it does not
-    get a node soon.
+    """Returns the description of a placement group with the request to be placed on a single node, preferably the node
+    of this process; unchanged if no node is large enough.
     """
     import ray
 
@@ -513,7 +517,9 @@ def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | Non
 
 
 def _is_granted(config: AlgorithmConfig, part: _Part, group: Any, report: WaitingReport, wait_s: float) -> bool:
-    """Waits until a placement group has its resources, for at most `wait_s` seconds, and reports what is missing."""
+    """Waits until a placement group has its resources, for at most `wait_s` seconds, and reports what is missing.
+    Returns whether the group has them.
+    """
     until = time.monotonic() + wait_s
     while True:
         report.note(len(part.bundles), lambda: _obstacle(config, part))
@@ -526,7 +532,9 @@ def _is_granted(config: AlgorithmConfig, part: _Part, group: Any, report: Waitin
 
 
 def _obstacle(config: AlgorithmConfig, part: _Part) -> str | None:
-    """Reason why the present nodes cannot hold a group although they have its resources together."""
+    """Explains why the cluster's nodes cannot hold a placement group although the sum of their resources suffices; None
+    in all other cases.
+    """
     nodes = _resources_of_nodes()
     if _can_grow() or not _fits(_sum(part.bundles), _sum(nodes)):
         return None
@@ -579,7 +587,9 @@ def scheduling_strategies(group: Any, offset: int, number: int, options: Mapping
 
 
 def in_last_bundles(group: Any, number: int) -> list[Any]:
-    """``scheduling_strategy`` of actors in the last bundles of a placement group; None for each without a group."""
+    """Ray's option ``scheduling_strategy`` for each of `number` actors in the last bundles of a placement group; a list
+    of None if there is no group.
+    """
     if group is None:
         return [None] * number
     first = len(group.bundle_specs) - number

@@ -132,8 +132,8 @@ _AT_THE_ROOT = frozenset(
 
 @functools.cache
 def is_name_of_runners(path: tuple[str, ...]) -> bool:
-    """Whether a path below ``env_runners`` in results equals the path of a standard metric, or one of them begins with
-    the other.
+    """Whether a path below ``env_runners`` in results collides with a standard metric: it equals the metric's path,
+    begins with it, or is the beginning of it.
     """
     return any(path[: len(own)] == own or own[: len(path)] == path for own in _OF_RUNNERS)
 

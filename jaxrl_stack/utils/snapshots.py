@@ -81,8 +81,8 @@ class Snapshots:
         self._newest = tuple(weakref.ref(new) if ref() is old else ref for ref in self._newest)
 
     def changed(self, old: Any, new: Any, change: Any) -> None:
-        """Records a change of the state between two calls, which replaces its part `old` by `new`; it can be repeated
-        on the snapshot, so that no new one is needed.
+        """Records a change between two calls that replaces the part `old` of the state by `new`. The change can be
+        repeated on the snapshot, so that no new snapshot is needed.
 
         Args:
             old, new: Parts of the state.

@@ -15,8 +15,8 @@ import numpy as np
 
 
 class Stream(enum.IntEnum):
-    """Numbers of the independent streams of random numbers of a seed, one per consumer. A changed number changes the
-    results of every seed.
+    """Numbers of the random streams, one per consumer, which `stream_key` combines with a seed to independent keys. A
+    changed number changes the results of every seed.
     """
 
     LEARNER = 1

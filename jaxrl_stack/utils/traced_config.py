@@ -15,8 +15,8 @@ from jaxrl_stack.utils.tracing_errors import NO_VALUES, remedy
 
 
 def current_values(settings: Mapping[str, Any], timesteps: Any, config_for: Callable[[str], Any]) -> dict[str, Any]:
-    """Replaces every schedule in modules' settings by its value at `timesteps`, and adds the settings that are no
-    arguments of the program.
+    """Computes the settings of all modules at `timesteps`: replaces each schedule by its value, and adds the settings
+    that the compiled program contains as constants.
 
     Args:
         settings: ``{"modules": {module_id: {name: float32 or schedule}}}``, and more schedules.
@@ -122,20 +122,19 @@ def explain_traced_branches(view: TracedConfigView) -> Iterator[None]:
         location, line = _user_line(error)
         if not reads:
             raise TypeError(
-                f"{location}: Python needs the value of an array that exists only while the program runs, in\n"
-                f"    {line}\n{NO_VALUES}"
+                f"{location}: this Python code needs the value of an array, which exists only while the compiled "
+                f"program runs:\n    {line}\n{NO_VALUES}"
             ) from error
         on_line = [name for name in reads if re.search(rf"\b{re.escape(name)}\b", line)]
         names = on_line or list(reads)
         first = names[0]
         listed = ", ".join(repr(name) for name in names)
         raise TypeError(
-            f"{location}: Python needs the value of an array that exists only while the program runs, in\n"
-            f"    {line}\n"
-            f"Traced setting{'s' if len(names) > 1 else ''} read "
-            f"{'there' if on_line else 'before (latest first)'}: {listed}. Write the choice with "
-            f"jnp.where(...), or make the setting a Python number (each value then compiles its own program) "
-            f"with config.experimental(_static_settings=[{first!r}])."
+            f"{location}: this Python code needs the value of an array, which exists only while the compiled program "
+            f"runs:\n    {line}\n"
+            f"Probable cause: traced setting{'s' if len(names) > 1 else ''} {listed}, read "
+            f"{'on this line' if on_line else 'before (latest first)'}. Use jnp.where(...), or compile one program "
+            f"for each value of the setting: config.experimental(_static_settings=[{first!r}])."
         ) from error
     except AttributeError as error:
         if sentence := remedy(error):

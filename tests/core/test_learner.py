@@ -779,7 +779,7 @@ class Branching(SquaresLearner):
 
 
 def test_branching_on_a_traced_setting_names_it_and_static_settings_helps():
-    with pytest.raises(TypeError, match=r"read there: 'clip_param'\..*_static_settings=\['clip_param'\]"):
+    with pytest.raises(TypeError, match=r"'clip_param', read on this line\..*_static_settings=\['clip_param'\]"):
         make(Branching, clip_param=0.3).update(batch=rows())
     for clip_param, scales in ((0.3, (1.0, 0.0)), (0.2, (0.0, 1.0))):
         config = make_config(Branching, clip_param=clip_param).experimental(_static_settings=["clip_param"])

@@ -38,7 +38,7 @@ def test_branching_on_a_traced_setting_names_it():
             scale = 2.0 * view.kl_coeff
             return scale if view.clip_param > 0.0 else -scale
 
-    with pytest.raises(TypeError, match=r"read there: 'clip_param'\..*_static_settings=\['clip_param'\]"):
+    with pytest.raises(TypeError, match=r"'clip_param', read on this line\..*_static_settings=\['clip_param'\]"):
         jax.jit(loss)({"clip_param": 0.1, "kl_coeff": 0.2})
 
 

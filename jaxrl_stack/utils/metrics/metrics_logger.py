@@ -420,7 +420,7 @@ class MetricsLogger:
         path = _path(key[0] if len(key) == 1 else key)
         if _find(self.stats, path) is None:
             if key_error:
-                raise KeyError(f"No metric {path!r} was logged.")
+                raise KeyError(f"No metric {path!r} was logged. Name a logged metric, or pass key_error=False.")
             return
         kept = [(own, stats) for own, stats in nested_leaves(self.stats) if own[: len(path)] != path]
         self.reset()

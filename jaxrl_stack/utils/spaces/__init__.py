@@ -153,8 +153,8 @@ def with_parts(function: Callable[[Any], Space], space: Space) -> Space:
 
 
 def from_zero(space: Space) -> Space:
-    """Action space of a module for an action space: Discrete and MultiDiscrete parts count from 0, whatever their
-    ``start``.
+    """Converts an environment's action space to the space of a module's actions, in which Discrete and MultiDiscrete
+    parts count from 0, whatever their ``start``.
     """
 
     def counted(part):
@@ -236,7 +236,8 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
         target = _leaf_dtype(leaf)
         if not _casts(dtype, target):
             raise ValueError(
-                f"{path} has dtype {dtype}, but {leaf} needs {target}: the conversion could change values."
+                f"{path} has dtype {dtype}, but {leaf} needs {target}: the conversion could change values. Return "
+                f"{target}, or change the dtype of the space."
             )
     return batch_shape or ()
 
@@ -326,7 +327,9 @@ def check_space(space: Any, name: str) -> None:
             if np.isnan(leaf.low).any() or np.isnan(leaf.high).any():
                 raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
             if leaf.dtype.kind == "f" and ((leaf.low > _LARGEST).any() or (leaf.high < -_LARGEST).any()):
-                raise ValueError(f"{path} is {leaf!r}, and no float32 is within its bounds: use a smaller unit.")
+                raise ValueError(
+                    f"{path} is {leaf!r}, but float32 has no number within these bounds: scale the values down."
+                )
             if (leaf.low > leaf.high).any():
                 raise ValueError(f"{path} is {leaf!r}, with a lower bound above the upper one: exchange them.")
 
