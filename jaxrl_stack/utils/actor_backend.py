@@ -29,7 +29,7 @@ class Backend(Protocol):
             **kwargs: Arguments of the class.
 
         Returns:
-            Its handle. It is there before the actor is.
+            The handle of the actor, which may not have started yet.
         """
         ...
 
@@ -49,7 +49,7 @@ class Backend(Protocol):
 
         Args:
             refs: References of their results.
-            n: Number of results to wait for, and most that are returned as ready.
+            n: Number of results to wait for; at most this many are returned as ready.
             timeout_s: Longest wait; None waits forever.
             fetch: Bring the results to this node.
 

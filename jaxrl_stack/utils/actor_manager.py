@@ -265,14 +265,14 @@ class FaultTolerantActorManager:
             remote_actor_ids: Ids of the actors to call; None calls all.
             timeout_seconds: Longest wait; None waits for all. 0 does not wait and returns no results: if such a
                 call raises, a later call of this manager raises its exception.
-            return_obj_refs: Return references to results instead of results. An error shows when one is fetched.
+            return_obj_refs: Return references to results instead of results. Fetching a result raises its error.
             mark_healthy: Mark unhealthy actors that answer as healthy.
             num_returns: With n above 1 the function returns n values, of which only the first is fetched: a result is
-                ``(value, reference, ...)``. What these refer to belongs to this process and outlives the actor.
+                ``(value, reference, ...)``. Values behind the references belong to this process and outlive the actor.
 
         Returns:
-            The outcomes in the order of the actors. Those that are not there in time are left out, and dropped when
-            they come.
+            The outcomes in the order of the actors. Outcomes that are not available in time are left out, and dropped
+            when they arrive.
 
         Raises:
             ValueError: If an id is unknown, or lists differ in length.
@@ -306,7 +306,7 @@ class FaultTolerantActorManager:
             tag: Name under which results can be fetched apart from others.
             kwargs: See `foreach_actor`.
             healthy_only: Leave unhealthy actors out.
-            remote_actor_ids: Ids of the actors to call, an id as often as it stands there; None calls all.
+            remote_actor_ids: Ids of the actors to call; an id that occurs n times gets n calls. None calls all.
             num_returns: See `foreach_actor`.
 
         Returns:
@@ -331,7 +331,7 @@ class FaultTolerantActorManager:
 
         Args:
             tags: One tag or several; empty for all.
-            timeout_seconds: Longest wait, for all of them; 0 takes what is there, None waits for all.
+            timeout_seconds: Longest wait for all calls; 0 does not wait, None waits for all.
             return_obj_refs: See `foreach_actor`.
             mark_healthy: See `foreach_actor`.
         """
@@ -347,11 +347,11 @@ class FaultTolerantActorManager:
 
         Args:
             tag: Tag of the calls.
-            timeout_seconds: Longest wait for the first of them; 0 takes what is there, None has no end.
-            also: Further Ray references, with one of which the wait ends, too.
+            timeout_seconds: Longest wait for the first call; 0 does not wait, None has no limit.
+            also: Further Ray references; the wait also ends when one of these is ready.
 
         Returns:
-            The outcomes, at once and empty if no such call is under way.
+            The outcomes; if no such call is pending, an empty list without a wait.
         """
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
@@ -386,7 +386,7 @@ class FaultTolerantActorManager:
 
         Args:
             func: See `foreach_actor`.
-            tag: Tag of both.
+            tag: Tag of the finished and of the new calls.
             kwargs: See `foreach_actor`.
             timeout_seconds: See `fetch_ready_async_reqs`.
             return_obj_refs: See `foreach_actor`.
@@ -419,14 +419,14 @@ class FaultTolerantActorManager:
         """Pings the manager's unhealthy actors; returns the ids of the actors that answer.
 
         Args:
-            timeout_seconds: Longest wait for those that Ray is restarting; None waits until all of them are back, 0
-                takes the answers that are there.
-            mark_healthy: Mark these as healthy.
-            actor_ids: Only ask these; None asks all.
+            timeout_seconds: Longest wait for actors that Ray is restarting; None waits until all of them answer, 0
+                does not wait.
+            mark_healthy: Mark actors that answer as healthy.
+            actor_ids: Ids of the actors to ping; None pings all.
 
         Returns:
-            Their ids. An actor that is gone for good is never among them, and is not waited for; nor one whose
-            ``ping`` raises, which says that it waits for its restart.
+            Ids of the actors that answer. Actors that are lost for good do not answer, and are not waited for. The
+            same holds for actors whose ``ping`` raises, which shows that they wait for their restart.
         """
         now = self.backend.now
         deadline = None if timeout_seconds is None else now() + timeout_seconds
@@ -466,7 +466,7 @@ class FaultTolerantActorManager:
 
         Args:
             results: Outcomes of calls.
-            ignore_ray_errors: Only log the loss of an actor. What an actor's code raised is never ignored here.
+            ignore_ray_errors: Only log the loss of an actor. Errors of an actor's code are raised in any case.
 
         Raises:
             Exception: The actor's exception, with its traceback in the message.

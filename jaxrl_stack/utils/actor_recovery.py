@@ -76,8 +76,8 @@ class Restarts:
 class ActorRecovery:
     """Recovery of a pool of actors: restarts lost actors or removes them, and adds actors again that are alive.
 
-    Ray starts a lost actor again if `LossPolicy.restarts`; `take_back` finds it, and hands it the state of the lost
-    one. An actor that is lost for good is an error, or is dropped if `LossPolicy.ignores`.
+    If `LossPolicy.restarts`, Ray starts a lost actor again; `take_back` finds it and restores its state. An actor that
+    is lost for good raises an error, or is removed if `LossPolicy.ignores`.
 
     Args:
         pool: The actors.
@@ -124,7 +124,7 @@ class ActorRecovery:
         error.
 
         Raises:
-            Exception: What the call or the constructor of an actor raised.
+            Exception: Error of a call or of an actor's constructor.
         """
         results = self._pool.foreach_actor(func, remote_actor_ids=actor_ids)
         for call in results:
@@ -140,7 +140,7 @@ class ActorRecovery:
         policy (restart, ignore or raise).
 
         Raises:
-            Exception: What an actor's code raised, or the loss of an actor, unless the policy ignores it.
+            Exception: Error of an actor's code, or the loss of an actor, unless the policy ignores it.
         """
         self.note_losses()
         for call in first_failures(results):
@@ -237,9 +237,10 @@ class ActorRecovery:
         """Adds lost actors to the healthy actors of the pool again if they are alive; `restore` gives them their state.
 
         Args:
-            timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 takes those that are back already. An
-                actor whose restart is not due yet is not waited for.
-            restore: Hands actors, by their ids, the state of the lost ones, and returns the ids of those that have it.
+            timeout_s: Longest wait; None for the policy's ``probe_timeout_s``, 0 does not wait. Actors whose restart
+                is not due yet are not waited for.
+            restore: Function that restores the state of the actors with the given ids. It returns the ids of the
+                actors that have it.
 
         Returns:
             Ids of the actors that are back.

@@ -25,16 +25,16 @@ def set_up_actor(*, num_cpus: float, num_gpus: float, num_cpu_devices: int = 1) 
     * Programs on the CPU run in the thread that calls them (``jax_cpu_enable_async_dispatch`` off). A vector step
       waits for its actions anyway; handing small programs to another thread and back doubles their time and keeps a
       second core busy.
-    * What the actors of a run have to say is said by one of them.
+    * Each notice is logged by only one of a run's actors on this node.
 
-    The first call in a process decides: an actor that holds a whole algorithm calls it with that one's numbers, and
-    the local runner inside of it changes nothing. Outside of an actor nothing happens.
+    Only the first call in a process has an effect: if the actor contains a whole algorithm, its call decides, and the
+    call of the local EnvRunner inside has no effect. Outside of an actor, the function does nothing.
 
     Args:
-        num_cpus: Cores of this actor, as its config says. What Ray assigned counts, if it assigned any.
-        num_gpus: GPUs of this actor, as its config says.
-        num_cpu_devices: JAX devices that the CPU is split into; a number set for the driver's process is not taken
-            over.
+        num_cpus: Cores of this actor in its config. If Ray assigned cores, their number is used instead.
+        num_gpus: GPUs of this actor in its config.
+        num_cpu_devices: Number of JAX devices into which the CPU is split. The number of the driver's process is not
+            inherited.
     """
     global _is_set_up
     context = _context_of_actor()

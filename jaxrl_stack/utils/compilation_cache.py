@@ -23,9 +23,9 @@ def enable_compilation_cache(directory: str | None) -> None:
     """Enables JAX's persistent compilation cache in a directory, so that later processes load compiled programs instead
     of compiling.
 
-    They are native code of this kind of CPU: each kind has a folder of its own inside, which only its owner may write
-    to. One that another user owns or may write to is not used, with a warning. A directory that the user configured in
-    JAX is left alone.
+    Compiled programs are native code for one type of CPU, so each type has a separate subfolder, which only its owner
+    may write to. A subfolder that another user owns or may write to is not used; a warning says so. If the user has
+    configured a directory in JAX, nothing changes.
 
     Args:
         directory: Folder; "auto" for ``$XDG_CACHE_HOME/jaxrl_stack/xla`` (default ``~/.cache``); None to do nothing.

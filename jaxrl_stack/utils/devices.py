@@ -69,9 +69,9 @@ def learner_devices(config: AlgorithmConfig) -> list[Device]:
     ``num_cpus_per_learner=c``           without accelerator: c CPU devices, rounded down to at least 1
     ===================================  ===================================================
 
-    Where processes are joined, each of them takes part with so many devices of its own; see `joined_devices`. A learner
-    that is an actor (``num_learners`` above 0) sees only the accelerators that it was given: ``local_gpu_idx`` has no
-    meaning there.
+    If ``jax.distributed`` joined several processes, each process uses this number of its local devices; see
+    `joined_devices`. A learner actor (``num_learners`` above 0) sees only the accelerators that Ray assigned to it, so
+    ``local_gpu_idx`` has no effect.
 
     Raises:
         ValueError: If there are fewer devices than asked for.
@@ -108,11 +108,11 @@ def joined_devices(devices: list[Device]) -> list[Device]:
     over all processes.
 
     Args:
-        devices: The devices that this process takes part with. Every process takes part with those at the same places
-            of its own ``jax.local_devices()``.
+        devices: Local devices that this process uses. Every other process uses the devices at the same indices of its
+            ``jax.local_devices()``.
 
     Returns:
-        `devices` themselves in a process that was joined with no other.
+        The devices of all processes; `devices` unchanged if no other process was joined.
 
     Raises:
         ValueError: If another process has fewer devices.
@@ -168,17 +168,18 @@ def map_over_devices(
 ) -> Callable[..., Any]:
     """Maps a function over devices with ``jax.pmap``; without an axis name, wraps it for a single device instead.
 
-    The mapped function has ``trace(*args)``: what a call with these arguments runs, as a `jax.stages.Traced`, which
-    can be lowered for platforms that are not here. Compiled programs are freed with its last reference.
+    The mapped function has a method ``trace(*args)``, which returns the program for these arguments as a
+    `jax.stages.Traced`. It can be lowered for platforms that this machine does not have. Compiled programs are freed
+    with the last reference to the mapped function.
 
-    Where ``jax.distributed`` joined several processes, the axis runs over the devices of all of them (see
-    `joined_devices`): every process has to call the program, with arguments of the same shapes, passes and gets the
-    slices ``[D, ...]`` of its own D devices, and has its own copy of what is replicated. ``jax.lax.axis_index``
-    counts the devices of all processes.
+    If ``jax.distributed`` joined several processes, the axis covers the devices of all processes (see
+    `joined_devices`). Every process must call the program, with arguments of the same shapes. It passes and receives
+    the slices ``[D, ...]`` of its D local devices, and a copy of replicated values. ``jax.lax.axis_index`` counts the
+    devices of all processes.
 
-    A function without an axis name is for eager runs: under ``jax.disable_jit`` a pmap compiles each of its operations
-    at every call, while plain operations are compiled once each. There is one device then, and the leading axis of
-    mapped arguments and results is taken off and put back on.
+    Without an axis name the function is for eager runs: under ``jax.disable_jit``, `jax.pmap` would compile each
+    operation at every call, while plain operations are compiled once each. An eager run has one device; the leading
+    axis of mapped arguments is removed, and added to mapped results again.
 
     Args:
         function: Reduces over `axis_name`, which is None in an eager run.
@@ -186,7 +187,7 @@ def map_over_devices(
         axis_name: Name of the device axis, or None for an eager run on the only device.
         in_axes: 0 for arguments ``[D, ...]``, None for replicated ones.
         out_axes: The same for the results, which are a tuple.
-        donate_argnums: Arguments whose buffers the results may take over.
+        donate_argnums: Indices of arguments whose buffers the results may reuse.
     """
     if axis_name is None:
         return _on_the_only_device(function, in_axes, out_axes)
@@ -251,8 +252,8 @@ def place_sharded(tree: Any, devices: list[Device]) -> Any:
     """Places a pytree with leaves ``[D, ...]`` on D devices, one slice each, with the sharding that ``pmap`` expects.
 
     Args:
-        tree: Of all `joined_devices`: each process places the slices that are its own. Donating the result does no
-            harm to it.
+        tree: Pytree with slices for all `joined_devices`; each process places the slices of its devices. Donating the
+            result does not affect `tree`.
         devices: The devices of this process.
     """
     sharding, own = _sharding(devices, "devices"), device_numbers(devices)
@@ -337,7 +338,7 @@ def own_shards(tree: Any) -> Any:
 def all_shards(tree: Any) -> Any:
     """Gathers leaves ``[D, ...]``, which are sharded over the devices of all joined processes, as host arrays.
 
-    All joined processes have to call it together, and all of them get everything.
+    All joined processes must call it together; each of them receives the slices of all.
     """
 
     def gather(x: jax.Array) -> Any:
@@ -358,7 +359,7 @@ def gathered(own: np.ndarray) -> np.ndarray:
     """Gathers an array from each of P joined JAX processes, ``[P, ...]``. All processes must call it.
 
     Args:
-        own: NumPy, of the same shape and dtype in all of them.
+        own: NumPy array of this process, with the same shape and dtype in all processes.
     """
     num_processes = num_joined_processes()
     if num_processes == 1:
@@ -378,7 +379,7 @@ def gathered_values(own: Any) -> list[Any]:
     """Gathers a value, which may be any picklable object, from each joined JAX process. All processes must call it.
 
     Args:
-        own: What can be pickled, of any size in each of them.
+        own: Picklable value of this process; its size may differ between processes.
     """
     if num_joined_processes() == 1:
         return [own]
@@ -405,10 +406,11 @@ def check_processes_agree(settings: Mapping[str, Any]) -> None:
     """Checks that all joined JAX processes have equal settings. All processes must call it.
 
     Args:
-        settings: By name. Numbers, texts, and lists and dicts of these are compared; of anything else its type.
+        settings: ``{name: value}``. Numbers, texts, and lists and dicts of these are compared; other values only by
+            their types.
 
     Raises:
-        ValueError: In all of them, if they were not: they would run different programs, and wait for each other
+        ValueError: In all processes, if a setting differs: they would run different programs, and wait for each other
             forever.
     """
     if num_joined_processes() == 1:
@@ -445,8 +447,8 @@ def of_first_process(function: Callable[[], str]) -> str:
         function: Returns a text of at most 4,000 bytes.
 
     Raises:
-        Exception: In the first process, what `function` raises.
-        RuntimeError: In the others then, with its message.
+        Exception: In the first process, the error of `function`.
+        RuntimeError: In the other processes, with the message of this error.
     """
     if num_joined_processes() == 1:
         return function()

@@ -27,20 +27,25 @@ def from_config(cls: Any, config: Any = None, **kwargs: Any) -> Any:
     """Builds an object from a description: a class, its path, or a dict with arguments.
 
     Args:
-        cls: The class to make one of, which `config` may replace; a text or dict stands for `config` itself.
-        config: None: an object of `cls`. An object of `cls`: this very object. A class or function: what it makes. A
-            dict: keyword arguments, and under "type" a class, a function or a text. A text: a name in the
-            ``__type_registry__`` of `cls`, ``"module.Class"``, a class in the module of `cls`, a JSON text, or the path
-            of a ``.json`` or ``.yaml`` file of such a dict.
-        **kwargs: Keyword arguments; they win over those in `config`. "_args" is the list of positional ones, "type" the
-            class if `config` is None.
+        cls: Class of the object, unless `config` names another one. A text or dict without `config` is used as
+            `config`.
+        config: The description:
+
+            * None: builds an object of `cls`.
+            * An object of `cls`: is returned unchanged.
+            * A class or function: is called.
+            * A dict: keyword arguments, and under "type" a class, a function or a text.
+            * A text: a name in the ``__type_registry__`` of `cls`, ``"module.Class"``, a class in the module of `cls`,
+              a JSON text, or the path of a ``.json`` or ``.yaml`` file with such a dict.
+        **kwargs: Keyword arguments, which take precedence over `config`. "_args" is the list of positional arguments;
+            "type" is the class if `config` is None.
 
     Returns:
         The object.
 
     Raises:
-        ValueError: Nothing is called like the text.
-        TypeError: There is no class to make an object of, or it does not take the arguments.
+        ValueError: If no class has the name that the text gives.
+        TypeError: If no class is given, or it does not accept the arguments.
     """
     if config is None and isinstance(cls, str | Mapping):
         cls, config = None, cls

@@ -17,9 +17,10 @@ def lazy_names(
 
     Args:
         package: The package's ``__name__``.
-        modules: Module, relative to the package -> names that it defines. Those in the package are attributes, too.
-        elsewhere: Asked with `package`, a name that none of them has, and the names that they have: returns what the
-            name stands for, or raises.
+        modules: ``{module, relative to the package: names that it defines}``. Modules inside of the package also become
+            attributes.
+        elsewhere: Function for all other names, called with `package`, the name, and the list of known names. Returns
+            the object with this name, or raises an error.
     """
     homes = {name: f".{module}" for module, names in modules.items() for name in names}
     children = {module.partition(".")[0] for module in modules if not module.startswith(".")}

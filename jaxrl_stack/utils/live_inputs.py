@@ -18,11 +18,10 @@ class Once(NamedTuple):
     its outputs.
 
     Attributes:
-        call: Does what the function does without calling it again, for arguments of this structure, shapes and dtypes;
-            others call it. In eager runs (``jax.disable_jit``) it is the function itself: what that looks at has values
-            then.
-        matters: Pytree of bools like the arguments: whether something that it returns, or does, can depend on them.
-        out: Its outputs, as `jax.ShapeDtypeStruct`s.
+        call: Runs the traced program, for arguments of the same structure, shapes and dtypes; calls the function for
+            others. In eager runs (``jax.disable_jit``) it is the function itself, because arrays then have values.
+        matters: Pytree of bools like the arguments: whether the function's results or effects can depend on each.
+        out: Shapes and dtypes of the function's results, as `jax.ShapeDtypeStruct`s.
     """
 
     call: Callable[..., Any]

@@ -44,7 +44,7 @@ def split_fixed(state: Any) -> tuple[Any, Any]:
     """Splits a state into ``(changing part, fixed part)``: fields that training changes, and constant fields, such as a
     data set. In each part, the other part's fields are None.
 
-    What never changes is in the fields that `fixed_fields` of its class names, which all members share.
+    The class attribute ``fixed_fields`` lists the names of the constant fields, which all members share.
     """
     fixed = getattr(state, "fixed_fields", ())
     if not fixed:
@@ -86,7 +86,7 @@ def stacked(axes: Any, states: Sequence[Any]) -> Any:
         states: At least one, alike in structure and shapes.
 
     Returns:
-        Leaves ``[M, ...]``; what is shared is the first one's.
+        Leaves ``[M, ...]``; shared leaves are those of the first state.
     """
     return map_members(lambda *leaves: _stack(leaves), axes, *states)
 

@@ -46,7 +46,7 @@ class MemoryEstimate:
         what: Name of the arrays, for messages.
         counts: ``{name: number}``, e.g. ``{"envs": 512, "steps": 128}``; their product is the number of rows.
         columns: ``{column: bytes}``, of all rows together.
-        is_complete: False if there are columns of which nothing is known yet.
+        is_complete: False if further columns exist whose size is not known yet.
     """
 
     what: str
@@ -174,12 +174,12 @@ def require_memory(estimate: MemoryEstimate, limit: int | None, *, where: str, r
 
     Args:
         estimate: Memory that is needed.
-        limit: Bytes that there are; None if that is unknown, and then everything is allowed.
-        where: What they are, for the message, e.g. "are free on this machine".
+        limit: Available bytes; None if unknown, which allows everything.
+        where: Words for the message that follow the number of available bytes, e.g. "are free on this machine".
         remedy: Advice, a sentence.
 
     Raises:
-        ValueError: If it needs more; with the numbers and the remedy.
+        ValueError: If the estimate exceeds `limit`; the message has both numbers and the remedy.
     """
     if limit is not None and estimate.num_bytes > limit:
         raise ValueError(f"Not enough memory. The {estimate} cannot fit: {format_bytes(limit)} {where}. {remedy}")

@@ -83,7 +83,8 @@ def shares_of_scopes(folder: pathlib.Path, program: str) -> dict[str, float]:
         program: The program's compiled text.
 
     Returns:
-        ``{scope: share}`` of the scopes that took time, and of what is in none of them; {} if the program did not run.
+        ``{scope: share}`` of the scopes that took time, and of operations outside of all scopes; {} if the program did
+        not run.
     """
     scope_of = dict(_scopes(program))
     times: collections.Counter[str] = collections.Counter()
@@ -101,7 +102,8 @@ def compiled_text(lowered: Any) -> str:
     """Returns the text of a compiled program with the current names of `jax.named_scope`, which a cached program may
     lack.
 
-    An option that changes nothing passes what is cached in this process; that on disk is told apart by the setting.
+    A compiler option without effect avoids JAX's cache in this process; a setting of JAX makes its cache on disk
+    distinguish programs by these names.
     """
     option = "jax_compilation_cache_include_metadata_in_key"
     before = getattr(jax.config, option)

@@ -226,14 +226,15 @@ def is_one_machine() -> bool:
 def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> None:
     """Checks that the connected Ray cluster can provide the resources of an algorithm's actors.
 
-    What others use at the moment does not matter: one can wait for that. A cluster that can grow is not checked.
+    Resources that others use at the moment count as available, because they become free. A cluster that can grow is not
+    checked.
 
     Args:
         config: The algorithm's config.
         main_process: Whether the main process takes resources, too.
 
     Raises:
-        ValueError: If it cannot; names the settings, what they come to and what there is.
+        ValueError: If it cannot; names the settings, the resources that they need, and the existing ones.
     """
     if _can_grow():
         return

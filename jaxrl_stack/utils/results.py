@@ -178,8 +178,8 @@ def empty_result(
     Args:
         module_ids: Modules that sample and learn.
         agent_ids: Agents of the environment.
-        loss_keys: What the algorithm's learner reports of each module: its `all_result_names`.
-        evaluation: Whether evaluations are part of it.
+        loss_keys: Names that the learner reports for each module: its `all_result_names`.
+        evaluation: Whether the result contains evaluations.
 
     Returns:
         Nested dict; numbers are NaN.
@@ -236,7 +236,7 @@ def flatten_result(nested: Mapping[Any, Any], sep: str = "/") -> dict[str, Any]:
         sep: Separator between the parts of a key.
 
     Returns:
-        Joined keys -> what is not a dict. Empty dicts leave nothing.
+        ``{joined keys: value that is not a dict}``. Empty dicts are left out.
     """
     return {sep.join(path): value for path, value in nested_leaves(nested)}
 

@@ -26,8 +26,8 @@ def impurity(function: Callable[..., Any], *args: Any, program: Any = None, thor
         function: Function of `args`.
         args: Pytrees of arrays or `jax.ShapeDtypeStruct`s.
         program: Result of ``jax.make_jaxpr(function)(*args)``, if it was traced before.
-        thorough: Whether functions inside of it that are jitted themselves are traced again, too. JAX remembers their
-            traces, those of its own library among them, so that this takes longer.
+        thorough: Whether to trace inner jitted functions again, too. This takes longer, because JAX caches their
+            traces, including those of its own library.
 
     Returns:
         The difference, for a message such as "it differs when it is traced again: DIFFERENCE".

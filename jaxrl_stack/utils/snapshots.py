@@ -19,16 +19,17 @@ class Snapshots:
     """Snapshot of a state, a copy on its devices; it is taken before every n-th call of the program that donates the
     state.
 
-    A program that fails while it runs, because a host callback raises or an accelerator's memory is full, has taken
-    the arrays along that were donated to it. What can be gone on from then is the last copy.
+    A program may fail while it runs, because a host callback raises or an accelerator's memory is full. The arrays that
+    were donated to it are then lost, and training can only continue from the last copy.
 
     Args:
-        interval: Calls between two copies, at least; they are as many more as it takes to keep to `LARGEST_SHARE`.
+        interval: Minimum number of calls between two copies. It is exceeded if copies would take more than
+            `LARGEST_SHARE` of the time.
 
     Attributes:
         state: The copied arguments of `before_call`; None before the first call.
-        num_calls: Calls that have succeeded since.
-        changes: ``(number of calls, change)`` of changes between calls since, which a repetition of the calls repeats.
+        num_calls: Number of successful calls since the copy.
+        changes: ``(number of calls, change)`` of changes between calls since the copy, to repeat with the calls.
     """
 
     def __init__(self, interval: int):
@@ -46,7 +47,7 @@ class Snapshots:
         calls, so they restart together, from a checkpoint.
 
         Args:
-            *state: Dataclasses of arrays; what is replaced is told by their identity.
+            *state: Dataclasses of arrays. A replaced part is recognised by its identity.
 
         Returns:
             Whether it has copied the state.
@@ -106,7 +107,7 @@ def is_lost(*state: Any) -> bool:
     """Whether arrays of a state are no longer readable, because a program failed. Waits for the programs that compute
     them.
 
-    They were donated to a program that failed, or are what a failed program should have made.
+    The arrays were donated to a program that failed, or are results of such a program.
     """
     try:
         jax.block_until_ready(state)

@@ -1,8 +1,9 @@
 """Named streams of random numbers: each consumer has a separate PRNG key.
 
-Two levels. What follows from the seed of a config has a number of its own, `Stream` (integer seeds, for what is not
-JAX, are in `seeds.py`). Within one step, consumers (connectors, the module, final observations) have names, `named`;
-actions are drawn from the key of the step itself: one more derivation in every step is measurable in a small rollout.
+Keys have two levels. Each key that is derived from a config's seed has a number, `Stream`; integer seeds for code
+outside of JAX are in `seeds.py`. Within one step, consumers (connectors, the module, final observations) have names,
+`named`. Actions are drawn from the key of the step itself, because one more derivation per step is measurable in a
+small rollout.
 """
 
 from __future__ import annotations

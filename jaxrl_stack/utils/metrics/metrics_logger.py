@@ -391,8 +391,8 @@ class MetricsLogger:
         """Ends the interval since the last ``reduce()``, and returns the statistic or the value of each metric.
 
         Args:
-            compile: False returns a tree of statistics that hold what is new, for `aggregate` of another
-                logger (of a root: all there is). True returns the values that `peek` shows.
+            compile: False returns a tree of statistics with the values since the last `reduce`, for `aggregate` of
+                another logger; a root logger returns all values. True returns the values that `peek` shows.
         """
         return _map(self.stats, lambda stats: stats.reduce(compile=compile))
 

@@ -143,8 +143,9 @@ def values_at(settings: Any, counter: Any, *, together: bool = True) -> Any:
     Args:
         settings: Pytree with `ScheduleArrays` among its leaves.
         counter: The time.
-        together: Evaluate schedules of a size at once: a program has a dozen, and one after the other they are a sixth
-            of it. False for a program that takes only the arrays that it looks at: one value needs all of them then.
+        together: Evaluate schedules of equal size at once. A program has a dozen schedules; evaluated one after the
+            other, they make up a sixth of it. False for a program whose inputs are limited to the arrays that it reads:
+            otherwise each value would depend on all schedules.
     """
     leaves, treedef = jax.tree.flatten(settings, is_leaf=lambda leaf: isinstance(leaf, ScheduleArrays))
     groups: dict[int, list[int]] = {}

@@ -122,7 +122,7 @@ def map_parts(function: Callable[..., Any], space: Space, *values: Any) -> Any:
     of `values` at the same position; returns a pytree with the structure of `space`.
 
     Args:
-        function: Called with a part of the space, and with what each of `values` has in its place.
+        function: Called with a part of the space, and with the entry of each of `values` at the same position.
         space: Any space.
         values: Dicts and tuples that mirror it.
     """

@@ -58,7 +58,7 @@ class StatsBase(ABC):
 
         Args:
             compile: False returns the list of its values.
-            latest_merged_only: Only look at what the last `merge` brought.
+            latest_merged_only: Use only values of the last `merge`.
         """
 
     @abstractmethod
