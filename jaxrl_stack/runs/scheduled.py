@@ -285,8 +285,8 @@ def train_scheduled(
         population = base.build_population(members=[trial.member for trial in trials])
     except TooManyError as error:
         raise ValueError(
-            f"{where}(scheduler=...) trains all runs at the same time, and {error.num_fitting} of {len(trials)} fit "
-            f"into memory. Lower num_samples, or list fewer values."
+            f"{where}(scheduler=...) trains all runs at the same time, but only {error.num_fitting} of {len(trials)} "
+            f"fit into memory. Lower num_samples, or list fewer values."
         ) from error
     try:
         defaults = as_json(population.get_default_config().to_dict())

@@ -584,7 +584,7 @@ class Record:
 
     def _room_in_samples(self) -> int:
         """Number of combinations of settings that the search may still try until it reaches ``num_samples``;
-        `WAVE_WITH_HALVING` without that limit.
+        `WAVE_WITH_HALVING` if that is None.
         """
         if self._search.num_samples is None:
             return WAVE_WITH_HALVING

@@ -206,7 +206,9 @@ class Timeline:
         """
         if not self.first < iteration <= self.last:
             kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
-            raise NotRecomputableError(f"{self.directory}: its table has {kept}, not {iteration}. Choose one of these.")
+            raise NotRecomputableError(
+                f"{self.directory}: iteration {iteration} is not recorded: its table has {kept}. Choose one of these."
+            )
         return self.iterations[iteration - self.first - 1]
 
     def nearest(self, iteration: int) -> StoredCheckpoint | None:

@@ -79,8 +79,8 @@ class FaultTolerantActorManager:
     ):
         if max_remote_requests_in_flight_per_actor < 1:
             raise ValueError(
-                f"max_remote_requests_in_flight_per_actor={max_remote_requests_in_flight_per_actor}: an actor needs "
-                f"room for at least 1 request."
+                f"max_remote_requests_in_flight_per_actor={max_remote_requests_in_flight_per_actor}: must be "
+                f"at least 1, the maximum of unfinished asynchronous calls of an actor."
             )
         self.backend = backend
         self._max_in_flight = max_remote_requests_in_flight_per_actor

@@ -1,4 +1,6 @@
-"""Conversion of values and classes to plain data, under RLlib's names. The JSON form of spaces is this package's."""
+"""Conversion of values and classes to plain data, under RLlib's names. Spaces have this package's JSON
+format, which differs from RLlib's.
+"""
 
 from __future__ import annotations
 

@@ -446,5 +446,5 @@ def test_runs_that_do_not_fit_into_memory_are_refused_with_the_number_that_fits(
         raise TooManyError("too many", num_fitting=3)
 
     monkeypatch.setattr(type(CONFIG), "build_population", refuse)
-    with pytest.raises(ValueError, match="at the same time, and 3 of 4 fit into memory. Lower num_samples"):
+    with pytest.raises(ValueError, match="at the same time, but only 3 of 4 fit into memory. Lower num_samples"):
         sweep()

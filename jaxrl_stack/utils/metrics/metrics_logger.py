@@ -514,7 +514,7 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], stats: Any) -> None:
         tree = tree.setdefault(name, {})
         if not isinstance(tree, dict):
             raise ValueError(
-                f"{path[:depth]!r} is a metric already, so {path!r} cannot be one below it. Use another name."
+                f"{path[:depth]!r} is a metric already, so {path!r} cannot be a metric below it. Use another name."
             )
     tree[path[-1]] = stats
 
