@@ -325,7 +325,10 @@ class History:
         if found.is_dir():
             files = [found / name for name in TABLES if (found / name).is_file()]
             if not files:
-                raise FileNotFoundError(f"{found} is not the folder of a run: it has neither {' nor '.join(TABLES)}.")
+                raise FileNotFoundError(
+                    f"{found} is not the folder of a run: it has neither {' nor '.join(TABLES)}. Pass a folder that "
+                    f"contains one of these files."
+                )
             found = files[0]
         if found.suffix not in (".csv", ".json"):
             raise ValueError(f"{found} is not the table of a run. Pass the folder of a run, a {' or a '.join(TABLES)}.")

@@ -115,7 +115,7 @@ def compiled_text(lowered: Any) -> str:
 
 
 def shares_of_timers(timers: Mapping[str, float], seconds: float) -> dict[str, float]:
-    """Computes the fraction of an iteration's time for each timer, and for the rest."""
+    """Computes the fraction of an iteration's time for each timer, and for the time outside of all timers."""
     return _as_shares({**timers, OTHER: max(0.0, seconds - sum(timers.values()))})
 
 
