@@ -94,7 +94,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         return recorded.num_training_steps
 
     def catch_up_with(self, checkpoint: StoredCheckpoint) -> None:
-        """Applies the commands (recorded calls) whose effects a checkpoint of this iteration contains."""
+        """Applies the remaining commands (recorded calls) whose effects a checkpoint of this iteration contains."""
         self._catch_up(self.timeline.commands_at(checkpoint))
 
     def _catch_up(self, number: int) -> None:
@@ -102,7 +102,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
             if command.reason is not None:
                 raise NotRecomputableError(
                     f"{command.path}: {command.call}() at iteration {command.iteration} cannot be repeated, because "
-                    f"{command.reason}. Later iterations can only be recomputed from a checkpoint stored after it."
+                    f"{command.reason}. Choose an iteration before this call, or from the next stored checkpoint on."
                 )
             self._apply(command)
             self._set_num_commands(command.number)
@@ -112,7 +112,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Self]:
-        """Context that stops the algorithm or population `trained` when the block ends."""
+        """Context manager that stops the algorithm or population `trained` at the end of the ``with`` block."""
         try:
             yield self
         finally:
@@ -120,7 +120,7 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     @contextlib.contextmanager
     def stopped_on_failure(self) -> Iterator[None]:
-        """Context that stops the algorithm or population `trained` if it ends with an error."""
+        """Context manager that stops the algorithm or population `trained` if the ``with`` block raises an error."""
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self.stop)
             yield

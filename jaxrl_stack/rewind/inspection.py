@@ -232,7 +232,7 @@ class Inspection:
         """
         if not 0 <= index < len(self._numbers):
             have = f"has minibatches 0 to {len(self._numbers) - 1}" if self._numbers else "made no update"
-            raise IndexError(f"minibatch({index}): iteration {self.iteration} {have}.")
+            raise IndexError(f"minibatch({index}): there is no such minibatch; iteration {self.iteration} {have}.")
         return self._numbers[index]
 
     def rows(self, n: int | None = None) -> Table:
@@ -302,7 +302,10 @@ class Inspection:
             The frames; [] if none were recorded.
         """
         if not 0 <= episode < len(self.episodes):
-            raise IndexError(f"frames({episode}): iteration {self.iteration} has {len(self.episodes)} ended episodes.")
+            raise IndexError(
+                f"frames({episode}): must be an index below {len(self.episodes)}, the number of episodes that ended in "
+                f"iteration {self.iteration}. See print(inspection.episodes)."
+            )
         return [] if self._frames_of is None else list(self._frames_of(episode))
 
     def video(self, path: str | os.PathLike[str], episode: int) -> Path:
@@ -325,7 +328,7 @@ class Inspection:
     # ---------------------------------------------------------------------------------------------------------- views
 
     def _videos(self) -> str:
-        """HTML of the episodes with the lowest and the highest return, if they have frames."""
+        """Returns HTML with videos of the episodes with the lowest and the highest return, if they have frames."""
         from jaxrl_stack.videos.video import player
 
         order = sorted(range(len(self.episodes)), key=lambda i: self.episodes[i]["return"])
@@ -503,8 +506,8 @@ def _check(algorithm: Algorithm) -> None:
     learner = algorithm.learner_group.local_learner
     if learner is not None and learner.num_devices > len(learner.devices):
         raise ValueError(
-            "inspect() does not support joined processes, which have only a part of the batch each. Run it without "
-            "distributed.initialize()."
+            "inspect() does not support processes that distributed.initialize() has joined, because each of them has "
+            "only a part of the batch. Run it in a single process, without distributed.initialize()."
         )
 
 
@@ -714,7 +717,7 @@ def _cell(value: Any) -> str:
 
 
 def _even(frame: np.ndarray) -> np.ndarray:
-    """Returns a frame with even sides, as video codecs need them."""
+    """Pads a frame to an even height and an even width, which video codecs need."""
     return np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
 
 
@@ -727,7 +730,9 @@ def _written(text: str, path: str | os.PathLike[str] | None) -> str:
 
 
 def _figures(minibatches: Table) -> str:
-    """Figures of the losses and gradient norms over the minibatches; "" without matplotlib."""
+    """Returns HTML with figures of the losses and gradient norms over the minibatches; "" if matplotlib is not
+    installed.
+    """
     try:
         from jaxrl_stack.runs.figures import draw
     except ImportError:

@@ -84,7 +84,8 @@ class PopulationTimeline:
         for own in found.values():
             if own.num_commands is None or int(own.metadata["num_members"]) <= 0:
                 raise NotRecomputableError(
-                    f"{own.path}: was saved by a version that did not record method calls on populations. Train again."
+                    f"{own.path}: was saved by a version that did not record method calls on populations. Train the "
+                    f"population again."
                 )
         return found
 
@@ -111,7 +112,10 @@ class PopulationTimeline:
             if self.num_restored:
                 since = f" since {self.commands[self.num_restored - 1].call}()"
             kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
-            raise NotRecomputableError(f"{self.directory}: has {kept}{since}, not {iteration}. Choose one of these.")
+            raise NotRecomputableError(
+                f"{self.directory}: iteration {iteration} is not recorded; the folder has {kept}{since}. Choose one of "
+                f"these."
+            )
         return self.iterations[iteration]
 
     def nearest(self, iteration: int) -> StoredCheckpoint | None:

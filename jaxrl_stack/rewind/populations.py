@@ -76,10 +76,10 @@ class PopulationReplay(BaseReplay[Population, PopulationTimeline]):
         if checkpoint is None and timeline.num_restored:
             call = timeline.commands[timeline.num_restored - 1].call
             known = min(timeline.checkpoints, default=None)
-            remedy = "Store more: reporting(checkpoint_frequency=1)." if known is None else f"The first is {known}."
+            remedy = "Store more: reporting(checkpoint_frequency=1)." if known is None else f"Choose {known} or later."
             raise NotRecomputableError(
-                f"{timeline.directory}: iteration {iteration} cannot be recomputed, because no checkpoint is stored "
-                f"between it and {call}(), whose state is not recorded. {remedy}"
+                f"{timeline.directory}: iteration {iteration} cannot be recomputed, because the state that {call}() "
+                f"loaded is not recorded, and no checkpoint is stored between that call and the iteration. {remedy}"
             )
         settings = WRITES_NOTHING | NO_EVALUATIONS
         given = {} if self._config is None else {"config": self._config}

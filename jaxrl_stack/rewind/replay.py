@@ -106,8 +106,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             later = [] if why_not else [number for number in timeline.checkpoints if number > iteration]
             fix = f"Begin later: --from {min(later) + 1}" if later else "Store more: reporting(checkpoint_frequency=10)"
             raise NotRecomputableError(
-                f"{timeline.directory}: iteration {iteration} cannot be recomputed, because {reason} and the run began "
-                f"at iteration {first} with an unrecorded state. {fix}."
+                f"{timeline.directory}: iteration {iteration} cannot be recomputed, because {reason}, and the state in "
+                f"which the run began (before iteration {first}) is not recorded. {fix}."
             )
         self.started_at = self.trained.iteration
 
@@ -173,8 +173,8 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             changed = [c for c in self.timeline.commands[:until] if c.call in (ADD_MODULE, REMOVE_MODULE)]
             if changed:
                 raise NotRecomputableError(
-                    f"{self.timeline.directory}: no stored checkpoint is from before {changed[0].call}() at "
-                    f"iteration {changed[0].iteration}. Name the file with the run's config: --config-file PATH."
+                    f"{self.timeline.directory}: {changed[0].call}() at iteration {changed[0].iteration} has changed "
+                    f"the modules, and no checkpoint was stored before. Pass the run's config: --config-file PATH."
                 )
         replaced, original = self._replaced(config)
         origin = self.timeline.origin
@@ -233,14 +233,19 @@ class Replay(BaseReplay[Algorithm, Timeline]):
         getattr(self.trained, command.call)(**command.arguments(loader))
 
     def _restored_arguments(self, command: Command) -> dict[str, Any]:
-        """Returns the arguments of a recorded restore, after checking that its checkpoint has not changed."""
+        """Returns the arguments of a recorded call that restored a checkpoint. Raises an error if the checkpoint is
+        missing or has changed.
+        """
         arguments = command.arguments(ClassLoader())
         path = Path(arguments["path"])
         what = f"{command.path}: {command.call}({str(path)!r}) cannot be repeated, because the checkpoint"
         if command.reason is not None or not path.is_dir():
-            raise NotRecomputableError(f"{what} is not there any more. Later iterations need a stored checkpoint.")
+            raise NotRecomputableError(
+                f"{what} is not a folder on this machine. Restore the folder, or choose an iteration from the run's "
+                f"next stored checkpoint on."
+            )
         if checkpoint_checksum(path) != arguments["checksum"]:
-            raise NotRecomputableError(f"{what} has changed since. Restore its files from a copy.")
+            raise NotRecomputableError(f"{what} has changed since this call. Restore its files from a copy.")
         return arguments
 
 

@@ -192,7 +192,8 @@ def _check_is_comparable(timeline: Timeline, history: History, first: int, last:
     stored = [number for number in timeline.checkpoints if first <= number <= last]
     fix = f"End with a stored checkpoint: --to {max(stored)}." if stored else "Choose iterations with a checkpoint."
     raise NotRecomputableError(
-        f"{timeline.directory}: has no fingerprints, and no checkpoint of iteration {last} to compare with. {fix}"
+        f"{timeline.directory}: iteration {last} has neither a fingerprint (a hash of the parameters) nor a stored "
+        f"checkpoint to compare with. {fix}"
     )
 
 

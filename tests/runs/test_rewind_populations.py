@@ -81,7 +81,7 @@ def test_the_commands_of_the_shell(folder, capsys):
     assert again.config.checkpoint_frequency is None and np.isfinite(again.history["fingerprint/low"]).all()
     again.stop()
     assert main(["rewind", str(folder), "--to", "99"]) == 2
-    assert "has iterations 1 to 7, not 99" in capsys.readouterr().err
+    assert "iteration 99 is not recorded; the folder has iterations 1 to 7." in capsys.readouterr().err
     member = folder.parent / "seed_1"
     assert (member / TABLE_FILE).exists() and main(["rewind", str(member), "--to", "3"]) == 2
     assert "jaxrl rewind " in (error := capsys.readouterr().err) and "/population --to N" in error
@@ -144,9 +144,9 @@ def test_iterations_behind_an_unrecorded_state_are_refused(folder):
     # A restored state: only iterations from the next checkpoint on.
     with log.around(types.SimpleNamespace(iteration=5), "set_state", {}, reason="the restored state is not recorded"):
         pass
-    with pytest.raises(NotRecomputableError, match=r"has iterations 6 to 7 since set_state\(\), not 4"):
+    with pytest.raises(NotRecomputableError, match=r"4 is not recorded.* iterations 6 to 7 since set_state\(\)"):
         verify_population(folder, 4, 5)
-    with pytest.raises(NotRecomputableError, match=r"no checkpoint is stored between it and set_state\(\)"):
+    with pytest.raises(NotRecomputableError, match=r"the state that set_state\(\) loaded is not recorded"):
         population_at(folder, 6)
     add_to_origin(folder, {"why_not_recomputable": "restart() trains 2 members by a program for 3."})
     with pytest.raises(NotRecomputableError, match=r"bit for bit, because restart\(\) trains 2 members"):
