@@ -85,7 +85,7 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
             f"env-to-module connector DefaultObservations(action_mask_key={key!r})."
         )
     raise ValueError(
-        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Let it return and declare "
-        f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in the class of a pure connector: "
-        f"the mask is then added to its output. To train without a mask: environment(action_mask_key='none')."
+        f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Let its output and its "
+        f"output space be {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or if it has init() and apply(), set "
+        f"sees_action_mask = False in its class. To train without a mask: environment(action_mask_key='none')."
     )

@@ -177,7 +177,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
             named = env if env is not None else config if isinstance(config, str) else None
             environment = "gymnax/CartPole-v1" if named is None else named
             raise TypeError(
-                f"{type(self).__name__}(config={short(config)}): must be an AlgorithmConfig or a dict of settings: "
+                f"{type(self).__name__}(config={short(config)}): must be an AlgorithmConfig or a dict of settings. Use "
                 f"{type(self.get_default_config()).__name__}().environment({short(environment)}).build_algo()."
             )
         if kwargs:
@@ -197,8 +197,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:
-        """Returns a copy of `config` for this algorithm; a dict, or a config of another class, overrides the
-        algorithm's defaults.
+        """Returns an unfrozen config of this algorithm's class: a copy of `config`, or if `config` is a dict or of
+        another class, the algorithm's default config with the settings of `config`.
         """
         own = cls.get_default_config()
         if isinstance(config, type(own)):
@@ -496,7 +496,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _env_steps_counted(self) -> tuple[int, float]:
         """Returns ``(env steps that this algorithm has counted, env steps in the logged EnvRunner results)``. If a
-        user's `training_step` calls EnvRunners directly, its env steps are at first only in the second number.
+        user's `training_step` calls EnvRunners directly, only the second number contains their env steps, until
+        `_after_training_step` adds them to the first.
         """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
 
@@ -1504,7 +1505,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     def _check_is_running(self) -> None:
         if self._is_stopped:
-            raise RuntimeError(f"This {type(self).__name__} was stopped; build a new one from its config.")
+            raise RuntimeError(f"This {type(self).__name__} was stopped. Build another one: algo.config.build_algo().")
 
     def __repr__(self) -> str:
         return (

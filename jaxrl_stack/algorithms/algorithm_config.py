@@ -478,8 +478,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Uses another config's cache of the answer to `samples_on_device` by environment, so that a registered
-        environment creator is not called again to find it.
+        """Shares another config's cache of `samples_on_device` (by environment), so that registered environment
+        creators are not called again.
         """
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
@@ -705,7 +705,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
-        """Whether this config can use everything that was built from the config `other`, including compiled programs.
+        """Whether everything that was built from the config `other`, including compiled programs, can also be used with
+        this config: both differ only in settings that the programs take as arguments (traced settings).
 
         Args:
             other: A config of the same algorithm.
@@ -743,8 +744,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def settings_without_effect_on_device(self) -> list[str]:
-        """Settings that only concern actors and that the user has changed from values that mean "no actors". They have
-        no effect if the compiled program steps the environment.
+        """Names of settings that only concern actors, and that the user has changed, although they have no effect: the
+        compiled program steps the environment.
         """
         return [
             s.name

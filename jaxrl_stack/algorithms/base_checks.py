@@ -291,7 +291,9 @@ def static_names(value: Any) -> str | None:
 
 @check_of("list[Callable[[Any], Any]] | dict[str, list[Callable[[Any], Any]]]")
 def lr_schedules(value: Any) -> str | None:
-    """Checks optax schedules of factors of the learning rate: a list, or a dict of lists by module id."""
+    """Checks the setting `_torch_lr_scheduler_classes`: a list of optax schedules whose values multiply the learning
+    rate, or a dict of such lists by module id.
+    """
     lists = list(value.values()) if isinstance(value, Mapping) else [value]
     if all(isinstance(own, (list, tuple)) and all(map(_is_schedule, own)) for own in lists):
         return None

@@ -227,7 +227,8 @@ def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
         own = [plan for plan in plans if plan.cell.task == task]
         if all(plan.cell.skipped is not None for plan in own):
             raise ValueError(
-                f"{_WHERE}: no algorithm can act in {task!r}. {own[0].cell.algorithm}: {own[0].cell.skipped}"
+                f"{_WHERE}: no algorithm can act in {task!r}. Leave this task out, or add an algorithm that can. For "
+                f"{own[0].cell.algorithm} the reason is: {own[0].cell.skipped}"
             )
 
 

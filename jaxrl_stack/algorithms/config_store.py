@@ -180,7 +180,7 @@ class Settings:
         return self.declarations.by_name[old.maps_to]
 
     def _checked(self, setting: Setting, value: Any) -> Any:
-        """Checks a value and returns it in the form to store.
+        """Checks a value of a setting, and returns the value to store, converted if the setting has a converter.
 
         Raises:
             ValueError: If it cannot be right.
@@ -222,7 +222,7 @@ class Settings:
     # -------------------------------------------------------------------------------------------------- reading values
 
     def read(self, name: str) -> Any:
-        """Reads a setting that is stored under an attribute of another name.
+        """Implements ``config.name`` for a setting that is stored under an attribute of another name.
 
         Raises:
             AttributeError: If there is none (with a suggestion), or the name is old.

@@ -60,10 +60,10 @@ def connectors_for_agents(
     together = len(connectors) - len(of_modules)
     if together and (agents is None or any(own in of_modules for own in connectors[:together])):
         names = [type(own).__name__ for own in connectors]
-        remedy = "set multi_agent(policies=...) for several agents" if agents is None else "return it first"
+        remedy = "Leave it out, or set multi_agent(policies=...)" if agents is None else "Return it first"
         raise ValueError(
-            f"env_runners(env_to_module_connector=...) returned {names}. A MultiAgentObservationPreprocessor sees the "
-            f"observations of all agents, before all other connectors: {remedy}."
+            f"env_runners(env_to_module_connector=...) returned {names}. A MultiAgentObservationPreprocessor processes "
+            f"the observations of several agents jointly, before all other connectors. {remedy}."
         )
     if agents is not None and not agents:
         return of_modules

@@ -91,7 +91,7 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _evaluate(self, is_training: Callable[[], bool] | None) -> dict[str, Any]:
-        """Runs an evaluation.
+        """Runs an evaluation, and returns its results.
 
         Args:
             is_training: Returns whether concurrent training still runs; None without concurrent training.
@@ -99,10 +99,10 @@ class Evaluations(abc.ABC):
 
     @abc.abstractmethod
     def _end(self, found: dict[str, Any]) -> Result:
-        """Stores an evaluation's results as `last`, and calls the callbacks for its end."""
+        """Stores an evaluation's results as `last`, calls the callbacks for its end, and returns the results."""
 
     def run(self, is_training: Callable[[], bool] | None = None) -> Result:
-        """Evaluates the present weights.
+        """Evaluates the current weights, stores the results as `last`, and returns them.
 
         Args:
             is_training: Returns whether the caller's concurrent training still runs.

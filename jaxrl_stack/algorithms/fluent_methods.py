@@ -12,7 +12,8 @@ from jaxrl_stack.utils.from_config import NotProvided
 
 
 def fluent_method(owner: type, declarations: Declarations, section: str, own: Iterable[str]) -> Callable[..., Any]:
-    """Creates the config method of one section.
+    """Creates the config method of one section, such as ``training()``, which sets the section's settings from its
+    arguments and returns the config.
 
     Args:
         owner: Class that gets the method.
@@ -34,7 +35,10 @@ def fluent_method(owner: type, declarations: Declarations, section: str, own: It
             )
         for name, value in zip(positional, args, strict=False):
             if name in kwargs:
-                raise TypeError(f"{type(self).__name__}.{section}() got {name!r} twice, by position and by keyword.")
+                raise TypeError(
+                    f"{type(self).__name__}.{section}() got {name!r} twice, by position and by keyword. Pass it once: "
+                    f"{section}({name}=...)."
+                )
             kwargs[name] = value
         mine = kwargs
         if inherited:
@@ -57,7 +61,7 @@ def fluent_method(owner: type, declarations: Declarations, section: str, own: It
 
 
 def signature(settings: Iterable[Setting]) -> inspect.Signature:
-    """Signature of a config method (fluent method), including `self`."""
+    """Signature of a config method that takes these settings as arguments, including `self`."""
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for setting in sorted(settings, key=lambda s: not s.positional):
         parameters.append(

@@ -280,7 +280,9 @@ class GameTable:
 
 
 class _Seat:
-    """Player in ``B`` parallel games. The state of its policy only advances where it is the player's turn."""
+    """Player in ``B`` parallel games. The state of its policy advances only in games in which it is the
+    player's turn.
+    """
 
     def __init__(self, policy: Policy | None, table: GameTable, key: jax.Array):
         env, self._policy, self._table, self._key = table.env, policy, table, key
@@ -292,8 +294,8 @@ class _Seat:
         self._last: Any = None
 
     def act(self, obs: Any, acts: jax.Array, number: int) -> Any:
-        """Computes actions ``[B, ...]`` of a player for all games. Where it is not the player's turn, the action has no
-        meaning but is legal or an earlier one.
+        """Computes actions ``[B, ...]`` of a player for all games. In games in which it is not the player's turn, the
+        action has no meaning, but is legal or an earlier one.
         """
         key = jax.random.fold_in(self._key, number)
         if self._policy is None:

@@ -78,8 +78,8 @@ class MemberSettings:
         for name, value in of_env.items():
             if name.removeprefix(ENV_CONFIG) not in config.env_config or not isinstance(value, int | float):
                 raise ValueError(
-                    f"{call}: {name}={short(value)}: must set one of the entries {sorted(config.env_config)} of "
-                    f"env_config to a number."
+                    f"{call}: {name}={short(value)} is invalid. Set one of the entries {sorted(config.env_config)} of "
+                    f"env_config to a number: {{'env_config/gravity': 9.8}}, for example."
                 )
         others = {name: value for name, value in settings.items() if name not in of_env}
         if others or not of_env:
@@ -93,8 +93,8 @@ class MemberSettings:
     def taken_over(
         self, stored: Mapping[str, Sequence[Any]], call: str
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
-        """Selects the settings that population members adopt from a single run whose settings were changed; returns
-        arguments for `change`.
+        """Selects, for each population member, the settings that the member adopts from a single run whose settings
+        were changed; returns the argument of `change`.
 
         A member keeps a setting that it names, and one whose value differs from the run's first value.
 

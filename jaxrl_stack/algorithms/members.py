@@ -260,7 +260,9 @@ def checked_members(members: Sequence[Member | Mapping[str, Any]]) -> tuple[Memb
         raise ValueError("A population needs at least one member: build_population(seeds=8).")
     names = {tuple(member.settings) for member in made}
     if len(names) > 1:
-        raise ValueError(f"All members of a population must name the same settings, got {sorted(names)}.")
+        raise ValueError(
+            f"All members of a population must name the same settings, got {sorted(names)}. Add the missing ones."
+        )
     # Texts of members cut long values.
     identities = [json.dumps([member.seed, as_json(member.settings)]) for member in made]
     twice = next((i for i, identity in enumerate(identities) if identities.count(identity) > 1), None)

@@ -69,8 +69,9 @@ def check_may_change(driver: Driver, called: str, module_id: str, everywhere: Ma
     left_out = [name for name, is_there in everywhere.items() if not is_there]
     if left_out:
         raise ValueError(
-            f"{called}({left_out[0]}=False): learners and EnvRunners must have the same modules. Leave it out, and "
-            f"choose modules that learn by new_should_module_be_updated=, that act by new_agent_to_module_mapping_fn=."
+            f"{called}({left_out[0]}=False): learners and EnvRunners must have the same modules. Leave it out. To "
+            f"choose the modules that learn, use new_should_module_be_updated=; to choose those that act, use "
+            f"new_agent_to_module_mapping_fn=."
         )
     driver.at_work.check_is_idle(f"{called}({module_id!r})")
     if not driver.can_change_modules:
@@ -152,7 +153,10 @@ def removed_module(
     left = [mid for mid in driver.module_ids if mid != module_id]
     if module_id not in driver.module_ids or not left:
         what = "the only module" if not left else "an unknown module"
-        raise ValueError(f"remove_module({module_id!r}): this is {what}. The modules are {list(driver.module_ids)}.")
+        raise ValueError(
+            f"remove_module({module_id!r}): this is {what}; the modules are {list(driver.module_ids)}. Name another "
+            f"one of these, or call add_module() first."
+        )
     other = config.copy(copy_frozen=False)
     policies = other.policies
     names = [policy_id for policy_id in policies if policy_id != module_id]
@@ -184,8 +188,8 @@ def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., st
 
 @contextlib.contextmanager
 def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None, filesystem: Any) -> Iterator[None]:
-    """Context manager that adds the policies which only a checkpoint has to an algorithm, and removes them again if the
-    ``with`` block raises.
+    """Context manager that adds policies to an algorithm: those that a checkpoint has and the algorithm lacks. If the
+    ``with`` block raises, it removes them again.
 
     Args:
         algorithm: Algorithm that gets the policies.
@@ -204,7 +208,7 @@ def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None,
 
 
 def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
-    """Adds the policies that a checkpoint has in addition to this algorithm's.
+    """Adds to an algorithm the policies that a checkpoint has and the algorithm lacks.
 
     Args:
         algorithm: Algorithm of this run.
@@ -248,8 +252,8 @@ def _add_stored_modules(algorithm: Algorithm, stored: Stored) -> list[str]:
 def with_stored_modules(
     config: AlgorithmConfig, stored: Stored, modules: Stored, loader: ClassLoader, states: Mapping[str, Any]
 ) -> AlgorithmConfig:
-    """Adds the policies that a stored run has added to the config that it is continued with. Other settings of the
-    config hold, `policy_mapping_fn` and `policies_to_train` included.
+    """Returns a config for continuing a stored run: `config`, and the policies that only the stored run has. Other
+    settings of `config` do not change, `policy_mapping_fn` and `policies_to_train` included.
 
     Args:
         config: Config for the checkpoint of an algorithm.
@@ -334,7 +338,7 @@ def _specs_with(
     added: Mapping[str, RLModuleSpec],
     without: str | None = None,
 ) -> MultiRLModuleSpec:
-    """Module specs of the config, by module, together with the added specs.
+    """Returns the module specs of a config together with added specs.
 
     Args:
         config: A config with the policies after the change.

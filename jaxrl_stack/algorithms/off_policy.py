@@ -75,7 +75,9 @@ _CHECKS = {
 
 @check_of("int | tuple[int, int]")
 def n_step_problem(value: Any) -> str | None:
-    """Check of `n_step`: a number of steps, or a range (lo, hi) with hi excluded."""
+    """Describes valid values of `n_step`, a number of steps or a range (lo, hi) without hi, if `value` is invalid;
+    returns None if it is valid.
+    """
     wanted = "an integer of at least 1, or a range (lo, hi) of integers with 1 <= lo < hi, from which hi is excluded"
     if isinstance(value, (tuple, list)):
         is_range = len(value) == 2 and all(integer(1)(item) is None for item in value) and value[0] < value[1]
@@ -89,7 +91,9 @@ def _tuple_if_range(value: Any) -> Any:
 
 @check_of("dict[str, Any]")
 def replay_buffer_config_problem(value: Any) -> str | None:
-    """Check of `replay_buffer_config`; classes given as import paths are not imported yet."""
+    """Describes a valid `replay_buffer_config` if `value` is invalid; returns None if it is valid. Classes given as
+    import paths are not imported yet.
+    """
     if not isinstance(value, Mapping):
         return "a dict such as {'type': 'EpisodeReplayBuffer', 'capacity': 50000}"
     kind = value.get("type")
@@ -269,8 +273,8 @@ class OffPolicyConfig(AlgorithmConfig):
         )
         has, wanted = ("one agent", "several agents") if self.is_multi_agent else ("several agents", "one agent")
         raise ValueError(
-            f"training(replay_buffer_config={{'type': {short(kind)}, ...}}) stores steps of {has}, but the config "
-            f"has {wanted}, by multi_agent(policies=...). Use 'type': {other.__name__!r}, or a subclass of it."
+            f"training(replay_buffer_config={{'type': {short(kind)}, ...}}): this type stores the steps of {has}, but "
+            f"the config has {wanted} (multi_agent(policies=...)). Use 'type': {other.__name__!r}, or a subclass of it."
         )
 
     @property

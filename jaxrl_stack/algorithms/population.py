@@ -616,7 +616,8 @@ class Population(Checkpointable):
             self._check_members(given, f"copy({name}={list(given)})")
         if len(sources) != len(targets) or len(set(targets)) < len(targets):
             raise ValueError(
-                f"copy({list(sources)}, {list(targets)}): must have one source for each target, and each target once."
+                f"copy({list(sources)}, {list(targets)}): must be as many sources as targets, and each target only "
+                f"once: copy([0, 0], [2, 3])."
             )
         arguments = {"sources": [int(i) for i in sources], "targets": [int(i) for i in targets]}
         with self._commands.around(self, COPY, arguments):

@@ -111,7 +111,8 @@ def _label(player: Player) -> str:
 
 
 def game_table(called: str, config: AlgorithmConfig, games: int) -> GameTable:
-    """Creates games in the environment of a config, with its preprocessors of observations.
+    """Creates the `GameTable` (games that are played in one batch) of a config's environment, with the config's
+    preprocessors of observations.
 
     Args:
         called: The call, for errors.

@@ -94,9 +94,15 @@ class Setting:
         can_be_none = self.default is None and "None" not in self.check.type
         fill("type", self.type or self.check.type + (" | None" if can_be_none else ""))
         if self.kind in ("inert", "later") and not self.instead:
-            raise ValueError(f"The {self.kind} setting {self.name!r} needs `instead`, a text about the replacement.")
+            raise ValueError(
+                f"The setting {self.name!r} of kind {self.kind!r} lacks a text about its replacement. Declare it with "
+                f"instead='...'."
+            )
         if self.schedulable and self.kind != "traced":
-            raise ValueError(f"Only traced settings can be schedules; {self.name!r} is {self.kind}.")
+            raise ValueError(
+                f"The setting {self.name!r} of kind {self.kind!r} has a check that takes schedules, but only traced "
+                f"settings can be schedules. Declare it with kind='traced', or use a check without or_schedule=True."
+            )
 
     @property
     def schedulable(self) -> bool:
@@ -159,12 +165,12 @@ class Declarations:
         """Collects the settings that a config class declares and inherits.
 
         Args:
-        parent: Declarations of the base class.
-        sections: Sections that this class adds.
-        defaults: Setting name → default that this class changes.
-        checks: Setting name → check that this class changes.
-        old_names: Old names that this class adds.
-        owner: Name of the class, for error messages.
+            parent: Declarations of the base class.
+            sections: Sections that this class adds.
+            defaults: Setting name → default that this class changes.
+            checks: Setting name → check that this class changes.
+            old_names: Old names that this class adds.
+            owner: Name of the class, for error messages.
 
         Raises:
             ValueError: If a name is declared twice, or a changed default belongs to no setting.
@@ -180,14 +186,20 @@ class Declarations:
             self.also[section.name] = (*self.also.get(section.name, ()), *section.also)
             for setting in section.settings:
                 if setting.name in self.by_name:
-                    raise ValueError(f"{owner}: the setting {setting.name!r} is declared twice.")
+                    raise ValueError(
+                        f"{owner}: the setting {setting.name!r} is declared twice. To change the default of an "
+                        f"inherited setting, use _defaults."
+                    )
                 # An old name of the base may be a current one of an algorithm.
                 self.old.pop(setting.name, None)
                 self.by_name[setting.name] = setting
                 self.section_of[setting.name] = section.name
         for name, default in (defaults or {}).items():
             if name not in self.by_name:
-                raise ValueError(f"{owner} declares a default for the unknown setting {name!r}.")
+                raise ValueError(
+                    f"{owner}._defaults has a default for the unknown setting {name!r}. Declare the setting in "
+                    f"_sections, or correct its name."
+                )
             self.by_name[name] = dataclasses.replace(self.by_name[name], default=default)
         for name, check in (checks or {}).items():
             self.by_name[name] = dataclasses.replace(self.by_name[name], check=check)
@@ -199,7 +211,7 @@ class Declarations:
         return self.by_name.get(name) or self.by_attribute.get(name)
 
     def in_section(self, section: str) -> list[Setting]:
-        """Settings of one section, in order of declaration."""
+        """Settings that the config method of a section takes, in order of declaration."""
         return [s for s in self.by_name.values() if self.takes(section, s.name)]
 
     def takes(self, section: str, name: str) -> bool:

@@ -94,7 +94,8 @@ def cannot_be_built(stored: Stored, config: AlgorithmConfig, error: Exception) -
 def check_code(
     stored: Stored, loader: ClassLoader, algo_class: type, config: AlgorithmConfig | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raises a single error that lists all missing code of a checkpoint, which the caller must allow or pass.
+    """Raises a single error that lists all code and settings that a checkpoint needs, and that the caller has neither
+    allowed nor passed.
 
     Args:
         stored: The checkpoint.
@@ -126,8 +127,8 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds the code that a checkpoint's modules need to `needed`, for modules that are not policies of the config: they
-    are built from descriptions in the checkpoint.
+    """Adds the code of a checkpoint's modules to `needed`, the code that loading the checkpoint needs. Skips policies
+    of the config: only other modules are built from descriptions in the checkpoint.
     """
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
@@ -229,7 +230,10 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
         specs = spec.as_multi_rl_module_spec()
         check_fits_specs(specs, dict.fromkeys(specs.rl_module_specs, state))
     except DAMAGES as error:
-        raise ValueError(f"{what} does not fit an RLModuleSpec: {error!r}.") from error
+        raise ValueError(
+            f"{what} does not describe a valid RLModuleSpec: {error!r}. It is damaged, "
+            f"or from another release: load an unchanged copy with the release that saved it."
+        ) from error
     return spec
 
 
@@ -257,4 +261,7 @@ def check_modules(
     try:
         check_fits_specs(config.get_multi_rl_module_spec(spaces=spaces), states)
     except (ValueError, *DAMAGES) as error:
-        raise ValueError(f"{what} does not fit its own config: {error}") from error
+        raise ValueError(
+            f"{what} has weights that do not fit the modules of the config. Load an unchanged copy, or pass the run's "
+            f"config: from_checkpoint(path, config=...). {error}"
+        ) from error

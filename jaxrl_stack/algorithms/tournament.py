@@ -117,7 +117,7 @@ def _game(env: Any, env_config: Mapping[str, Any] | None) -> MultiAgentJaxEnv:
     for what, of_agents in (("observation", made.observation_spaces), ("action", made.action_spaces)):
         if of_agents[first] != of_agents[second]:
             raise ValueError(
-                f"{_WHERE}(env={env!r}): the {what} spaces of {first!r} and {second!r} differ, so that policies cannot "
+                f"{_WHERE}(env={env!r}): the {what} spaces of {first!r} and {second!r} differ, but the policies must "
                 "swap seats. Use an environment whose agents have equal spaces."
             )
     return made

@@ -757,8 +757,8 @@ BUILDS = [
         ("unknown", "evil_setting", 1, ["evil_setting"]),
         ("type", "num_epochs", "many", ["num_epochs"]),
         ("range", "gamma", 5.0, ["gamma"]),
-        ("layer", "model_config", {"fcnet_hiddens": [10**12]}, ["does not fit its own config"]),
-        ("layer-other", "model_config", {"fcnet_hiddens": [5]}, ["does not fit its own config"]),
+        ("layer", "model_config", {"fcnet_hiddens": [10**12]}, ["do not fit the modules of the config"]),
+        ("layer-other", "model_config", {"fcnet_hiddens": [5]}, ["do not fit the modules of the config"]),
         ("num-envs", "num_envs_per_env_runner", 10**12, ["num_envs_per_env_runner"]),
         ("batch", "train_batch_size_per_learner", 10**15, ["train_batch_size_per_learner"]),
         (

@@ -127,7 +127,7 @@ class Forgets(Longer):
         ([DropsOne], r"DropsOne.preprocess returned observations of the agents \['agent_0'\], but received"),
         ([Longer], "Longer made an observation of the agent 'agent_.'.*recompute_output_observation_space"),
         ([Forgets], r"Forgets.recompute_output_observation_space returns .*\['agent_0', 'agent_1'\]"),
-        ([MeanStdFilter, Seen], r"\['MeanStdFilter', 'Seen'\].*return it first"),
+        ([MeanStdFilter, Seen], r"\['MeanStdFilter', 'Seen'\].*Return it first"),
         (
             [lambda: FlattenObservations(multi_agent=True, agent_ids=["agent_2"])],
             r"agent_ids=\['agent_2'\]\): the environment's agents are \['agent_0', 'agent_1'\]",

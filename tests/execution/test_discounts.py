@@ -152,6 +152,6 @@ def test_errors_say_where_there_is_no_discount():
 
     config = programs.dqn(Discounted, use_lstm=True, lstm_cell_size=4, max_seq_len=3)
     algo = config.learners(learner_class=Reading).build_algo()
-    with pytest.raises(ValueError, match="Reading needs the column 'discount' multiplied over n steps"):
+    with pytest.raises(ValueError, match="Reading needs the product of the column 'discount' over n steps"):
         algo.train()
     algo.stop()

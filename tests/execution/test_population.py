@@ -366,7 +366,7 @@ def test_copies_continue_differently_and_compile_no_training(base):
     assert any(np.abs(leaf[0] - leaf[2]).max() > 0 for leaf in after.learner.params.values()), "their streams differ"
     with pytest.raises(ValueError, match="must be indices of members from 0 to 3"):
         population.copy([4], [0])
-    with pytest.raises(ValueError, match="one source"):
+    with pytest.raises(ValueError, match="as many sources as targets"):
         population.copy([1, 2], [0, 0])
     population.stop()
 

@@ -107,7 +107,7 @@ class APPOConfig(IMPALAConfig):
         return Ring(*sizes, seed=derived_seed("circular buffer", self.root_seed))
 
     def env_steps_between_target_updates(self, target_network_update_freq: float) -> int:
-        """Minimum of sampled env steps between two updates of the target networks.
+        """Minimum number of sampled env steps between two updates of the target networks.
 
         Args:
             target_network_update_freq: Value of the setting for a module.

@@ -41,8 +41,8 @@ class DefaultAPPORLModule(DefaultPPORLModule, TargetNetworkAPI):
         return [(self.encoder, self._old_encoder), (self.pi, self._old_pi)]
 
     def forward_target(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{TARGET_NETWORK_ACTION_DIST_INPUTS: [..., n]}`; recurrent states are the main
-        network's.
+        """Computes the target policy's outputs: `{OBS: [..., d]}` -> `{TARGET_NETWORK_ACTION_DIST_INPUTS: [..., n]}`.
+        With a recurrent encoder, the states in the batch are those of the main network.
         """
         batch, mask = split_action_mask(batch)
         encoded = self._old_encoder(batch, critic=False)

@@ -131,9 +131,9 @@ class DQNLearner(TargetNetworkUpdates, Learner):
             return {"n_step": batch["n_step"], "gamma": config.gamma}
         if Columns.N_STEP_DISCOUNT not in batch:
             raise ValueError(
-                f"{type(self).__name__} needs the column {Columns.DISCOUNT!r} multiplied over n steps, which only the "
-                f"replay buffer of single steps on the device does. Use a JAX environment and a module without a "
-                f"recurrent state, or leave the column out of columns_from_acting."
+                f"{type(self).__name__} needs the product of the column {Columns.DISCOUNT!r} over n steps. Only the "
+                f"replay buffer of JAX environments computes it, and not for sequences. Use a JAX environment and a "
+                f"module without a recurrent state, or leave the column out of columns_from_acting."
             )
         gamma = config.gamma ** batch["n_step"] * batch[Columns.N_STEP_DISCOUNT]
         return {"n_step": 1, "gamma": gamma[..., None] if config.num_atoms > 1 else gamma}

@@ -140,8 +140,8 @@ class DreamerV3Config(OffPolicyConfig):
     _default_module_class = DreamerV3RLModule
 
     def paper(self) -> DreamerV3Config:
-        """Sets the algorithm's form in the paper's final version (2024) and in the author's code; RLlib has the form of
-        the first version (2023).
+        """Selects the variant of the algorithm in the paper's final version (2024) and in the author's code; RLlib has
+        the variant of the first version (2023).
 
         It calls ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
 

@@ -111,9 +111,9 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
     length = int(lengths[chosen].min())
     if length < least:
         raise ValueError(
-            f"imagine_video() needs {least} steps of one episode in each of {number} windows, but the shortest of the "
-            f"{number} longest windows drawn from the replay buffer has {length}. Lower `given`, show fewer windows, "
-            f"or train until episodes are longer."
+            f"imagine_video(windows={number}) needs {number} recorded sequences of at least {least} steps (given + 1) "
+            f"in one episode, but the longest {number} that were drawn from the replay buffer include one of {length} "
+            f"steps. Lower given= or windows=, or train until episodes are longer."
         )
 
     def of(name: str, x: Any) -> Any:

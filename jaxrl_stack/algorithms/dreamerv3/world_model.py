@@ -320,9 +320,9 @@ def parts_of(space: gym.Space | None, *, any_size: bool = False) -> dict[str, gy
         if is_image(part) and (any_size or has_size(part)):
             continue
         raise ValueError(
-            f"DreamerV3 does not support the observation space {space}{where}. It models vectors (Box of rank 1), "
-            f"images of 64 x 64 pixels, and Dicts of them: flatten other spaces with an env-to-module connector, and "
-            f"resize images with ResizeImages(height=64, width=64), a default connector."
+            f"DreamerV3 does not support the observation space {space}{where}, only vectors (Box of rank 1), images of "
+            f"64 x 64 pixels, and Dicts of them. Use the env-to-module connector FlattenObservations(), or for images "
+            f"ResizeImages(height=64, width=64)."
         )
     return parts
 

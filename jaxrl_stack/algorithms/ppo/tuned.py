@@ -14,7 +14,7 @@ from jaxrl_stack.utils.class_paths import register_class
 
 @register_class
 def mean_std_filter(env: Any, spaces: Any, device: Any) -> MeanStdFilter:
-    """Normalises observations by running statistics."""
+    """Env-to-module connector function that normalises observations by running statistics."""
     return MeanStdFilter()
 
 
@@ -26,25 +26,25 @@ def returns_and_mean_std_filter(env: Any, spaces: Any, device: Any) -> list[Conn
 
 @register_class
 def normalized_rewards(observation_space: Any, action_space: Any) -> NormalizeRewards:
-    """Divides rewards for the learner by the standard deviation of discounted returns."""
+    """Learner connector function that divides rewards by the standard deviation of discounted returns."""
     return NormalizeRewards()
 
 
 @register_class
 def rewards_times_10(observation_space: Any, action_space: Any) -> ScaleRewards:
-    """Multiplies rewards for the learner by 10."""
+    """Learner connector function that multiplies rewards by 10."""
     return ScaleRewards(factor=10.0)
 
 
 @register_class
 def rewards_times_5(observation_space: Any, action_space: Any) -> ScaleRewards:
-    """Multiplies rewards for the learner by 5."""
+    """Learner connector function that multiplies rewards by 5."""
     return ScaleRewards(factor=5.0)
 
 
 @register_class
 def rewards_over_10(observation_space: Any, action_space: Any) -> ScaleRewards:
-    """Divides rewards for the learner by 10."""
+    """Learner connector function that divides rewards by 10."""
     return ScaleRewards(factor=0.1)
 
 

@@ -52,7 +52,7 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         self.random_stream = self.rngs["exploration"].fork()
 
     def get_initial_state(self) -> Any:
-        """Recurrent state of the encoder at the start of an episode; {} = stateless."""
+        """Recurrent state of the encoder at the start of an episode; {} for stateless encoders."""
         # Subclasses may have an encoder of another kind, or none.
         return initial_state_of(vars(self).get("encoder"))
 
@@ -84,7 +84,7 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return {Columns.ACTIONS: actions, **state_out_of(outputs)}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{QF_PREDS: float [..., A]}`."""
+        """Computes the Q-values of all actions: `{OBS: [..., d]}` -> `{QF_PREDS: float [..., A]}`."""
         return self.compute_q_values(batch)
 
     def compute_q_values(self, batch: dict[str, Any]) -> dict[str, Any]:

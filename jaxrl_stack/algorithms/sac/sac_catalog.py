@@ -55,8 +55,8 @@ class SACCatalog(Catalog):
         has_plain_critics = self.is_continuous and self.model_config_dict["fusionnet_hiddens"] is None
         if has_plain_critics and not isinstance(self.encoder_config, MLPEncoderConfig):
             raise ValueError(
-                "rl_module(model_config={'fusionnet_hiddens': None}) needs observations for an MLP encoder, not "
-                f"{observation_space}. Set fusionnet_hiddens to a list, such as [256]."
+                "rl_module(model_config={'fusionnet_hiddens': None}) needs an MLP encoder (vector observations, no "
+                f"LSTM), and the observation space is {observation_space}. Set fusionnet_hiddens to a list: [256]."
             )
 
     @property
