@@ -81,7 +81,7 @@ _READ_BY_LEARNER_ACTORS = ("custom_resources_per_learner", "placement_strategy")
 
 
 class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
-    """Settings of an algorithm: set them by section, then build.
+    """Settings of an algorithm. Set them with one method for each section, such as `training`, then call `build_algo`.
 
     ::
 

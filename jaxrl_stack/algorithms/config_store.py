@@ -236,7 +236,7 @@ class Settings:
         raise AttributeError(f"{self.owner} has no setting {name!r}.{self.declarations.suggestion(name)}")
 
     def read_key(self, key: str) -> Any:
-        """Reads a key of a config dict, with the value that the user gave.
+        """Returns the value of a setting as the user gave it, by the setting's key in a config dict.
 
         Raises:
             KeyError: If there is no such setting.

@@ -125,8 +125,8 @@ class TrainedRates:
         self._since_restore: dict[tuple[str, str], float] = {}
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
-        """Counts the trained steps of an iteration, and writes steps per second into its learner results unless they
-        already contain them.
+        """Counts the trained steps of an iteration, and writes trained steps per second into the iteration's learner
+        results, unless the results already contain rates.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.

@@ -91,7 +91,8 @@ def added_module(
     mapping: Callable[..., str] | None,
     should_update: Any,
 ) -> ModuleChange:
-    """Checks the addition of a module, and creates the changed config; does not change the algorithm yet.
+    """Checks the addition of a module, and returns it as a `ModuleChange` with the changed config; does not change the
+    algorithm yet.
 
     Args:
         driver: Driver of the algorithm.
@@ -139,7 +140,8 @@ def added_module(
 def removed_module(
     driver: Driver, config: AlgorithmConfig, module_id: str, *, mapping: Callable[..., str] | None, should_update: Any
 ) -> ModuleChange:
-    """Checks the removal of a module, and creates the changed config; does not change the algorithm yet.
+    """Checks the removal of a module, and returns it as a `ModuleChange` with the changed config; does not change the
+    algorithm yet.
 
     Args:
         driver: Driver of the algorithm.

@@ -629,8 +629,8 @@ class Population(Checkpointable):
             self._note_settings(self._settings.copy(sources, targets))
 
     def change_settings(self, settings: Mapping[int, Mapping[str, Any]] | None = None, **of_all: Any) -> None:
-        """Changes traced settings and numbers of ``env_config`` of members from the next iteration on, without
-        recompiling.
+        """Changes settings of members from the next iteration on, without recompiling: settings that compiled programs
+        take as arguments (traced settings), such as ``lr``, and numbers of ``env_config``.
 
         ::
 
@@ -843,7 +843,7 @@ class Population(Checkpointable):
 
     def _check_is_running(self) -> None:
         if self._is_stopped:
-            raise RuntimeError("This Population was stopped; build a new one from its config.")
+            raise RuntimeError("This Population was stopped. Build another one: config.build_population(...).")
 
     def stop(self) -> None:
         """Releases the devices. The population cannot train any more; its history remains readable."""

@@ -191,7 +191,10 @@ def stored_config(
     try:
         config = config_class.from_plain(values, loader)
     except (ValueError, *DAMAGES) as error:
-        raise ValueError(f"{what} contains an invalid config: {error}") from error
+        raise ValueError(
+            f"{what} contains an invalid config. It was changed, or is from another release: load an unchanged copy "
+            f"with the release that saved it. {error}"
+        ) from error
     return config.update_from_dict(settings), missing
 
 
@@ -231,8 +234,8 @@ def stored_module_spec(stored: Stored, loader: ClassLoader, state: Mapping[str, 
         check_fits_specs(specs, dict.fromkeys(specs.rl_module_specs, state))
     except DAMAGES as error:
         raise ValueError(
-            f"{what} does not describe a valid RLModuleSpec: {error!r}. It is damaged, "
-            f"or from another release: load an unchanged copy with the release that saved it."
+            f"{what} does not describe a valid RLModuleSpec: {error!r}. It was changed, "
+            f"or is from another release: load an unchanged copy with the release that saved it."
         ) from error
     return spec
 

@@ -26,7 +26,8 @@ _COLUMNS = (_ITERATION, CALLS, _LOW, _HIGH)
 
 
 class RecordedMembers(NamedTuple):
-    """Recorded iteration of a population: number of training steps, and fingerprints of the members' parameters.
+    """Recorded iteration of a population: number of training steps, and fingerprints (hashes) of the members'
+    parameters.
 
     Attributes:
         num_training_steps: Training steps of it.

@@ -209,7 +209,9 @@ def verify_population(
 
 
 def _fingerprint_difference(replay: PopulationReplay, iteration: int) -> FingerprintDifference | None:
-    """Finds the first member whose fingerprint differs from the recorded one; None if all are equal."""
+    """Finds the first member whose fingerprint (hash of the parameters) differs from the recorded one; None if all are
+    equal.
+    """
     present = replay.trained.driver.fingerprints()
     for member, (low, high) in sorted(replay.timeline.recorded(iteration).fingerprints.items()):
         if not np.array_equal([low, high], [present["low"][member], present["high"][member]]):

@@ -102,7 +102,7 @@ class Verification:
 
 
 class FingerprintDifference(NamedTuple):
-    """Difference between a recomputed and a recorded fingerprint of parameters.
+    """Difference between a recomputed and a recorded fingerprint (hash) of parameters.
 
     Attributes:
         member: First member of a population that differs; None for single runs.
@@ -255,7 +255,7 @@ def stored_state(checkpoint: StoredCheckpoint) -> dict[str, Any]:
 
 
 def recorded_fingerprint(history: History, row: int) -> tuple[int, int] | None:
-    """Recorded fingerprint of the parameters after an iteration; None without one.
+    """Recorded fingerprint (hash) of the parameters after an iteration; None if none is recorded.
 
     Args:
         history: Table of the run.
@@ -268,7 +268,7 @@ def recorded_fingerprint(history: History, row: int) -> tuple[int, int] | None:
 
 
 def present_fingerprint(algorithm: Algorithm) -> tuple[int, int] | None:
-    """Fingerprint of an algorithm's present parameters; None if its learners are actors."""
+    """Computes the fingerprint (hash) of an algorithm's present parameters; None if its learners are actors."""
     if algorithm.learner is None:
         return None
     found = fingerprint_of(algorithm.learner.state.params)
@@ -279,7 +279,7 @@ def present_fingerprint(algorithm: Algorithm) -> tuple[int, int] | None:
 
 
 def changed_commands(commands: Iterable[Command]) -> Iterable[str]:
-    """Yields a sentence for each command whose stored arrays have changed."""
+    """Yields a sentence for each command (recorded call) whose stored arrays have changed."""
     for command in commands:
         try:
             command.check_arrays()

@@ -43,7 +43,9 @@ class DefaultBCRLModule(RLModule):
         return initial_state_of(vars(self).get("encoder"))
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also `STATE_OUT`."""
+        """Computes the policy's outputs: `{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also
+        `STATE_OUT`.
+        """
         batch, mask = split_action_mask(batch)
         encoded = self.encoder(batch)
         inputs = masked_logits(self.pi(encoded[ENCODER_OUT]), mask)

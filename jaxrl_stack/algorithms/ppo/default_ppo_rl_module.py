@@ -70,7 +70,9 @@ class DefaultPPORLModule(RLModule, InferenceOnlyAPI, ValueFunctionAPI):
         )
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also `STATE_OUT`."""
+        """Computes the policy's outputs: `{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also
+        `STATE_OUT`.
+        """
         batch, mask = split_action_mask(batch)
         encoded = self.encoder(batch, critic=False)
         return {

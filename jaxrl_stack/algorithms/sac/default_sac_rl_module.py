@@ -120,7 +120,9 @@ class DefaultSACRLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):
     # ------------------------------------------------------------------------------------------------ forward passes
 
     def _forward(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also `STATE_OUT`."""
+        """Computes the policy's outputs: `{OBS: [..., d]}` -> `{ACTION_DIST_INPUTS: [..., n]}`; with `STATE_IN` also
+        `STATE_OUT`.
+        """
         inputs, state_out = self._policy(batch)
         return {Columns.ACTION_DIST_INPUTS: inputs, **state_out}
 

@@ -184,7 +184,9 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
     @property
     def curr_log_alpha(self) -> dict[str, Any]:
-        """Logarithm of each module's temperature, ``{module_id: float32 scalar}``; traced inside of a loss."""
+        """Logarithm of each module's temperature, ``{module_id: float32 scalar}``; inside a loss, the scalars are
+        tracers.
+        """
         modules = self.module
         return {mid: cast(Any, modules[mid]).log_alpha[...] for mid in self._ids_with_loss_of_algorithm}
 
