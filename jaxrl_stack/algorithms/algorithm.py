@@ -736,7 +736,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         Sampling does this in every iteration.
 
         Returns:
-            Their ids.
+            Ids of the actors that were put back.
         """
         return env_runner_group.probe_unhealthy_env_runners()
 
@@ -744,7 +744,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         """Puts offline evaluation actors that Ray has restarted back into their group. Every evaluation does this.
 
         Returns:
-            Their ids.
+            Ids of the actors that were put back.
         """
         return runner_group.probe_unhealthy_runners()
 

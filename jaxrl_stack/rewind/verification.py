@@ -182,7 +182,7 @@ def check_range(timeline: Timeline | PopulationTimeline, first: int, last: int) 
     for iteration in (first, last):
         timeline.recorded(iteration)
     if first > last:
-        raise NotRecomputableError(f"Iterations {first} to {last}: the first must not be after the last.")
+        raise NotRecomputableError(f"Iterations {first} to {last}: the first must not be after the last. Swap them.")
 
 
 def _check_is_comparable(timeline: Timeline, history: History, first: int, last: int) -> None:
@@ -400,7 +400,10 @@ def diff(run: Run, other: Run, *, config: AlgorithmConfig | None = None, allow: 
     rows = [_rows(own.history) for own in (run, other)]
     common = sorted(rows[0].keys() & rows[1].keys())
     if not common:
-        raise ValueError(f"{names[0]} and {names[1]} have no common iteration to compare.")
+        raise ValueError(
+            f"{names[0]} and {names[1]} have no common iteration to compare. Choose runs with an iteration of the "
+            f"same number."
+        )
     columns = _compared_columns(run.history, other.history)
     tables = [{column: own.history[column] for column in columns} for own in (run, other)]
     for iteration in common:
