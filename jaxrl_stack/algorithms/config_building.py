@@ -365,8 +365,8 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """For a checkpoint's config, replaces each connector function that cannot be imported by name by the connectors it
-    has built.
+    """Returns the config to store in a checkpoint. In a copy, functions that create connectors and cannot be imported
+    by name are replaced by the connectors that they have built.
     """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:

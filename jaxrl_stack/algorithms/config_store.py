@@ -248,7 +248,9 @@ class Settings:
         return self.values[self.attribute_of(key)]
 
     def find(self, name: str) -> Setting | None:
-        """The declared setting of a keyword, an attribute, a key of `to_dict` or a mapped old name."""
+        """Finds the declaration of a setting by keyword, attribute, key of `to_dict`, or an old name that is mapped to
+        a new one; None if there is none.
+        """
         found = self.declarations.find(KEY_TRANSLATIONS.get(name, name))
         old = self.declarations.old_name(name) if found is None else None
         return self.declarations.by_name[old.maps_to] if old is not None and old.maps_to else found

@@ -185,7 +185,7 @@ class GameTable:
 
     @property
     def observation_space(self) -> gym.Space:
-        """Observations of the players."""
+        """Observation space of the players."""
         return (self.env if self.preprocessed is None else self.preprocessed).observation_spaces[HERO]
 
     def check(self, name: str, policy: Policy | None) -> None:

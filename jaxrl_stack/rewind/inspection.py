@@ -572,8 +572,8 @@ def _has_nan_loss(numbers: MinibatchNumbers) -> bool:
 
 
 def _unexplained(recorded: IterationRecord) -> float:
-    """Largest relative difference between a minibatch's loss and the mean loss of its rows: the part that rows do not
-    explain.
+    """Largest relative difference between a minibatch's loss and the mean loss of its rows, over the recorded
+    minibatches.
     """
     most = 0.0
     for record in recorded.updates:
