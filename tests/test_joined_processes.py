@@ -189,7 +189,10 @@ def test_iterations_end_by_one_clock(joined):
     [
         ("twice", "RuntimeError: distributed.initialize.*connected with others already. Call initialize.. only once"),
         ("envs", "ValueError: num_envs_per_env_runner=15 must be a multiple of the learner's 2 devices.*Use 16"),
-        ("capacity", "ValueError: training.*'capacity'.* is 513, which must be a multiple of the learner's 2 devices"),
+        (
+            "capacity",
+            "ValueError: The value 513 of training.*'capacity'.* must be a multiple of the learner's 2 devices",
+        ),
         ("minibatch", "ValueError: minibatch_size=33 must be a positive multiple of the 2 shuffle shards"),
         ("seeds", r"ValueError: The joined processes have different settings \(seed\).*the same config"),
         ("host", "ValueError: environment.'CartPole-v1'. is a host environment.*Leave distributed.initialize.. out"),

@@ -479,7 +479,7 @@ def test_two_devices_share_batch_and_memory(other, tmp_path):
     name = ("learners", DEFAULT_MODULE_ID, "total_loss")
     assert again[name[0]][name[1]][name[2]] == expected[name[0]][name[1]][name[2]]
     algo.stop()
-    with pytest.raises(ValueError, match="saved on 2 devices, and its parts do not fit 1"):
+    with pytest.raises(ValueError, match="saved on 2 devices and cannot be restored on 1"):
         other.restore_from_path(path)
 
 

@@ -50,7 +50,7 @@ class Packer:
 
 
 def batch_of(parts: Sequence[Part]) -> Batch:
-    """Creates a train batch from the samples `parts`, with their number of env steps."""
+    """Combines the samples `parts` into the train batch of one update, and counts its env steps."""
     experience = Experience(tuple(parts))
     return Batch(experience, experience.num_env_steps)
 
@@ -131,7 +131,7 @@ class Aggregation:
 
     @property
     def has_room(self) -> bool:
-        """Whether more batches can be added: none waits for an aggregator actor or for an update."""
+        """Whether more batches can be added: True if no batch waits for an aggregator actor or for an update."""
         return not self._backlog and not self.ready
 
     def add(self, batches: Sequence[Batch]) -> None:
@@ -159,8 +159,8 @@ class Aggregation:
         self._starts.note(sum(bool(self._at_work[i]) for i in self._unheard))
 
     def _send(self) -> None:
-        """Sends the samples of waiting batches to the aggregator actors, which concatenate them; the least busy actor
-        is first.
+        """Sends the samples of waiting batches to the aggregator actors, which concatenate them; each batch goes to the
+        actor with the fewest batches.
         """
         while self._backlog:
             free = [i for i in self._manager.healthy_actor_ids() if len(self._at_work[i]) < self._limit]

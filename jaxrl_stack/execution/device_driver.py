@@ -199,8 +199,9 @@ class DeviceDriver(LocalDriver):
         """
         if shared_observations(self.acting_modules[settings.of]):
             raise NotImplementedError(
-                f"multi_agent(opponents=Snapshots(of={settings.of!r})): {settings.of!r} reads the observations of all "
-                f"agents, and snapshots play some of these. Use a module that reads one agent's observations."
+                f"multi_agent(opponents=Snapshots(of={settings.of!r})): the module {settings.of!r} reads observations "
+                f"of all agents (shared_observations), but snapshots control some agents. Use a module without "
+                f"shared_observations."
             )
         num_devices = self.learner.num_devices
         num_self_play, _ = settings.sizes(self._num_envs, num_devices)
@@ -276,8 +277,9 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Returns the sizes of an update (rows, steps), from which the learner counts the env steps and module steps
-        that it has trained on. If the training step plans no update on samples, `update_of_rows` is the update's plan.
+        """Returns the sizes (minibatches, steps, rows of each module) from which the learner counts the env steps and
+        module steps that an update trains on. `update_of_rows` has the sizes of an update if the training step plans
+        none on samples.
         """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
@@ -595,8 +597,8 @@ class DeviceDriver(LocalDriver):
             )
 
     def _go_on_from(self, learner: Any, runner: Any, *, num_calls: int) -> str:
-        """Restores the learner and the environments from the snapshot of `num_calls` calls ago. Returns a sentence
-        about replay buffers or data positions that were lost, for the error message.
+        """Restores the learner and the environments from the snapshot of `num_calls` calls ago. Returns a text about
+        replay buffers or data positions that were lost, to be appended to the error message.
         """
         also_lost = self.step.drop_kept(self)
         self.learner.place(learner)

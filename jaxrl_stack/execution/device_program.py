@@ -112,8 +112,8 @@ class UpdateRecorder:
         self.shapes, self._found = None, None
 
     def fit(self, record: Any) -> Any:
-        """Checks that the recordings of all updates have the same array shapes, and returns the shapes. In the first
-        trace, which determines them, returns None.
+        """Checks that the recordings of all updates have the same array shapes. Returns these shapes, but None in the
+        first trace of the program, which determines them.
 
         Raises:
             ValueError: If the updates of a training step have different shapes.
@@ -121,8 +121,8 @@ class UpdateRecorder:
         own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), record)
         if self._found not in (None, own):
             raise ValueError(
-                "inspect() records updates of one size, and this training step makes updates of different sizes. Pass "
-                "the same plan to every place.update()."
+                "inspect() records only updates of one batch size, but this training step makes updates of different "
+                "sizes. Pass the same plan to every place.update(), or equally many rows to every place.update_rows()."
             )
         self._found = own
         return self.shapes
@@ -217,8 +217,8 @@ class DeviceProgram(Place):
         return state.learner, runner, state.kept, state.timesteps, learned, window, block
 
     def _noting_updates(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps a training step function: in front of the update's metrics, the wrapper returns a flag that is True if
-        the step made an update.
+        """Wraps a training step function: the wrapper returns ``(state, (is_made, metrics))``, where `is_made` is True
+        if the step made an update.
         """
 
         def noting(state: TrainState) -> tuple[TrainState, Any]:
@@ -285,8 +285,8 @@ class DeviceProgram(Place):
         return jax.tree.map(lambda x: jax.random.key_data(x[:number]) if is_key(x) else x[:number], runner.env_state)
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
-        """Selects the sampled columns that the program returns to the host: `shown` (by agent) if the rollout records
-        by agent, else `columns`; () if nothing reads them.
+        """Selects the sampled columns that the program returns to the host, for callbacks and files: `shown` if the
+        rollout records columns by agent, else `columns`; () if the host needs none.
         """
         if not self.records_block:
             return ()
@@ -468,8 +468,8 @@ class DeviceProgram(Place):
         return dataclasses.replace(state, runner=sampler), numbers
 
     def has_sampled(self, num_steps: int) -> bool:
-        """Whether enough steps have been sampled for updates to begin. It is a constant while tracing, because training
-        steps before that run in a separate loop.
+        """Whether enough steps have been sampled for updates to begin. This bool is fixed while tracing: training steps
+        before and after that point run in separate loops.
         """
         assert num_steps == self.step.learning_starts
         return self.is_warm

@@ -259,8 +259,8 @@ class RingContents(Checkpointable):
         saved = next((np.shape(leaf)[0] for leaf in state.values() if np.ndim(leaf)), num_devices)
         if saved != num_devices:
             raise ValueError(
-                f"The replay buffer was saved on {saved} devices, and its parts do not fit {num_devices}. Use {saved} "
-                f"devices, or save without it: training(store_buffer_in_checkpoints=False)."
+                f"The replay buffer was saved on {saved} devices and cannot be restored on {num_devices}. Use {saved} "
+                f"devices, or save checkpoints without it: training(store_buffer_in_checkpoints=False)."
             )
         shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_devices, *x.shape[1:]), x.dtype), self._kept.value)
         return from_named_leaves(shapes, state, "the replay buffer")
@@ -313,8 +313,9 @@ class RingsOfModules(Checkpointable):
             return
         if not own.keys() & state.keys():
             raise ValueError(
-                f"The state of the replay buffer has {sorted(state)[:5]}, but the modules are {sorted(own)}. Restore a "
-                f"run with these modules, or leave the replay buffer out: not_components='replay_buffer'."
+                f"The saved replay buffer has steps of the modules {sorted(state)[:5]}, but this algorithm has the "
+                f"modules {sorted(own)}. Restore a run with these modules, or leave the replay buffer out: "
+                f"get_state(not_components='replay_buffer')."
             )
         restored = {module_id: of.checked(state[module_id]) for module_id, of in own.items() if module_id in state}
         for module_id, rings in restored.items():

@@ -180,8 +180,8 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def num_stacked_frames(self) -> dict[str, int]:
-        """Number of stacked frames in each module's observations, ``{module_id: n}``: the replay buffer stores only the
-        newest frame of each step. 1 if it must store whole observations.
+        """Number n of frames that each module's observations stack, ``{module_id: n}``, so that samples and replay
+        buffers can store only the newest frame of each step. 1 if they must store whole observations.
         """
 
     # ------------------------------------------------------------------------------------------------ host or device
@@ -303,9 +303,9 @@ class DeviceFacts(Facts):
         plan = learner.plan(**sizes)
         if num_columns % plan.num_shards:
             raise ValueError(
-                f"num_shuffle_shards={plan.num_shards} must divide the {num_columns} columns of a train batch "
-                f"(num_envs_per_env_runner={self.num_envs} * {num_columns // self.num_envs} fragments). Use fewer "
-                "shards, or more environments."
+                f"num_shuffle_shards={plan.num_shards} must divide the number of sampled fragments in a train batch, "
+                f"{num_columns} (num_envs_per_env_runner={self.num_envs} * {num_columns // self.num_envs} fragments of "
+                "each environment). Set it to a divisor, or change num_envs_per_env_runner."
             )
         return SampledUpdate(samples, plan)
 

@@ -45,8 +45,8 @@ class HeldOutRows:
         method = f"{type(driver.step).__name__}.held_out_rows()"
         if not isinstance(rows, Experience) or not rows.is_rows:
             raise TypeError(
-                f"{method} returned {type(rows).__name__}, but rows in an earlier call. Always return "
-                f"Experience.of_rows({{module_id: {{column: [N, ...]}}}}), or always None."
+                f"{method} returned {type(rows).__name__}, which is no Experience of rows. Return "
+                f"Experience.of_rows({{module_id: {{column: [N, ...]}}}}) in every call, or None in every call."
             )
         num_rows = {mid: num_rows_of(columns) for mid, columns in rows.modules.items()}
         if not num_rows or not all(num_rows.values()):
@@ -54,7 +54,7 @@ class HeldOutRows:
         unknown = sorted(num_rows.keys() - set(driver.module_ids))
         if unknown:
             raise ValueError(
-                f"{method} returned rows of unknown modules {unknown}. Modules are {list(driver.module_ids)}."
+                f"{method} returned rows of unknown modules {unknown}. Return rows of {list(driver.module_ids)} only."
             )
         num_devices = driver.learner_group.get_stats()["num_devices"]
         if any(n % num_devices for n in num_rows.values()):

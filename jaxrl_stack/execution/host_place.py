@@ -280,7 +280,9 @@ class HostPlace(AsynchronousPlace):
 
     @property
     def timesteps(self) -> dict[str, int]:
-        """Number of env steps sampled so far, in the form that updates take as an argument."""
+        """Number of env steps sampled so far, as the argument `timesteps` of updates,
+        ``{"num_env_steps_sampled_lifetime": number}``.
+        """
         return {"num_env_steps_sampled_lifetime": self._log.num_env_steps}
 
     def note_update(self, metrics: list[dict[str, Any]]) -> None:

@@ -137,9 +137,9 @@ class HostReplay:
                 if self._has_several:
                     if part.times is None:
                         raise ValueError(
-                            "Multi-agent samples have no Part.times, the times of steps that the replay buffer needs. "
-                            "If your EnvRunner overrides sample_block(), call "
-                            "super().sample_block(..., keeps_times=True)."
+                            "Multi-agent samples lack the times of their steps (Part.times), which the replay buffer "
+                            "needs. If your EnvRunner overrides sample_block(), call "
+                            "super().sample_block(..., keeps_times=True) in it."
                         )
                     kept.add_block(own, part.times, starts=starts, **where)
                 else:

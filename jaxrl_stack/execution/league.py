@@ -215,7 +215,7 @@ class League:
     # -------------------------------------------------------------------------------------------------------- results
 
     def table(self) -> list[SnapshotRecord]:
-        """Returns the games against each snapshot since the start of training, oldest snapshot first."""
+        """Returns wins, draws and losses against each snapshot since the start of training, oldest snapshot first."""
         total: dict[int, np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
         for (_, number), own in self._games.items():
             total[number] = total[number] + own

@@ -77,9 +77,9 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
     recorded = round(total * share / num_shares) * num_shares
     if not 0 < recorded < total:
         raise ValueError(
-            f"training(recorded_share={share}) gives {recorded} recorded rows of {total} in a train batch "
-            f"(train_batch_size_per_learner={config.train_batch_size_per_learner}, {num_shares} devices), which needs "
-            "recorded and sampled rows. Raise the batch size, or leave recorded_share out."
+            f"training(recorded_share={share}) gives {recorded} recorded rows of {total} in a train batch (a multiple "
+            f"of the {num_shares} devices), but it needs recorded and sampled rows. Raise "
+            f"train_batch_size_per_learner={config.train_batch_size_per_learner}, or leave recorded_share out."
         )
     return total - recorded, recorded
 
@@ -298,6 +298,6 @@ class _OnDevice(_ReplayMaker):
 def _check_divides(name: str, number: int, num_devices: int) -> None:
     if number % num_devices:
         raise ValueError(
-            f"training({name}) is {number}, which must be a multiple of the learner's {num_devices} devices. Use "
-            f"{-(-number // num_devices) * num_devices}, or fewer devices."
+            f"The value {number} of training({name}) must be a multiple of the learner's {num_devices} devices. Set it "
+            f"to {-(-number // num_devices) * num_devices}, or use fewer devices."
         )

@@ -42,7 +42,7 @@ class Layout(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Members that one exchange between the devices (`jax.lax.all_to_all`) copies.
+    """Members that one exchange between the devices (`jax.lax.all_to_all`) copies, as rows to read and rows to write.
 
     Attributes:
         taken: Block -> int32 ``[D, R]``: row of the block to read into each of R rows of the exchange; V for none.
@@ -98,7 +98,9 @@ class MemberMoves:
         num_members = self._layout.at_once
 
         def take(leaves: list[Any], rows: Any, index: Any) -> tuple[Any]:
-            """Reads members, rows ``index < V`` of a block's arrays, into the buffer that devices exchange."""
+            """Copies members, the rows `index` of a block's arrays, to the buffer that devices exchange; an index of V
+            copies nothing.
+            """
             new = packing.pack([_bits(x).at[index].get(mode="clip") for x in leaves])[:2]
             is_taken = index < num_members
             return (jax.tree.map(lambda x, y: jnp.where(is_taken.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, rows),)
@@ -109,7 +111,9 @@ class MemberMoves:
         slots, is_stream = self._slots, self._is_stream
 
         def put(leaves: list[Any], rows: Any, index: Any, index_of_streams: Any) -> tuple[Any]:
-            """Writes members from the buffer that devices exchanged into rows ``index < V`` of a block's arrays."""
+            """Copies members from the buffer that devices exchanged to the rows `index` of a block's arrays; an index
+            of V copies nothing.
+            """
 
             def written(leaf: Any, slot: packing.Slot, into: Any) -> Any:
                 bits = _bits(leaf)
@@ -155,8 +159,8 @@ class MemberMoves:
                 blocks[i] = jax.tree.unflatten(treedef, leaves)
 
     def _rows(self, blocks: Sequence[Any], one: Round) -> Any:
-        """Reads the members that one exchange between the devices copies, packs their arrays as `packing.pack` does,
-        and exchanges them.
+        """Reads the members that one exchange copies, packs their arrays as `packing.pack` does, exchanges them between
+        the devices and returns them.
         """
         list_of = list(self._layout.devices)
         rows = jax.tree.map(lambda x: np.zeros((self._num_devices, *x.shape), x.dtype), self._empty)

@@ -88,7 +88,9 @@ class OffPolicyStep(TrainingStep):
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, facts: Facts) -> None:
-        """Computes sizes and memory of the replay buffers. `num_updates` and the sizes of samples must be known."""
+        """Creates `replays`, the replay buffers of the modules, and computes sizes and memory of the buffers and of the
+        batches drawn from them. `num_updates` and the sizes of samples must be known.
+        """
         config, modules = self.config, facts.acting_modules
         self._restores_environments = facts.restores_environments
         self._trained = [mid for mid in modules if is_trained(config.policies_to_train, mid)]

@@ -183,8 +183,8 @@ class PopulationDriver:
         )
 
     def restart(self, starts: Sequence[MemberStart]) -> None:
-        """Replaces all members by new ones with the initial configs and parameters `starts`, at most `room`, without
-        recompiling.
+        """Replaces all members by new ones with the initial configs and parameters `starts`, without recompiling;
+        `room` is the maximum number of members.
         """
         assert len(starts) <= self.room
         self.num_members = len(starts)

@@ -287,7 +287,7 @@ class ResidentData:
         """
         if int(state["num_items"]) != self.num_items:
             raise ValueError(
-                f"The saved state is from a run on {int(state['num_items'])} items (steps or sequences), but "
+                f"The saved state is from a run on other data: {int(state['num_items'])} steps (or sequences), but "
                 f"offline_data(input_=...) has {self.num_items}. Use the data of that run, or restore only the "
                 f"learners: restore_from_path(path, component='learner_group')."
             )
@@ -306,7 +306,9 @@ class ResidentData:
 
 
 def order_keys(seed: int, number: int = 0) -> np.ndarray:
-    """Round keys of the permutation that orders the items of a device, uint32 ``[NUM_ROUNDS]``."""
+    """Random keys of the permutation that shuffles the items (steps or sequences) of a device, one key per round of the
+    permutation, uint32 ``[NUM_ROUNDS]``.
+    """
     generator = np.random.default_rng(derived_seed("order of the data", seed, number))
     return generator.integers(2**32, size=permutation.NUM_ROUNDS, dtype=np.uint32)
 

@@ -260,8 +260,8 @@ class StreamedInput:
                 return
         self.restart(Cursor())
         raise ValueError(
-            f"The saved position in the data, item {offset} after piece {cursor.first}, does not exist in "
-            "offline_data(input_=...). Use the data of the saved run, or restore only the learners: "
+            f"The saved reading position (step or sequence {offset} from part {cursor.first} of the data on) does not "
+            "exist in offline_data(input_=...). Use the data of the saved run, or restore only the learners: "
             "restore_from_path(path, component='learner_group')."
         )
 
@@ -337,8 +337,8 @@ class StreamedData:
         """
         if len(state["inputs"]) != len(self.inputs):
             raise ValueError(
-                f"The saved state is from a run on {len(state['inputs'])} inputs, but offline_data(input_=...) has "
-                f"{len(self.inputs)}. Use the inputs of that run."
+                f"The saved state is from a run with {len(state['inputs'])} data sets, but offline_data(input_=...) "
+                f"has {len(self.inputs)}. Set input_ to the data sets of that run."
             )
         for own, saved in zip(self.inputs, state["inputs"], strict=True):
             own.set_state(saved)

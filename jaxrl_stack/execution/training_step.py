@@ -160,8 +160,8 @@ class Place(Protocol):
         ...
 
     def count_env_steps(self, state: TrainState, number: int) -> TrainState:
-        """Adds to the count of env steps, for a training step that reads recorded data instead of stepping
-        environments.
+        """Adds `number` to the count of env steps, and returns the new state; for a training step that reads recorded
+        data instead of stepping environments.
         """
         ...
 
@@ -346,9 +346,9 @@ class TrainingStep(abc.ABC):
         return None
 
     def env_to_module_state(self) -> dict[str, Any]:
-        """Returns states of env-to-module connectors that come from the training data, such as normalization
-        statistics, ``{connector name: state}``, for policies; called after `plan`. If the step samples environments,
-        EnvRunners have these states.
+        """Returns the states of env-to-module connectors that are computed from the training data, such as
+        normalization statistics, ``{connector name: state}``; {} if the step samples environments, because EnvRunners
+        then have these states. Called after `plan`.
         """
         return {}
 
@@ -380,7 +380,7 @@ class TrainingStep(abc.ABC):
 
     def drop_kept(self, driver: Driver) -> str:
         """Creates the step's stored data (replay buffer, position in a data set) again after a failed call of the
-        program has destroyed it. Returns a sentence about the loss, for the error message.
+        program has destroyed it. Returns a text about the loss, to be appended to the error message.
         """
         return ""
 

@@ -165,8 +165,8 @@ def test_a_state_that_does_not_fit_changes_nothing_and_a_module_that_it_lacks_be
     empty = {mid: jax.tree.map(np.zeros_like, own) for mid, own in state.items()}
     too_many = {name: np.concatenate([leaf, leaf]) for name, leaf in state["p1"].items()}
     for wrong, message in (
-        ({"p0": empty["p0"], "p1": too_many}, "was saved on 2 devices, and its parts do not fit 1"),
-        ({"other": state["p0"]}, r"has \['other'\], but the modules are \['p0', 'p1'\]"),
+        ({"p0": empty["p0"], "p1": too_many}, "was saved on 2 devices and cannot be restored on 1"),
+        ({"other": state["p0"]}, r"modules \['other'\], but this algorithm has the modules \['p0', 'p1'\]"),
     ):
         with pytest.raises(ValueError, match=message):
             buffer.set_state(wrong)

@@ -559,13 +559,13 @@ def test_random_layers_draw_from_a_seed_of_the_evaluation():
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
     [
-        (HELD_OUT, TypeError, r"held_out_rows\(\) returned dict.*return Experience.of_rows\("),
-        (Experience.of_steps({"default_policy": {"obs": OBS[None]}}), TypeError, "return Experience.of_rows"),
+        (HELD_OUT, TypeError, r"held_out_rows\(\) returned dict.*Return Experience.of_rows\("),
+        (Experience.of_steps({"default_policy": {"obs": OBS[None]}}), TypeError, "Return Experience.of_rows"),
         (Experience.of_rows({"default_policy": {"obs": OBS[:0]}}), ValueError, "Return at least one, or None"),
         (
             Experience.of_rows({"other": HELD_OUT}),
             ValueError,
-            r"rows of unknown modules \['other'\]. Modules are \['default_po",
+            r"rows of unknown modules \['other'\]. Return rows of \['default_po",
         ),
         (
             Experience.of_rows({"default_policy": {"obs": OBS[:7]}}),
