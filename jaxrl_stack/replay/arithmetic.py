@@ -107,14 +107,15 @@ def num_starts(xp: Any, is_first: Any, length: int) -> Any:
 
 
 def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
-    """Computes how many steps of each drawn sequence the loss uses at most, int ``[N]``: `start` + 1 for sequences
-    drawn at the first step of an episode, else `length`.
+    """Computes how many steps of each drawn sequence the loss uses at most, int ``[N]``: `length`, but `start` + 1 if
+    the drawn step is the first of its episode, because such a draw also represents sequences that begin before the
+    episode.
 
     Args:
         xp: Namespace of the arrays.
-        is_first: bool ``[N]``, whether the step that was drawn is the first of its episode.
-        start: int ``[N]`` in ``[0, length)``, which of its `num_starts` it is then.
-        length: As there.
+        is_first: bool ``[N]``, whether the drawn step is the first of its episode.
+        start: int ``[N]`` in ``[0, length)``, random: selects one of the sequences that the first step represents.
+        length: Maximum number of steps of a sequence that the loss uses.
     """
     return xp.where(is_first, start + 1, length)
 

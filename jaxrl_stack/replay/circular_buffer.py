@@ -12,8 +12,9 @@ import numpy as np
 class CircularBuffer:
     """Circular buffer of train batches between samplers and learner (Luo et al., 2020, arXiv:1912.00167, section 3).
 
-    It holds the newest `num_batches` batches. Each may be drawn `iterations_per_batch` times, and all draws that are
-    left are equally likely. A batch that comes into a full buffer pushes the oldest one out. For several threads.
+    It contains the newest `num_batches` batches. Each batch may be drawn `iterations_per_batch` times, and all
+    remaining draws are equally likely. In a full buffer, a new batch replaces the oldest one. Several threads may use
+    the buffer.
 
     Args:
         num_batches: At least 1.
@@ -39,7 +40,7 @@ class CircularBuffer:
         """Adds a batch without waiting. A full buffer drops its oldest batch.
 
         Returns:
-            The batch that fell out without having been drawn; None if there was none.
+            The dropped batch if it was never drawn; None otherwise.
         """
         with self._changed:
             oldest, left = self._batches.popleft() if len(self._batches) == self.num_batches else (None, 0)
@@ -52,7 +53,7 @@ class CircularBuffer:
         """Draws a random batch from the buffer; waits for a new batch if all were drawn as often as allowed.
 
         Args:
-            timeout: Longest wait in seconds; 0 does not wait, None waits as long as it takes.
+            timeout: Longest wait in seconds; 0 does not wait, None waits without a limit.
 
         Raises:
             TimeoutError: If none has come by then.

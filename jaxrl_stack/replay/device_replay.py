@@ -54,26 +54,27 @@ class ReplayItems:
 class DeviceReplay:
     """Replay buffer on one device: the fixed settings, and pure functions of a `ReplayState`.
 
-    * It is filled with the columns of rollouts, B environments in lockstep. Every observation is stored once, in its
-      own dtype: the next_obs of a step is the obs of the next row.
+    * `add` takes the columns of rollouts of B environments in lockstep. Every observation is stored once, in its own
+      dtype: the next_obs of a step is the obs of the next row.
     * Rollouts with a ``loss_mask`` contain agents that wait, end and return. Each of their B columns, one agent in one
-      environment, fills a ring of its own: masked steps are not stored, and the row after a step is the agent's next
-      step. The columns that `init` gets decide which of the two kinds of rollouts a state takes.
-    * No item reaches over a reset. An n-step window stops where its episode does, and at the newest row: it has its
-      own length then, and bootstraps from the observation after it with ``gamma ** n_step`` unless it is terminated.
-    * Of observations that are `num_frames` frames side by side, one frame is stored per step; what is drawn is put
-      together again, bit for bit.
-    * All steps in it can be drawn: uniformly, or in proportion to ``priority ** alpha``.
-    * Of sequences, the first step of an episode is drawn `length` times as often as another one, with as many steps as
-      are in a sequence that starts 0 to ``length - 1`` steps before it: every step is learned from equally often. The
-      oldest ``length - 1`` rows, which are written over next, are the exception.
-    * A buffer of small observations keeps what every step led to beside it. In a large one, observations at which an
-      episode was truncated, without being terminated, lie in a ring of their own of `num_final_obs` slots. Where the
-      rows hold more such steps than there are slots, the oldest rows are no longer drawn, up to and including the last
-      one whose final observation is gone: the buffer is shorter then, and what is drawn is right.
+      environment, fills a separate ring buffer: masked steps are not stored, and the row after a step is the agent's
+      next step. The columns given to `init` decide which of the two kinds of rollouts a state takes.
+    * No item crosses a reset. An n-step window stops at the end of its episode, or at the newest row; its length is
+      then shorter. Unless the episode terminated, the window bootstraps from the observation after it with
+      ``gamma ** n_step``, where n_step is its actual length.
+    * If observations are `num_frames` frames stacked along the last axis, one frame is stored per step; samples
+      contain the stacks again, bit for bit.
+    * All steps in the buffer can be drawn: uniformly, or in proportion to ``priority ** alpha``.
+    * To start a sequence, the first step of an episode is drawn `length` times as often as another step. Each of these
+      draws has as many steps as a sequence that starts 0 to ``length - 1`` steps before the episode, so that losses see
+      every step equally often. The exceptions are the oldest ``length - 1`` rows, which are overwritten next.
+    * A buffer of small observations stores a next observation with every step. A large buffer stores the final
+      observations of truncated, not terminated, episodes in a separate ring buffer of `num_final_obs` slots. If the
+      rows contain more such steps than slots, the oldest rows are no longer drawn, up to and including the last row
+      whose final observation was overwritten: the buffer is then shorter, but samples are correct.
 
-    All functions can be jitted, vmapped, mapped over devices, and may donate the state. The distribution of what is
-    drawn depends on nothing but the state, and the draw on nothing but state and key.
+    All functions can be jitted, vmapped, mapped over devices, and may donate the state. The distribution of draws
+    depends only on the state, and a draw only on state and key.
 
     Attributes:
         capacity: Env steps on this device; every environment has ``L = capacity // num_envs`` of them.
@@ -83,14 +84,14 @@ class DeviceReplay:
         alpha: Exponent of priorities, >= 0; None for uniform draws.
         clip_rewards: How `sample` clips the reward of every step of a window; see `ops.returns.clipped_rewards`.
         num_final_obs: S, slots for final observations of truncated episodes, at least B and at most the capacity. None:
-            every step keeps its own if 128 MiB hold all of them, else one slot per 16 steps (exact up to that rate,
-            e.g. for a time limit of 16), or as many as 16 MiB hold if that is more.
-        num_frames: How many frames every observation is, side by side along its last axis, the newest last. Those of
-            an observation are those of the steps before it in its episode, before which they are zeros.
+            every step stores its next observation if all of them fit in 128 MiB. Otherwise there is one slot per 16
+            steps (enough for a time limit of 16 or more), or as many slots as fit in 16 MiB if these are more.
+        num_frames: Number of frames that every observation stacks along its last axis, the newest last. The other
+            frames are the newest frames of the steps before it in its episode, and zeros before the first step.
         extra_columns: Other columns of rollouts to store per step, e.g. "state_in" for sequences.
-        length: Steps of a sequence that losses see, at most, for `sample_sequences`; 1 for `sample`.
-        keep_terminal_obs: Whether observations at which episodes terminated are kept like those at which they were
-            truncated: `items.device_windows` has them.
+        length: Maximum number of steps of a sequence that losses see, for `sample_sequences`; 1 for `sample`.
+        keep_terminal_obs: Whether final observations of terminated episodes are stored, too, as those of truncated
+            ones; `items.device_windows` needs them.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -131,7 +132,8 @@ class DeviceReplay:
         taken = NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
         if isinstance(self.extra_columns, str) or taken:
             raise ValueError(
-                f"extra_columns={self.extra_columns!r} must be a tuple of column names other than {sorted(taken)}."
+                f"extra_columns={self.extra_columns!r} must be a tuple of names, without the reserved names "
+                f"{sorted(taken)}. Pass, for example, extra_columns=('action_logp',)."
             )
 
     @property
@@ -677,13 +679,13 @@ class DeviceReplay:
     ) -> tuple[dict[str, Any], ReplayItems]:
         """Draws sequences of fixed length ``J = burn_in + length`` for stateful modules.
 
-        A sequence is a random step with up to ``length - 1`` that follow it, and up to `burn_in` before it, as
-        far as its episode reaches and can be drawn. It starts at the left; zeros fill it up at the right.
+        A sequence consists of a random step, up to ``length - 1`` steps after it, and up to `burn_in` steps before it,
+        within its episode and the rows that can be drawn. Zeros pad it on the right.
 
         Args:
             state: As in `sample`.
             key: As in `sample`.
-            burn_in: Steps before them that only bring a recurrent state up to date, at most.
+            burn_in: Maximum number of earlier steps, which only update the recurrent state and have no loss.
             beta: As in `sample`, like `gamma` and `axis_name`.
 
         Returns:
@@ -742,11 +744,10 @@ class DeviceReplay:
         """Sets new priorities of drawn items.
 
         Args:
-            state: The state, the one that they were drawn from or a later one: those that can no longer be drawn are
-                passed over.
-            items: Items from `sample`.
-            priorities: ``[N]``, TD errors for example; their magnitudes count, and at least 1e-12. Of an item that was
-                drawn twice, the larger one holds. One that is not finite leaves its item as it is.
+            state: State from which the items were drawn, or a later one; items that can no longer be drawn are skipped.
+            items: Items from `sample` or `sample_sequences`.
+            priorities: ``[N]``, such as TD errors; their absolute values are used, at least 1e-12. If an item was drawn
+                twice, it gets the larger priority. A priority that is not finite does not change its item.
 
         Raises:
             ValueError: If draws are uniform.
@@ -808,8 +809,8 @@ class DeviceReplay:
         return self._places(_of(state.head, envs), places), envs, weights
 
     def _draw_uniformly(self, state: ReplayState, items: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Maps `items` ``[N]``, random indices into the concatenated steps of all environments, to drawn steps. Used if
-        environments have different numbers of steps.
+        """Draws steps uniformly if environments have different numbers of steps: maps `items` ``[N]``, random indices
+        into the concatenated steps of all environments, to ``(ages of their rows, environments, weights)``.
         """
         until = jnp.cumsum(state.size)
         envs = jnp.searchsorted(until, items, side="right", method="scan_unrolled")
@@ -1004,8 +1005,8 @@ def _below(bits: jax.Array | None, number: jax.Array | int) -> jax.Array:
 
 
 def _places_after(starts: jax.Array | None, places: jax.Array) -> jax.Array:
-    """Returns `places`, the rows of the ring buffer to write, unchanged but behind a barrier: XLA then reads the
-    previous row for `starts` before the rollout overwrites it.
+    """Returns `places` (ring buffer rows to write) unchanged, but forces XLA to compute `starts` before it writes these
+    rows, because `starts` depends on the row that was written before.
 
     XLA would read that row after the others are written, and copy the whole ring to do so.
     """
@@ -1032,8 +1033,8 @@ def _written(kept: jax.Array, places: jax.Array, new: jax.Array, **options: Any)
 
 
 def _last(added: jax.Array | int, column: jax.Array, before: jax.Array) -> jax.Array:
-    """Returns each environment's last added entry of a rollout's column ``[T, B, ...]``, of which the first `added`
-    entries count; `before` if `added` is 0.
+    """Returns for each environment the last of the first `added` entries of a rollout's column ``[T, B, ...]``;
+    `before` if `added` is 0.
     """
     if isinstance(added, int):
         return column[-1]

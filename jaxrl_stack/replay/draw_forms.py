@@ -438,8 +438,8 @@ class Windows:
 
     def draw_from_modules(self, buffer: MultiAgentEpisodeReplayBuffer, *args: Any, **more: Any) -> Any:
         raise NotImplementedError(
-            "Windows of items are drawn from the replay buffer of a single agent (EpisodeReplayBuffer), but this one "
-            "has several agents. Train one agent."
+            "Windows of consecutive steps can only be drawn from a single-agent replay buffer (EpisodeReplayBuffer), "
+            "but this buffer stores steps of several agents. Remove multi_agent(policies=...)."
         )
 
     def write_to_buffer(self, buffer: Any, drawn: Any, logged: Mapping[str, Any], **which: Any) -> None:
@@ -454,8 +454,8 @@ class Windows:
         return items.put_on_device(ring, state, found, Columns.STATE_IN, self._before_next(logged), where)
 
     def _before_next(self, logged: Mapping[str, Any]) -> dict[str, Any]:
-        """Selects the recurrent states ``[N, T - 1, ...]`` before items 1 to T - 1 of each window from the states that
-        the loss logged after every item.
+        """Returns the recurrent states before items 1 to T - 1 of each window, ``[N, T - 1, ...]``: the states that the
+        loss logged after items 0 to T - 2.
         """
         return {name: logged[name][:, :-1] for name in self.writes}
 

@@ -136,7 +136,7 @@ def _unpacked_texts(packed: Mapping[str, np.ndarray]) -> list[str | None]:
     joined, lengths = packed["utf8"].tobytes(), packed["length"]
     stops = np.cumsum(np.maximum(lengths, 0))
     if len(stops) and stops[-1] != len(joined):
-        raise ValueError("The state of a replay buffer is damaged: its episode ids are incomplete. Load another one.")
+        raise ValueError("The saved replay buffer is damaged: episode ids are incomplete. Restore another checkpoint.")
     return [
         None if length < 0 else joined[stop - length : stop].decode(errors="surrogatepass")
         for length, stop in zip(lengths.tolist(), stops.tolist(), strict=True)

@@ -201,7 +201,9 @@ class EpisodeReplayBuffer(Checkpointable):
         """
         for episode in [episodes] if isinstance(episodes, SingleAgentEpisode) else episodes:
             if not isinstance(episode, SingleAgentEpisode):
-                raise TypeError(f"add() takes SingleAgentEpisodes, not {type(episode).__name__}; see also add_block().")
+                raise TypeError(
+                    f"add() takes SingleAgentEpisodes, not {type(episode).__name__}. For arrays, call add_block()."
+                )
             if len(episode):
                 self._add_episode(episode)
         self._note_added()
@@ -569,15 +571,14 @@ class EpisodeReplayBuffer(Checkpointable):
             batch_size_B: Another name of `num_items`.
             batch_length_T: Length of rows or sequences, see above.
             n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded. 1 if None.
-            beta: Exponent of importance weights; no effect where all are drawn equally often.
+            beta: Exponent of importance weights; no effect on uniform draws.
             gamma: Discount.
             include_infos: Whether the episodes have infos.
             include_extra_model_outputs: Whether transitions have the module outputs of their first step.
             sample_episodes: Whether to return a list of episodes, see above.
             to_numpy: Whether the episodes of transitions hold arrays; episodes of sequences always do.
             lookback: Steps before each sequence, see above.
-            min_batch_length_T: Draw only items that more than this many steps of their episode follow, themselves
-                included.
+            min_batch_length_T: Draw only steps that are followed by at least this many further steps of their episode.
 
         Raises:
             ValueError: If the buffer is empty, an argument is out of range, or nothing is long enough.
@@ -634,9 +635,9 @@ class EpisodeReplayBuffer(Checkpointable):
             num_items: N; `batch_size_B` if None.
             n_step: Steps of a window; ``(low, high)`` draws one per item, `high` excluded.
             gamma: Discount.
-            beta: Exponent of importance weights; no effect where all are drawn equally often.
-            clip_rewards: None or False: sums of the rewards as they are stored; True: of their signs; a number c: of
-                what clipping each of them to ``[-c, c]`` leaves.
+            beta: Exponent of importance weights; no effect on uniform draws.
+            clip_rewards: None or False: rewards are summed as they are stored. True: their signs are summed. A number
+                c: each reward is first clipped to ``[-c, c]``.
             extra_columns: Stored outputs of the module to add, from the first step of each window.
 
         Returns:
@@ -693,22 +694,22 @@ class EpisodeReplayBuffer(Checkpointable):
         """Samples sequences as a dict of columns. Columns with a value per step are ``[N, L, ...]``, with the fixed
         length ``L = burn_in_len + batch_length_T``.
 
-        A sequence is a random step with up to `batch_length_T - 1` that follow it, and up to `burn_in_len` before
-        it, as far as its episode reaches. It starts at the left; zeros fill it up at the right. The first step of an
-        episode is drawn `batch_length_T` times as often as another one, with 0 to `batch_length_T - 1` that follow, so
-        that every step is learned from equally often.
+        A sequence consists of a random step, up to `batch_length_T - 1` steps after it, and up to `burn_in_len` steps
+        before it, all of one episode. Zeros pad it on the right. The first step of an episode is drawn
+        `batch_length_T` times as often as another step, with 0 to `batch_length_T - 1` steps after it, so that losses
+        see every step equally often.
 
         Args:
             num_items: N; `batch_size_B` if None.
-            batch_length_T: Steps that losses see, at most.
-            burn_in_len: Steps before them that only bring a recurrent state up to date, at most.
+            batch_length_T: Maximum number of steps that losses see.
+            burn_in_len: Maximum number of earlier steps, which only update the recurrent state and have no loss.
             n_step: As in `sample_batch`, like `gamma`, `beta` and `clip_rewards`; a range draws one per sequence.
             gamma: Discount.
             beta: Exponent of importance weights.
             clip_rewards: Clipping of rewards, as in `sample_batch`.
-            state_column: Stored column with the module's state: "state_in", that before a step; or its output with
-                that after a step ("state_out"). Adds state_in, ``[N, ...]``: that before the first step of the
-                sequence; of an output, zeros at the beginning of an episode.
+            state_column: Stored column with the module's recurrent state: "state_in", the state before each step, or
+                a module output with the state after each step ("state_out"). Adds the column state_in, ``[N, ...]``:
+                the state before the first step of each sequence; with an output, zeros at the start of an episode.
             extra_columns: Stored outputs of the module to add.
 
         Returns:
@@ -896,8 +897,8 @@ class EpisodeReplayBuffer(Checkpointable):
         num_steps = len(steps)
         if self._excess(num_steps):
             raise ValueError(
-                f"The state holds {num_steps} steps, but this replay buffer has capacity={self.capacity}. Make it as "
-                "large as the saved one."
+                f"The saved replay buffer has {num_steps} steps, but this one has capacity={self.capacity}. Create it "
+                f"with capacity={num_steps} or more."
             )
         records = unpacked_records(data["records"], data["streams"]["key"])
         streams = data["streams"]
@@ -910,8 +911,8 @@ class EpisodeReplayBuffer(Checkpointable):
         items = {name: np.asarray(value) for name, value in data["items"].items()}
         if not np.array_equal(np.sort(items["rows"]), steps):
             raise ValueError(
-                "The state of a replay buffer is damaged: its sampling index does not match its steps. Load another "
-                "one."
+                "The saved replay buffer is damaged: the index for sampling does not match the stored steps. Restore "
+                "another checkpoint."
             )
 
         last_sampled = data["last_sampled"]

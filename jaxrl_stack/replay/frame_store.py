@@ -287,7 +287,7 @@ class FrameStore:
         return np.flatnonzero((self.next >= 0) & (self.owner > 0))
 
     def has_steps(self, rows: np.ndarray, number: int) -> np.ndarray:
-        """Whether the episode has at least `number` + 1 steps from each of `rows` on, bool ``[N]``."""
+        """Whether at least `number` further steps of the same episode follow each step in `rows`, bool ``[N]``."""
         link = self.next
         has = np.ones(len(rows), bool)
         for _ in range(number):
@@ -476,8 +476,8 @@ class StoredFrames:
                 _check_columns(name, value, size)
         if sum(sizes) != num_used or any(_form(part) != _form(parts[0]) for part in parts):
             raise ValueError(
-                f"The state of a replay buffer is damaged: its parts differ in structure, or do not have {num_used} "
-                "rows together. Load another one."
+                f"The saved replay buffer is damaged: its arrays differ in structure, or do not have {num_used} rows "
+                "in total. Restore another checkpoint."
             )
         _require_memory(parts[0]["columns"], parts[0]["extras"], bookkeeping, num_rows - num_used)
         return cls(capacity, num_frames, num_rows, earlier, free, parts, links)
@@ -533,22 +533,22 @@ def _checked_links(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
     num_used = len(links["owner"])
     if any(links[name].shape != (num_used,) or links[name].dtype != dtype for name, dtype in _LINKS.items()):
         raise ValueError(
-            "The state of a replay buffer is damaged: the arrays that link its rows have other shapes or dtypes than "
-            "saved ones. Load another one."
+            "The saved replay buffer is damaged: the arrays that link the steps of episodes have wrong shapes or "
+            "dtypes. Restore another checkpoint."
         )
     is_taken = links["owner"] > 0
     if num_used > num_rows or not np.array_equal(np.sort(state["free"]), np.flatnonzero(~is_taken)):
         raise ValueError(
-            f"The state of a replay buffer is damaged: its lists of used and of free rows (of {num_rows} rows) "
-            "contradict each other. Load another one."
+            f"The saved replay buffer is damaged: its lists of used and of free rows ({num_rows} rows in total) "
+            "contradict each other. Restore another checkpoint."
         )
     for name in ("next", "prev"):
         linked = links[name][is_taken]
         linked = linked[linked != -1]
         if len(linked) and not (linked.min() >= 0 and linked.max() < num_used and is_taken[linked].all()):
             raise ValueError(
-                f"The state of a replay buffer is damaged: its links {name!r} lead to rows without data. Load "
-                "another one."
+                f"The saved replay buffer is damaged: some links between steps ({name!r}) lead to empty rows. Restore "
+                "another checkpoint."
             )
     return links
 
@@ -589,7 +589,7 @@ def _check_columns(name: str, value: Any, size: int) -> None:
             )
         if leaf.ndim < 1 or len(leaf) != size or (name in _DTYPES and leaf.ndim != 1):
             wanted = f"({size},)" if name in _DTYPES else f"({size}, ...)"
-            raise ValueError(f"The column {name!r} has the shape {leaf.shape}, but should have {wanted}.")
+            raise ValueError(f"The column {name!r} has the shape {leaf.shape}. Add an array of shape {wanted}.")
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
@@ -612,20 +612,20 @@ def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
         if not isinstance(new, np.ndarray):
             raise ValueError(
                 f"The column {name!r} is an array in the replay buffer, but the new data is a {type(new).__name__}. "
-                "Give arrays."
+                "Add arrays."
             )
         if new.shape[1:] != stored.shape[1:]:
             raise ValueError(
                 f"The column {name!r} has items of shape {new.shape[1:]}, but those in the replay buffer have shape "
-                f"{stored.shape[1:]}. Keep one shape."
+                f"{stored.shape[1:]}. Add only data of that shape."
             )
         if new.dtype == stored.dtype:
             return new
         cast = cast_lossless(new, stored.dtype)
         if cast is None:
             raise ValueError(
-                f"The column {name!r} is {new.dtype} with values that {stored.dtype}, the dtype of its first data, "
-                "cannot hold. Give all data of the column one dtype."
+                f"The new data of the column {name!r} has dtype {new.dtype} and values that {stored.dtype}, the dtype "
+                "in the replay buffer, cannot represent. Use one dtype for all data of the column."
             )
         return cast
 

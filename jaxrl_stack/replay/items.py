@@ -133,8 +133,8 @@ def device_windows(
     _require_windows(replay, length)
     if state.is_masked:
         raise ValueError(
-            "Windows of items need rollouts without loss_mask (every environment makes each time step). Draw with "
-            "DeviceReplay.sample or sample_sequences."
+            "Windows of consecutive steps need rollouts without loss_mask, in which every environment makes a step at "
+            "each time. Draw with DeviceReplay.sample() or sample_sequences()."
         )
     random = key if isinstance(key, RandomNumbers) else replay.random_numbers(key)
     start, env, _ = replay._draw(state, random.items, 0.0, None)
@@ -224,6 +224,7 @@ def _require_windows(replay: DeviceReplay, length: int) -> None:
         raise ValueError(f"length={length!r} must be an int >= 1.")
     if not (replay.keep_terminal_obs and replay._is_uniform):
         raise ValueError(
-            "Windows of items need DeviceReplay(keep_terminal_obs=True, alpha=None, length=1); this one has "
-            f"keep_terminal_obs={replay.keep_terminal_obs}, alpha={replay.alpha}, length={replay.length}."
+            "Windows of consecutive steps cannot be drawn from this replay buffer, which has "
+            f"keep_terminal_obs={replay.keep_terminal_obs}, alpha={replay.alpha}, length={replay.length}. Create it "
+            "with DeviceReplay(keep_terminal_obs=True, alpha=None, length=1)."
         )

@@ -113,8 +113,8 @@ class _Span(NamedTuple):
 
 
 class _OfModule:
-    """Mixin that makes an `EpisodeReplayBuffer` the part of a multi-agent buffer for one module; the multi-agent buffer
-    decides on evictions.
+    """Mixin for the `EpisodeReplayBuffer` that stores one module's steps in a multi-agent buffer. It evicts nothing by
+    itself, because the multi-agent buffer decides on evictions.
     """
 
     def __init__(self, *args: Any, module_id: str, logger: MetricsLogger, **kwargs: Any):
@@ -420,7 +420,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
         lacking = [module_id for module_id in modules if module_id not in starts]
         if lacking:
             raise ValueError(
-                f"add_block(starts=...) lacks the modules {lacking}. Add an array bool [R] for each module."
+                f"add_block(starts=...) lacks the modules {lacking}. Add for each module a bool array with one entry "
+                "per row of its columns [T, rows, ...]: True if the row's first step begins an episode."
             )
         counts = np.asarray(times.counts, bool)
         num_envs, size = counts.shape[1], int(np.count_nonzero(counts))
@@ -614,24 +615,24 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             batch_size_B: Another name of `num_items`.
             batch_length_T: None, 0 or 1: n-step transitions, episodes of one step. More: sequences of up to that many
                 steps. See `EpisodeReplayBuffer.sample`.
-            n_step: Steps of a window, of the agent's own; ``(low, high)`` draws one per item, `high` excluded.
+            n_step: Steps of a window, counted in steps of the agent; ``(low, high)`` draws one per item, `high`
+                excluded.
             gamma: Discount.
             include_infos: Whether the episodes have infos.
             include_extra_model_outputs: Whether transitions have the module outputs of their first step.
-            replay_mode: "independent": each module draws for itself. "synchronized": env steps are drawn in which a
-                step of these modules' agents begins, and all of those are taken.
+            replay_mode: "independent": each module draws independently. "synchronized": draws env steps, and takes all
+                agent steps of these modules that begin in them.
             modules_to_sample: The modules; None for all that have steps.
-            beta: Exponent of importance weights; no effect where all are drawn equally often.
+            beta: Exponent of importance weights; no effect on uniform draws.
             to_numpy: Whether the episodes of transitions hold arrays; episodes of sequences always do.
             lookback: Steps before sequences, as far as there are any.
-            min_batch_length_T: Draw only items that more than this many steps of their episode follow, themselves
-                included.
+            min_batch_length_T: Draw only steps that are followed by at least this many further steps of their episode.
             sample_episodes: True; other forms are `sample_batch`'s.
 
         Returns:
             "independent": `SingleAgentEpisode` objects, module by module, with their `module_id` and `agent_id`, and
-            the extra model outputs "n_step" and "weights". "synchronized": what `sample_batch` returns, of as many
-            rows as agents of a module began a step.
+            the extra model outputs "n_step" and "weights". "synchronized": the columns of `sample_batch`, with one row
+            for each agent step that begins in a drawn env step.
 
         Raises:
             ValueError: If the buffer or a module has no steps, or an argument is out of range.
@@ -866,8 +867,8 @@ class MultiAgentEpisodeReplayBuffer(Checkpointable):
             num_timesteps = sum(map(len, episodes.values()))
             if num_timesteps > self.capacity and len(episodes) > 1:
                 raise ValueError(
-                    f"The state holds {num_timesteps} env steps, but this replay buffer has capacity={self.capacity}. "
-                    "Make it as large as the saved one."
+                    f"The saved replay buffer has {num_timesteps} env steps, but this one has "
+                    f"capacity={self.capacity}. Create it with capacity={num_timesteps} or more."
                 )
         for part, of_part in restored:
             part.set_state(of_part)

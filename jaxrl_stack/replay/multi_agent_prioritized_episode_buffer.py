@@ -94,7 +94,7 @@ class MultiAgentPrioritizedEpisodeReplayBuffer(MultiAgentEpisodeReplayBuffer):
             if name not in self._parts:
                 raise ValueError(
                     f"update_priorities() got module {name!r}, but the replay buffer has steps of "
-                    f"{self.get_module_ids()}. Name one of these."
+                    f"{self.get_module_ids()}. Use one of these module ids."
                 )
             self._parts[name].update_priorities(values, indices=None if indices is None else indices[name])
 

@@ -101,7 +101,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer):
         items = np.asarray(self._last_sampled if indices is None else indices)
         if items.shape == ():
             raise ValueError(
-                "update_priorities() has no items to set: sample first, or name them (indices=batch_indexes)."
+                "update_priorities() has no items to update, because nothing was sampled since the last call. Sample "
+                "first, or pass update_priorities(priorities, indices=batch['batch_indexes'])."
             )
         self._store.own()
         if items.dtype != np.int64 or np.count_nonzero(items & 0xFFFFFFFF >= self._store.num_rows):

@@ -62,7 +62,7 @@ class ReplayMetrics:
         self._counts, self._seen = counts, dataclasses.asdict(counts)
 
     def added(self, *, num_episodes_stored: int, num_steps_stored: int) -> None:
-        """Records how many episodes and steps the replay buffer contains now."""
+        """Records the numbers of episodes and steps in the replay buffer, after episodes or steps were added."""
         self._mean(names.NUM_EPISODES_STORED, num_episodes_stored)
         self._mean(names.NUM_ENV_STEPS_STORED, num_steps_stored)
 

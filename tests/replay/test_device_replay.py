@@ -542,7 +542,7 @@ BAD = {
     "few-rows": (dict(n_step=6), "holds 5 steps of each of num_envs=2 .* n_step=6 needs 6"),
     "alpha": (dict(alpha=-0.1), "alpha=-0.1 must be a number >= 0"),
     "slots": (dict(num_final_obs=1), "num_final_obs=1 must be from num_envs=2"),
-    "extra": (dict(extra_columns=("new_obs",)), r"other than \['new_obs'\]"),
+    "extra": (dict(extra_columns=("new_obs",)), r"reserved names \['new_obs'\]"),
     "length": (dict(length=0), "length=0 must be an int >= 1"),
     "large": (dict(capacity=2**31), "above 2\\*\\*30"),
 }

@@ -470,5 +470,5 @@ def test_masks_are_refused_where_they_do_not_fit():
         replay.add(replay.init(columns), unmasked)
     with pytest.raises(ValueError, match=r"'loss_mask' has shape \(1, 3\), .* takes \[T, 2"):
         replay.init(columns | {"loss_mask": np.ones((1, 3), bool)})
-    with pytest.raises(ValueError, match="Windows of items need rollouts without loss_mask"):
+    with pytest.raises(ValueError, match="Windows of consecutive steps need rollouts without loss_mask"):
         windows.device_windows(replay, replay.init(columns), jax.random.key(0), 3)

@@ -229,7 +229,7 @@ def test_bad_priorities():
     with pytest.raises(ValueError, match="alpha=-0.1"):
         PrioritizedEpisodeReplayBuffer(alpha=-0.1)
     source, buffer = filled()
-    with pytest.raises(ValueError, match="no items to set: sample first"):
+    with pytest.raises(ValueError, match="no items to update.*Sample first"):
         buffer.update_priorities(np.ones(3))
     batch = buffer.sample_batch(3)
     for call, message in (
@@ -244,5 +244,5 @@ def test_bad_priorities():
             call()
     batch = buffer.sample_batch(3)
     buffer.update_priorities(np.ones(3))
-    with pytest.raises(ValueError, match="no items to set"):
+    with pytest.raises(ValueError, match="no items to update"):
         buffer.update_priorities(np.ones(3))

@@ -682,7 +682,7 @@ def test_data_that_does_not_fit(cls):
     precise = SingleAgentEpisode(
         observations=[np.zeros(2, np.float32)] * 2, actions=[0.5], rewards=[0.0], len_lookback_buffer=0
     )
-    with pytest.raises(ValueError, match="'actions' is float64 .* int32"):
+    with pytest.raises(ValueError, match="'actions' has dtype float64 .* int32"):
         buffer.add(precise)
     words = SingleAgentEpisode(observations=["a", "b"], actions=[0], rewards=[0.0], len_lookback_buffer=0)
     with pytest.raises(ValueError, match="'obs' has dtype <U1"):

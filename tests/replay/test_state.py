@@ -111,7 +111,7 @@ def test_states_that_do_not_fit(cls):
     go_on(buffer, chunks, blocks, 8)
     state = buffer.get_state()
     small = cls(20)
-    with pytest.raises(ValueError, match=r"steps, but this replay buffer has capacity=20"):
+    with pytest.raises(ValueError, match=r"steps, but this one has capacity=20"):
         small.set_state(state)
     assert len(small) == 0
     before = buffer.get_state()
@@ -126,14 +126,14 @@ def test_states_that_do_not_fit(cls):
     ):
         broken = copy(buffer.get_state())
         damage(broken["data"])
-        with pytest.raises(ValueError, match="state of a replay buffer"):
+        with pytest.raises(ValueError, match="saved replay buffer is damaged"):
             buffer.set_state(broken)
         assert_same(buffer.get_state(), before)
     with pytest.raises(ValueError, match="bit generator MT19937"):
         buffer.set_state({"rng": {"bit_generator": "MT19937"}})
     # Random numbers that fit do not stay if the data does not.
     broken["rng"] = cls(100, seed=6).get_state()["rng"]
-    with pytest.raises(ValueError, match="state of a replay buffer"):
+    with pytest.raises(ValueError, match="saved replay buffer is damaged"):
         buffer.set_state(broken)
     assert_same(buffer.get_state(), before)
     buffer.set_state(buffer.get_state("data"))
