@@ -253,7 +253,7 @@ def test_without_a_launcher_nothing_is_joined(initialized):
     error, joined = initialized[0]["no_launcher"]
     assert re.search(
         "ValueError: distributed.initialize.. cannot find the other processes.*coordinator_address=None, "
-        "num_processes=2, process_id=None.*set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, "
+        "num_processes=2, process_id=None.*environment variables JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, "
         "JAX_PROCESS_ID.*remove this call",
         error,
     )

@@ -36,23 +36,23 @@ def initialize(
 ) -> None:
     """Connects this process with the others that run the same script. Call it first, before any JAX operation.
 
-    What is not given comes from the environment: from the variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES``
-    and ``JAX_PROCESS_ID`` (in a pod of an indexed Kubernetes Job, ``JOB_COMPLETION_INDEX``), else from what JAX finds
-    out about SLURM, Open MPI, Cloud TPU or, with the package kubernetes, Kubernetes. It returns when all processes have
-    called it. Processes end together: when one dies, the others are ended, too.
+    Arguments that are None are read from the environment variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES``
+    and ``JAX_PROCESS_ID`` (in a pod of an indexed Kubernetes Job, ``JOB_COMPLETION_INDEX``). Without these variables,
+    JAX detects the values under SLURM, Open MPI, Cloud TPU or, with the package kubernetes, Kubernetes. The call
+    returns when all processes have made it. If one process dies, the others are ended, too.
 
     Args:
         coordinator_address: ``"host:port"``, a free port of process 0's machine.
         num_processes: Number of processes.
         process_id: Index of this process, from 0.
-        local_device_ids: The accelerators of this machine that this process takes. None: all, and under SLURM and
-            Open MPI, which may start several processes on a machine, the one with this process's number there.
+        local_device_ids: The accelerators of this machine that this process uses. None: all of them; but under SLURM
+            and Open MPI, which may start several processes on a machine, the one with the index of this process there.
         cluster_detection_method: "slurm", "ompi" or "mpi4py" to ask only that one; "deactivate" to ask none.
         initialization_timeout: Seconds to wait for the others.
 
     Raises:
-        RuntimeError: If processes were joined already, or the JAX backend is up.
-        ValueError: If something is neither given nor found, or a variable holds no number.
+        RuntimeError: If this process is already connected, or the JAX backend runs already.
+        ValueError: If an argument is neither given nor found, or an environment variable is no integer.
     """
     if jax.distributed.is_initialized():
         raise RuntimeError(
@@ -61,8 +61,8 @@ def initialize(
         )
     if is_backend_up():
         raise RuntimeError(
-            "distributed.initialize(): the JAX backend runs already, so that this process cannot be connected with "
-            "others. Call initialize() before the first JAX operation (importing gymnax runs one)."
+            "distributed.initialize(): the JAX backend runs already, and processes can only be connected before it "
+            "starts. Call initialize() before the first JAX operation (importing gymnax runs one)."
         )
     coordinator_address = coordinator_address or _from_environment("coordinator_address")
     num_processes = _number("num_processes", num_processes)
@@ -85,9 +85,9 @@ def initialize(
         known = ", ".join(f"{name}={value!r}" for name, value in given.items())
         variables = ", ".join(names[0] for names in _VARIABLES.values())
         raise ValueError(
-            f"distributed.initialize() cannot find the other processes: {known}, and no launcher was found. "
-            f"{error} Pass all three arguments, set {variables}, or start with srun or mpirun; with one process, "
-            "remove this call."
+            f"distributed.initialize() cannot find the other processes: with {known}, no launcher was found. "
+            f"{error} Pass all three arguments, set the environment variables {variables}, or start the script with "
+            "srun or mpirun. With one process, remove this call."
         ) from error
 
 

@@ -72,7 +72,7 @@ class EvaluationRows:
         if not step_class.draws_rows:
             raise ValueError(
                 f"evaluation(offline_evaluation_type='eval_loss'): {config.algo_class.__name__} has no loss on "
-                "recorded steps. To estimate returns instead, set it to 'is' or 'pdis'."
+                "recorded steps. To estimate returns instead, set offline_evaluation_type='is' or 'pdis'."
             )
         size, num_devices = int(config.offline_eval_batch_size_per_runner), learner.num_devices
         if size % num_devices:

@@ -40,15 +40,15 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     observation_space, action_space = config.observation_space, config.action_space
     if observation_space is None or action_space is None:
         raise ValueError(
-            "Without an environment, set both spaces: environment(observation_space=..., action_space=...). They are "
-            f"{(observation_space, action_space)}."
+            "Without an environment, both spaces are needed, but they are "
+            f"{(observation_space, action_space)}. Set environment(observation_space=..., action_space=...)."
         )
     try:
         return config.build_env_to_module_connector(spaces={"__env_single__": (observation_space, action_space)})
     except Exception as error:
         raise ValueError(
-            f"Without an environment, the connectors of env_runners(env_to_module_connector=...) cannot be made: "
-            f"{error!r}. Set environment(...) to the data's environment, or create them from `spaces` only."
+            f"Without an environment, the connectors of env_runners(env_to_module_connector=...) cannot be created: "
+            f"{error!r}. Set environment(...) to the data's environment, or create them from the argument `spaces`."
         ) from error
 
 
@@ -98,9 +98,9 @@ def check_connectors_of(data: Dataset, config: AlgorithmConfig, inputs: Pipeline
                 )
                 continue
             raise BadDataError(
-                f"The recorded observations are normalised by {statistics}, whose statistics are not in the data. "
-                "Record without it and set offline_data(normalize_observations=True), or train without an "
-                "environment: environment(observation_space=..., action_space=...).",
+                f"The recorded observations were normalised by the connector {statistics}, whose statistics are not in "
+                "the data. Record without this connector and set offline_data(normalize_observations=True), or train "
+                "without an environment: environment(observation_space=..., action_space=...).",
                 path=reader.path,
             )
         if recorded != here:

@@ -275,8 +275,9 @@ class OfflineData:
         missing = [name for name in columns if name not in steps.columns]
         if missing:
             raise ValueError(
-                f"{_name_of(piece)} has the columns {sorted(steps.columns)}, but training needs {missing}. Name them, "
-                f"offline_data(input_read_schema={{{missing[0]!r}: '...'}}), or record them."
+                f"{_name_of(piece)} has the columns {sorted(steps.columns)}, but training needs {missing}. If the data "
+                f"has them under other names, set offline_data(input_read_schema={{{missing[0]!r}: 'name in the "
+                "data'}); otherwise record them."
             )
         if not isinstance(self.data, Dataset) or self.config.prelearner_class is not None:
             own = RecordedSpaces(inputs=inputs_of(self.config, spaces[0]), action=spaces[1])

@@ -35,15 +35,15 @@ def read_with_ray(config: AlgorithmConfig) -> Any:
     read = method if callable(method) else getattr(ray.data, method, None)
     if read is None or isinstance(asked.input_, dict):
         raise ValueError(
-            f"offline_data(input_read_method={method!r}, input_={asked.input_!r}): give the name of a reader of "
-            f"ray.data, or a function, and paths without weights."
+            f"offline_data(input_read_method={method!r}, input_={asked.input_!r}): input_read_method must be a "
+            "function, or the name of a reader in ray.data such as 'read_csv', and input_ paths without weights."
         )
     arguments = asked.input_read_method_kwargs
     problem = call_problem(read, asked.input_, **arguments)
     if problem is not None:
         raise ValueError(
-            f"offline_data(input_read_method={method!r}, input_read_method_kwargs={arguments!r}): the reader cannot be "
-            f"called with the paths and these arguments: {problem}."
+            f"The reader offline_data(input_read_method={method!r}) cannot be called with the paths and the given "
+            f"arguments: {problem}. Correct input_read_method_kwargs={arguments!r}."
         )
     return call_users(read, f"offline_data(input_read_method={method!r})", asked.input_, **arguments)
 
@@ -85,5 +85,5 @@ class RayData:
         batches = self._data.iter_batches(**{"batch_size": size, "batch_format": "numpy", **config.iter_batches_kwargs})
         parts = [prelearner.steps({name: np.asarray(own) for name, own in batch.items()}) for batch in batches]
         if not parts:
-            raise ValueError(f"offline_data(input_={config.input_!r}) has no rows. Name data that has some.")
+            raise ValueError(f"offline_data(input_={config.input_!r}) has no rows. Set input_ to data with rows.")
         return Steps.concatenated(parts)
