@@ -380,7 +380,7 @@ class DeviceDriver(LocalDriver):
         return self.learner.state, self.shards.state, self.kept, self.timesteps
 
     def mapped(self, program: DeviceProgram, *, donates: bool) -> Any:
-        """Maps a program over the learner's devices; the first call of the result compiles it.
+        """Returns a program mapped over the learner's devices; the first call of the result compiles it.
 
         Args:
             program: Like `program`.

@@ -209,8 +209,8 @@ class Evaluation(abc.ABC):
             for name, own, of_training in zip(names, spaces[mid], trained, strict=True):
                 if difference(own, of_training) is not None:
                     raise ValueError(
-                        f"evaluation(evaluation_config=...): the module's {name} is {own}, but {of_training} in "
-                        "training. Use an evaluation environment with the same spaces."
+                        f"evaluation(evaluation_config=...): the module's {name} is {own} in evaluation, but "
+                        f"{of_training} in training. Use an evaluation environment with the same spaces."
                     )
 
     def module_spec(self) -> MultiRLModuleSpec | None:

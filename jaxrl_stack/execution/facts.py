@@ -162,8 +162,8 @@ class Facts(abc.ABC):
                 raise ValueError(
                     f"columns_from_acting declares the columns {missing}, but a sampled step of module {mid!r} has "
                     f"only {sorted(step.columns)}. Return them from {type(self.acting_modules[mid]).__name__}."
-                    f"forward_exploration(), add an env-to-module connector that makes them, or return them in `info` "
-                    f"of a JAX environment of one agent."
+                    f"forward_exploration(), add an env-to-module connector that makes them, or return them in the "
+                    f"`info` of a single-agent JAX environment."
                 )
 
     @abc.abstractmethod

@@ -1,4 +1,4 @@
-"""Search for the cause of NaN and infinity in training by a compiled program: rewards and observations that
+"""Search for the first NaN or infinity in training by a compiled program, among the rewards and observations that
 environments return.
 """
 

@@ -166,8 +166,8 @@ class IterationRecord:
         if number > planned * num_training_steps:
             made = -(-number // num_training_steps)
             raise ValueError(
-                f"inspect() has room for plan.num_updates={planned} updates, and the training step made {made}. "
-                f"Set self.num_updates = {made} in plan()."
+                f"inspect() can record plan.num_updates={planned} updates of a training step, but the step made "
+                f"{made}. Set self.num_updates = {made} in plan()."
             )
         for i in range(number):
             self.add_update({path: leaf[:, i] for path, leaf in call.updates.items()})

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class League:
     """Stores snapshots of the policy that learns, counts its games against them, and draws opponents.
 
-    Iterations add snapshots and draw opponents as `Snapshots` says. Nothing of it compiles a program.
+    Iterations add snapshots and draw opponents by the settings in `Snapshots`, without compiling a program again.
 
     Args:
         driver: Driver whose rollout has opponents.
@@ -142,7 +142,8 @@ class League:
     def add(self) -> str:
         """Stores the present weights as a snapshot in the league; returns its name, such as ``"snapshot_3"``.
 
-        If the stack is full, it replaces the oldest or the weakest snapshot. Blocks that played that one draw again.
+        If the league has `Snapshots.size` snapshots, the new one replaces the oldest or the weakest. Environments that
+        played against the replaced snapshot then draw another opponent.
 
         Raises:
             RuntimeError: If an iteration or an evaluation is running.
@@ -207,8 +208,8 @@ class League:
         index = int(draw(records, key))
         if not 0 <= index < len(records):
             raise ValueError(
-                f"Snapshots(draw={getattr(draw, '__name__', draw)}) returned {index} for {len(records)} snapshots. "
-                f"Return an index in [0, {len(records)})."
+                f"The function Snapshots(draw={getattr(draw, '__name__', draw)}) returned the index {index}, but the "
+                f"league has {len(records)} snapshots. Return an index in [0, {len(records)})."
             )
         return index
 
@@ -224,9 +225,9 @@ class League:
     def games(self) -> GameResults:
         """Returns the results of all games since the start of training, between each pair of players.
 
-        Players are all snapshots, in their order, and the policy by its name. A game counts for the snapshot that was
-        added next after it, or for the policy if none was added since: the player was still learning then.
-        ``games().elo()``, ``table()`` and ``plot()`` rate them; see `GameResults`.
+        Players are all snapshots, in their order, and the policy by its name. The policy learns while it plays: each
+        game counts for the first snapshot that was added after it, or for the policy if no snapshot was added since.
+        ``games().elo()``, ``table()`` and ``plot()`` rate the players; see `GameResults`.
         """
         players = (*map(snapshot_name, range(self._num_added)), self._settings.of)
         wins, draws = np.zeros((2, len(players), len(players)), int)

@@ -202,7 +202,7 @@ class OfflineStep(TrainingStep):
             length = full_sequence_length(module) or DefaultModelConfig().max_seq_len
             if length <= self.burn_in:
                 raise ValueError(
-                    f"burnin_len={self.burn_in} leaves no step to learn from in sequences of "
+                    f"training(burnin_len={self.burn_in}) leaves no step to learn from in sequences of "
                     f"rl_module(model_config={{'max_seq_len': {length}}}) steps. Lower burnin_len, or raise "
                     "max_seq_len."
                 )
@@ -367,8 +367,9 @@ class OfflineStep(TrainingStep):
         if own["path"] != here:
             if self.config.keep_resident is None:
                 raise ValueError(
-                    f"The data is {here}, but was {own['path']} in the run that saved the state: the order differs. "
-                    f"Set offline_data(keep_resident={own['path'] == RESIDENT}) to continue as before, or "
+                    f"The data is {here} now, but was {own['path']} in the run that saved the state ('resident' on "
+                    f"the devices, or 'streamed' from files), so the order of steps differs. Set "
+                    f"offline_data(keep_resident={own['path'] == RESIDENT}) to continue as before, or "
                     f"keep_resident={own['path'] != RESIDENT} to start a new pass."
                 )
             logger.warning("Training continues with a new pass: the data is %s now, and was %s.", here, own["path"])

@@ -176,9 +176,10 @@ class PopulationDriver:
         fitting = max(0, (limit - needed["at_once"]) // needed["member"])
         sizes = {name: format_bytes(size) for name, size in needed.items()}
         raise TooManyError(
-            f"A population of {self.num_members} members needs {sizes['members']} ({sizes['member']} each) and "
-            f"{sizes['at_once']} while it trains; {format_bytes(limit)} are free. Use at most {fitting} members, a "
-            f"smaller replay_buffer_config capacity, or run_seeds() and run_sweep(), which train in waves.",
+            f"A population of {self.num_members} members needs {sizes['members']} of memory ({sizes['member']} each) "
+            f"and another {sizes['at_once']} while it trains, but {format_bytes(limit)} are free. Use at most "
+            f"{fitting} members, a smaller replay_buffer_config capacity, or run_seeds() or run_sweep(), which train "
+            "in waves.",
             num_fitting=fitting,
         )
 

@@ -295,10 +295,10 @@ class ResidentData:
         num_saved = len(saved["until_pass"])
         if bool(state["is_divided"]) != self.is_divided or (self.is_divided and num_saved != self._num_devices):
             raise ValueError(
-                f"The saved state is from data on {num_saved} devices "
-                f"({'divided' if state['is_divided'] else 'copied to each'}), but this run has {self._num_devices}. "
-                f"Use {num_saved} devices, or restore only the learners: restore_from_path(path, "
-                "component='learner_group')."
+                "The saved state is from a run with data "
+                f"{'divided among' if state['is_divided'] else 'copied to each of'} {num_saved} devices, unlike this "
+                f"run on {self._num_devices}. Use {num_saved} devices, or restore only the learners: "
+                "restore_from_path(path, component='learner_group')."
             )
         if num_saved != self._num_devices:
             saved = jax.tree.map(lambda x: np.broadcast_to(x[:1], (self._num_devices, *x.shape[1:])), saved)

@@ -260,9 +260,9 @@ class StreamedInput:
                 return
         self.restart(Cursor())
         raise ValueError(
-            f"The saved reading position (step or sequence {offset} from part {cursor.first} of the data on) does not "
-            "exist in offline_data(input_=...). Use the data of the saved run, or restore only the learners: "
-            "restore_from_path(path, component='learner_group')."
+            f"The saved reading position ({offset} steps or sequences after the start of part {cursor.first} of the "
+            "data) does not exist in offline_data(input_=...). Use the data of the saved run, or restore only the "
+            "learners: restore_from_path(path, component='learner_group')."
         )
 
 

@@ -442,5 +442,5 @@ def test_a_draw_outside_of_the_stack_is_refused():
     def beyond(records, key):
         return len(records)
 
-    with pytest.raises(ValueError, match=r"draw=beyond\) returned 1 for 1 snapshots"):
+    with pytest.raises(ValueError, match=r"draw=beyond\) returned the index 1, but the league has 1 snap"):
         config_of(draw=beyond, training=PPO_SIZES).build_algo()

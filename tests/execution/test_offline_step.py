@@ -214,7 +214,7 @@ def test_a_place_in_other_data_is_refused_and_the_other_path_unless_it_is_asked_
     other = config().build_algo()
     if not resident:
         with pytest.raises(
-            ValueError, match="data is resident, but was streamed.*keep_resident=True to start a new pass"
+            ValueError, match="data is resident now, but was streamed.*keep_resident=True to start a new pass"
         ):
             other.restore_from_path(path)
     monkeypatch.setattr(Given, "dataset", InMemory(PARTS[:1]))
