@@ -821,8 +821,8 @@ class DeviceReplay:
     def _num_learned(
         self, state: ReplayState, ages: jax.Array, envs: jax.Array, random: RandomNumbers
     ) -> jax.Array | int:
-        """Maximum number of steps of each drawn sequence that the loss uses. It is random for sequences that start with
-        an episode, because they also represent sequences that begin before the episode.
+        """Maximum number of steps of each drawn sequence that the loss uses. This number is random for sequences that
+        start with an episode, because these also represent sequences that begin before the episode.
         """
         if state.priorities is None or state.priorities.starts is None:
             return self.length

@@ -82,8 +82,8 @@ def sequences(
     min_steps: int,
     include_infos: bool,
 ) -> list[SingleAgentEpisode]:
-    """Draws sequences, each as an episode of at most `length` steps, until they have `number` steps in total; the last
-    one may exceed it by up to `length - 1`.
+    """Draws sequences, each as an episode of at most `length` steps, until they have at least `number` steps in
+    total, at most `length - 1` more.
     """
     store = buffer._store
     starts, chains, total, resamples = [], [], 0, 0
