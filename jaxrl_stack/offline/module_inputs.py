@@ -48,7 +48,8 @@ def pipeline_without_env(config: AlgorithmConfig) -> EnvToModulePipeline:
     except Exception as error:
         raise ValueError(
             f"Without an environment, the connectors of env_runners(env_to_module_connector=...) cannot be created: "
-            f"{error!r}. Set environment(...) to the data's environment, or create them from the argument `spaces`."
+            f"{error!r}. Set environment(...) to the data's environment, or create them only from the argument "
+            "`spaces`."
         ) from error
 
 

@@ -40,7 +40,7 @@ class Piece(Protocol):
     Attributes:
         num_rows: Number of rows, final rows included; None if it is not known without reading.
         num_steps: Number of rows that are steps; None likewise.
-        input: Position of its input among those that were named.
+        input: Index of the entry of the setting `input_` to which the part belongs.
     """
 
     num_rows: int | None
@@ -52,8 +52,8 @@ class StepsInPieces(Protocol):
     """Interface of a data set of recorded steps, in files or elsewhere, that is read part by part (row group or file).
 
     Attributes:
-        pieces: All of it, in order.
-        weights: Share of minibatches that comes from each input; None: every step counts the same.
+        pieces: All parts, in order.
+        weights: Fraction of minibatches that comes from each input; None: all steps are drawn equally often.
     """
 
     @property
@@ -77,8 +77,8 @@ class OfflineData:
         normalization: Normalisation of rows that are read; see `normalize`.
         module_spec, learner_handles, locality_hints: RLlib's attributes, None here.
         batch_iterators: Iterators that `sample` continues with; None before it is called.
-        is_squashed: Whether the module's actions cannot leave [-1, 1]: recorded ones are clipped then, as they were
-            when they acted.
+        is_squashed: Whether the module's actions are limited to [-1, 1]. Recorded actions are then clipped, as the
+            environment that was recorded received them.
         data_is_mapped: Whether a user's `prelearner_class` maps the rows.
         map_batches_kwargs, iter_batches_kwargs: As set, over the defaults; for Ray Data.
     """
@@ -178,7 +178,7 @@ class OfflineData:
 
     def select(self, columns: Sequence[str]) -> None:
         """Restricts later reads of the data set to these columns; has no effect with a `prelearner_class` or Ray Data,
-        which may use others.
+        which may use other columns.
         """
         if isinstance(self.data, Dataset) and self.config.prelearner_class is None:
             self._selected = tuple(columns)
@@ -304,8 +304,8 @@ class OfflineData:
         number = int(np.count_nonzero(np.abs(actions) > 1.0 + MARGIN))
         if number and not self.config.normalize_actions:
             raise ValueError(
-                f"{_name_of(piece)} has {number:,} actions outside of [-1, 1], the range of "
-                f"{self.config.algo_class.__name__}. Write 2 * (actions - low) / (high - low) - 1, and leave "
+                f"{_name_of(piece)} has {number:,} actions outside of [-1, 1], but {self.config.algo_class.__name__} "
+                "needs actions in [-1, 1]. Convert the data, 2 * (actions - low) / (high - low) - 1, and set "
                 "environment(normalize_actions=True)."
             )
         if number:

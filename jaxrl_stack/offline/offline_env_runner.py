@@ -22,8 +22,8 @@ from jaxrl_stack.utils.nested import owned
 class OfflineSingleAgentEnvRunner(SingleAgentEnvRunner):
     """Env runner that writes every sampled step to files; ``offline_data(output=...)`` selects it.
 
-    What `sample` returns is recorded, and what training samples as arrays. Observations are the module's inputs,
-    actions the module's: neither clipped nor rescaled.
+    It records the steps that `sample` returns, and the steps that training samples as arrays. Recorded observations are
+    the module's inputs; recorded actions are the module's actions, neither clipped nor rescaled.
 
     Args:
         config: The algorithm's config, with `output`.

@@ -49,9 +49,9 @@ class OfflineEvaluationRunner(FaultAwareApply):
         config: The algorithm's config; settings of its ``evaluation_config`` apply, `input_` among them.
         module_spec: Spec of the modules; None for the config's.
         spaces: ``{module_id: (observation space, action space)}``; None for the config's.
-        learner: The Learner to evaluate, where that is in this process; None makes one, which `set_state` brings up to
-            date.
-        normalization: Normalisation of training's rows; None for none, or statistics of the evaluation's data.
+        learner: The Learner to evaluate, if it is in this process; None creates a Learner, which `set_state` updates.
+        normalization: Normalisation of recorded steps in training; None for none, or for statistics of the evaluation's
+            data.
         worker_index: Index of an actor, from 1; 0 in the main process.
         num_workers: Actors that share the data.
         **kwargs: Not used; RLlib passes more.

@@ -32,20 +32,20 @@ class OfflineEvaluationRunnerGroup:
     """Runners of an evaluation on recorded data: one in this process, or N actors with the ids 1 to N, each for a part
     of the data.
 
-    Lost actors are restarted by Ray (``restart_failed_offline_eval_runners``, at most
-    ``max_num_offline_eval_runner_restarts`` times each) and get the state that was sent last, once
-    `probe_unhealthy_runners` finds them back; they begin at the front of their data. Without restarts a loss is an
-    error, or, with ``ignore_offline_eval_runner_failures``, the others go on. What code raises in an actor is raised
-    here, or logged with that setting.
+    Ray restarts lost actors (``restart_failed_offline_eval_runners``, at most ``max_num_offline_eval_runner_restarts``
+    times each). `probe_unhealthy_runners` takes restarted actors back into the group and sends them the last state;
+    they read their data from the beginning. Without restarts, the loss of an actor is an error, but with
+    ``ignore_offline_eval_runner_failures`` the other actors continue. Exceptions in an actor are raised here, or only
+    logged with that setting.
 
     Args:
         config: The algorithm's config.
         local_runner: Whether the runner is in this process.
-        module_state: ``{module_id: state}`` to begin with; None for fresh weights.
+        module_state: Initial ``{module_id: state}``; None for new weights.
         module_spec: Spec of the modules; None for the config's.
         spaces: ``{module_id: (observation space, action space)}``; None for the config's.
         placement_group, pg_offset: See `EnvRunnerGroup`.
-        on_recreated: ``f(group, ids of actors that are back)``.
+        on_recreated: Called after restarts, ``f(group, ids of the restarted actors)``.
         runner_kwargs: More arguments of the local runner.
         backend: Backend of the actors: Ray, or a fake for tests.
         **kwargs: Not used; RLlib passes more.

@@ -37,11 +37,12 @@ class OfflinePolicyEvaluationRunner(OfflineEvaluationRunner):
     """Estimates the policy's return by importance sampling of recorded episodes, ``offline_eval_batch_size_per_runner``
     at a time.
 
-    With ``offline_evaluation_type="is"`` the return of an episode is weighted by the product of its ratios
-    ``pi(a) / mu(a)``, with "pdis" each reward by the product up to it; ``gamma`` discounts. The mean over episodes is
-    the estimate.
+    With ``offline_evaluation_type="is"``, the return of an episode is weighted by the product of its ratios
+    ``pi(a) / mu(a)``; with "pdis", each reward is weighted by the product of the ratios up to its step. Rewards are
+    discounted with ``gamma``. The estimate is the mean over episodes.
 
-    Args: See `OfflineEvaluationRunner`; with ``offline_eval_rl_module_inference_only`` modules have what acting needs.
+    Args: See `OfflineEvaluationRunner`; with ``offline_eval_rl_module_inference_only``, modules have only the parts
+        that compute actions.
     """
 
     def _make_module(self, config: Any, module_spec: Any, learner: Any) -> None:

@@ -38,7 +38,7 @@ class OfflinePreLearner:
     """Converts batches of rows to episodes. A subclass, set by `offline_data(prelearner_class=...)`, can change all
     data.
 
-    The learner pipeline is no part of it: it runs with every update, where the weights are.
+    It does not run the learner connector pipeline, which runs with every update, where the weights are.
 
     Args:
         config: The algorithm's config.
@@ -48,9 +48,9 @@ class OfflinePreLearner:
 
     Attributes:
         config, observation_space, action_space: The constructor arguments.
-        default_prelearner_buffer_class: The class of a buffer where `offline_data(prelearner_buffer_class=...)` has
-            none; None: all episodes are trained on.
-        episode_buffer: One of these; None without a class.
+        default_prelearner_buffer_class: Class of the episode buffer if `offline_data(prelearner_buffer_class=...)` is
+            not set; None: training uses all episodes.
+        episode_buffer: Buffer of that class, from which episodes are sampled; None without a class.
     """
 
     default_prelearner_buffer_class: Any = None

@@ -37,7 +37,8 @@ __all__ = [
 
 
 def estimators_of(methods: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Converts ``off_policy_estimation_methods`` to ``{name: {"type": class, ...}}``.
+    """Resolves the setting `off_policy_estimation_methods` to estimator classes with their settings, ``{name: {"type":
+    class, ...}}``.
 
     Raises:
         ValueError: The type of an estimator is unknown.

@@ -19,11 +19,11 @@ class OffPolicyEstimator:
     Args:
         policy: A Policy, or an RLModule with its weights.
         gamma: Discount.
-        epsilon_greedy: Probability of a random action in place of the policy's, of Discrete actions.
+        epsilon_greedy: Probability of a random action instead of the policy's action, for Discrete actions.
         explore: Whether the policy draws its actions; False: it takes the greedy ones.
         confidence: Confidence of the intervals, between 0 and 1.
         num_resamples: Number of bootstrap resamples of the episodes.
-        seed: Seed of the bootstraps, and of learning.
+        seed: Seed of the bootstrap, of sampled actions, and of fitted Q evaluation.
 
     Attributes:
         method: Name of the method, as `Policy.estimate` takes it.
