@@ -342,7 +342,7 @@ class OfflineStep(TrainingStep):
 
     def drop_kept(self, driver: Driver) -> str:
         self.kept.start(self.init_kept)
-        return "; and the place in the data, a pass over which begins"
+        return "; and the position in the data: a new pass begins"
 
     # --------------------------------------------------------------------------------------------------------- results
 

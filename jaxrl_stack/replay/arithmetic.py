@@ -123,7 +123,8 @@ def num_learned(xp: Any, is_first: Any, start: Any, length: int) -> Any:
 def windows_in_sequences(
     xp: Any, rewards: Any, discounts: Any, is_there: Any, wanted: Any = None
 ) -> tuple[Any, Any, Any]:
-    """Computes the n-step window of every step in sequences. Windows stop at the end of their sequence.
+    """Computes reward sums, lengths and last steps of the n-step windows that begin at each step of sequences. Windows
+    stop at the end of their sequence.
 
     Args:
         xp: Namespace of the arrays.

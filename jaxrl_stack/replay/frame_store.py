@@ -33,7 +33,7 @@ REMEDY = (
 
 @dataclasses.dataclass(slots=True)
 class NStepWindows:
-    """N n-step windows: rewards, and the rows at which they end.
+    """N n-step windows: discounted reward sums, and the rows at which the windows end.
 
     Attributes:
         rewards: float32 ``[N]``, discounted sums.
@@ -304,8 +304,8 @@ class FrameStore:
         gamma: float,
         clip_rewards: bool | float | None = None,
     ) -> NStepWindows:
-        """Computes the n-step windows of the steps in `rows`: rewards, and the rows at which they end. Windows stop at
-        the end of their episode.
+        """Computes the n-step windows that begin at the steps in `rows`: discounted reward sums, and the rows at which
+        the windows end. Windows stop at the end of their episode.
 
         Args:
             rows: int ``[N]``, steps.
