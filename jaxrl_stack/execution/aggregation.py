@@ -1,4 +1,4 @@
-"""Aggregation of samples: actors concatenate them to train batches in the order of arrival."""
+"""Aggregation of samples: actors concatenate them into train batches in the order of arrival."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ class HostPlace(AsynchronousPlace):
         return bool(plan.may_stay_remote and self._samples_blocks and is_sent_on)
 
     def _taken_in(self, blocks: Sequence[SampleBlock], started: float) -> Experience:
-        """Joins the blocks that EnvRunners returned to one `Experience`; stores the runners' metrics and connector
+        """Combines the blocks that EnvRunners returned into one `Experience`; stores the runners' metrics and connector
         states, and adds the time since `started` to the sampling timer.
         """
         group = self._group

@@ -1,4 +1,4 @@
-"""Training on recorded transitions: columns of a step and the next one for losses of Q-learning."""
+"""Training on recorded transitions (single steps with their next observations), for losses of Q-learning."""
 
 from __future__ import annotations
 

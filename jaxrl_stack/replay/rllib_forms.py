@@ -115,8 +115,8 @@ def episode(
     *,
     weight: np.float32 | None = None,
 ) -> SingleAgentEpisode:
-    """Builds a `SingleAgentEpisode` from the consecutive stored rows `frames`. With a weight, it also has the columns
-    of samples, such as importance weights.
+    """Builds a `SingleAgentEpisode` from the consecutive stored rows `frames`. If `weight` is given, the episode also
+    has the columns "n_step" and "weights" of samples.
     """
     store = buffer._store
     steps = frames[:-1]
