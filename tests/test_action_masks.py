@@ -488,7 +488,7 @@ def test_learner_connectors_keep_masks():
 
     flat = pipeline_of(FlattenObservations(as_learner_connector=True))(batch=batch)[DEFAULT_MODULE_ID]
     assert jax.tree.map(np.shape, flat[Columns.NEXT_OBS]) == {"action_mask": (4, 2, 3), "observations": (4, 2, 2)}
-    with pytest.raises(ValueError, match="column 'new_obs' of module 'default_policy' without its action mask"):
+    with pytest.raises(ValueError, match="column 'new_obs' of module 'default_policy' without the action mask"):
         pipeline_of(Loses())(batch=batch)
 
     episode = SingleAgentEpisode(observations=[observation], observation_space=space)

@@ -44,12 +44,12 @@ def single_agent_episode_iterator(
 
     Args:
         episodes: SingleAgentEpisodes.
-        agents_that_stepped_only: For multi-agent episodes; single-agent ones all count.
-        zip_with_batch_column: A column of the batch with one entry per episode, a list or ``{(episode id,):
-            [items]}``: yields ``(episode, item)`` then, the first item of each episode.
+        agents_that_stepped_only: RLlib's argument for multi-agent episodes; has no effect.
+        zip_with_batch_column: Column of the batch with one entry per episode, a list or ``{(episode id,): [items]}``.
+            With a column, yields ``(episode, first item of the episode)``.
 
     Raises:
-        TypeError: One of them is another kind of episode.
+        TypeError: An episode is not a SingleAgentEpisode.
         ValueError: The column does not have one entry per episode.
     """
     for episode in episodes:
@@ -98,8 +98,8 @@ def add_batch_item(
     items = batch.setdefault(column, {} if has_episode else [])
     if isinstance(items, dict) != has_episode:
         raise ValueError(
-            f"Column {column!r} has its items {'in one list' if has_episode else 'per episode'} already. Call "
-            f"add_batch_item() for this column always {'without' if has_episode else 'with'} `single_agent_episode`."
+            f"Column {column!r} was filled {'without' if has_episode else 'with'} single_agent_episode before. Pass "
+            "single_agent_episode in all calls of add_batch_item() for this column, or in none."
         )
     if single_agent_episode is None:
         items.append(item_to_add)

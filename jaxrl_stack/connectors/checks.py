@@ -31,7 +31,9 @@ def check_connectors(pipeline: ConnectorPipelineV2) -> None:
         if connector.is_host_connector:
             continue
         if type(connector).apply is ConnectorV2.apply:
-            raise TypeError(f"Connector {name!r} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
+            raise TypeError(
+                f"Connector {name!r} overrides neither `apply` nor `__call__`. Override `apply`:\n{PURE_SIGNATURE}"
+            )
         for method, arguments in (("init", ("num_envs",)), ("apply", ("state", "batch", "ctx"))):
             problem = call_problem(getattr(connector, method), *arguments)
             if problem is not None:
@@ -109,11 +111,15 @@ def _check_is_arrays(name: str, state: Any) -> None:
 
 
 class _AsksForModule(Exception):
-    """Raised during the check if a connector reads ``ctx.module``, for which the check has no module."""
+    """Raised if a connector reads ``ctx.module`` during the check before compilation, because the check runs without a
+    module. Ends the check.
+    """
 
 
 class _NoModule(StandaloneModule):
-    """Placeholder for the module during the check; reading it raises `_AsksForModule`."""
+    """Placeholder for ``ctx.module`` while connectors are checked before compilation; reading it raises
+    `_AsksForModule`.
+    """
 
     def __init__(self) -> None:
         super().__init__(None, ())

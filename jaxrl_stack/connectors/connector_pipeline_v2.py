@@ -181,7 +181,8 @@ class ConnectorPipelineV2(PureConnector):
             )
         if not isinstance(connector, ConnectorV2):
             raise TypeError(
-                f"A pipeline's connectors are ConnectorV2 objects, got {connector!r} ({type(connector).__name__})."
+                f"{connector!r} ({type(connector).__name__}) is not a connector. Add a ConnectorV2 object to the "
+                "pipeline."
             )
         if any(connector is place for _, place in self._places):
             raise ValueError(
@@ -307,8 +308,8 @@ class ConnectorPipelineV2(PureConnector):
         return self._pure_after(self.checked_host_connectors())
 
     def _pure_after(self, on_host: Sequence[tuple[str, ConnectorV2]]) -> PurePipeline:
-        """Returns a `PurePipeline` of the connectors after the given host connectors (which override ``__call__``); its
-        input is the output of the last of these.
+        """Returns a `PurePipeline` of the connectors after the given host connectors (which override ``__call__``). The
+        input of the `PurePipeline` is the output of the last host connector.
         """
         for method in ("init", "apply", "merge", "rebatch"):
             if getattr(type(self), method) is not getattr(ConnectorPipelineV2, method):
@@ -439,7 +440,7 @@ class ConnectorPipelineV2(PureConnector):
 
     def _handed_over(self, columns: dict[str, Any], rl_module: Any, episodes: Sequence[Any]) -> dict[str, Any]:
         """Converts the columns after the last connector to the result of `__call__`; returns them unchanged by default.
-        `episodes` are those of the call, [] if the call received a batch. Subclasses override it.
+        `episodes` is the argument of `__call__`, or [] if the call received a batch. Subclasses override this method.
         """
         return columns
 
@@ -451,7 +452,7 @@ class ConnectorPipelineV2(PureConnector):
         if len(nested) > 1:
             raise NotImplementedError(
                 f"Host connectors support only batches of one module; this batch has the modules {sorted(nested)}. "
-                "Pass the columns of one."
+                f"Pass one module's columns: batch=batch[{sorted(nested)[0]!r}]."
             )
         more = {name: value for name, value in kwargs.items() if name not in CONTEXT_FIELDS}
         columns = self._run_host_connectors(
@@ -495,7 +496,7 @@ class ConnectorPipelineV2(PureConnector):
         return list(self._members)
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns constructor arguments for an equal pipeline, with its connectors."""
+        """Returns constructor arguments ``(args, kwargs)`` that create an equal pipeline of the same connectors."""
         args, kwargs = super().get_ctor_args_and_kwargs()
         return args, {**kwargs, "connectors": self.connectors, "names": self.names}
 
@@ -540,12 +541,13 @@ class ConnectorPipelineV2(PureConnector):
 
         Args:
             states: States of the runners, one per runner, with the same known part.
-            known: Of what all have reported before, where runners report at any time and count as known themselves
-                what they have reported: what is new in `states` is added to it, however many each has.
+            known: State with the statistics merged so far, for runners that report at different times: replaces the
+                merged statistics of every state in `states`, so that only observations since a runner's last report
+                are added. None: all runners have the same merged statistics.
 
         Returns:
-            A state for `set_state` of every runner. Connectors that have nothing to share (no state, or a history of
-            their runner's own environments) are not in it, and so keep theirs.
+            A state for `set_state` of every runner. It lacks connectors without shared state (no state, or histories
+            of a runner's environments): `set_state` does not change these.
         """
         merged = {}
         for name, connector in self._members:

@@ -35,19 +35,19 @@ class MyConnector(ConnectorV2):
 class ConnectorV2(Checkpointable, Constructible):
     """Base class of connectors, which transform data between environment, module and learner.
 
-    A subclass is written in one of two forms, and gets the base of that form when its class is made:
+    A subclass overrides one of two methods, which determines its base class:
 
     * `PureConnector`, by overriding ``apply``: pure functions over an explicit state, which JAX traces, so that the
-      same connector runs inside the compiled training step, on a host runner and on its own;
+      same connector runs in the compiled training step, on a host runner and outside of pipelines;
     * `HostConnector`, by overriding ``__call__`` (RLlib's form: episodes in, changes in place). It runs on the actor
       driver only, before all pure connectors. Its ``batch`` is a dict ``batch[column][(episode id,)] = [items]``,
-      for which the static methods are. One that reads no episodes may come after these have become arrays in a
-      learner pipeline, too.
+      which the static methods read and change. In a learner pipeline, a connector that does not read episodes may
+      also come after the conversion of episodes to arrays.
 
     Args:
-        input_observation_space: Space of the observations that come in: of one environment, without batch
-            axis. With ``multi_agent=True`` a mapping from module id to such a space.
-        input_action_space: Space of the environment's actions, likewise.
+        input_observation_space: Space of the input observations: of one environment, without batch axis. With
+            ``multi_agent=True`` a mapping from module id to such a space.
+        input_action_space: Space of the environment's actions, in the same form.
         **kwargs: ``multi_agent`` (bool, default False): whether spaces and batches have several module ids. A pipeline
             without it switches it off in its connectors: each module of a config has a separate pipeline.
 
@@ -55,15 +55,16 @@ class ConnectorV2(Checkpointable, Constructible):
         TypeError: An unknown keyword argument.
 
     Attributes:
-        is_host_connector: Whether it is written for RLlib's ``__call__`` and hence cannot be compiled.
-        needs_all_final_obs: Whether it reads FINAL_OBS of steps that terminated an episode, too; a class may set it.
+        is_host_connector: Whether it overrides RLlib's ``__call__`` and hence cannot be compiled.
+        needs_all_final_obs: Whether it also reads FINAL_OBS of steps that terminate an episode. A class may set it.
         columns_from_acting: Columns of every sampled step that a connector of the learner pipeline reads; see
             `Learner.columns_from_acting`. A class may set it.
         needs_sampled_steps: Whether it reads every sampled step once, with the environment's reward: rows that are
             drawn from replay, and ``clip_rewards``, are refused. A class may set it.
-        sees_action_mask: Whether it gets observations with their action mask, ``{"action_mask": mask, "observations":
-            all else}``, which it has to keep. A class of pure connectors may set it to False: it gets all else, and the
-            mask stays beside its output. Without effect for modules that do not honour masks.
+        sees_action_mask: Whether ``apply`` gets observations with their action mask, ``{"action_mask": mask,
+            "observations": ...}``, and must return the mask. If a class of pure connectors sets False, ``apply`` gets
+            only the value of "observations", and the pipeline adds the mask to the output. No effect for modules that
+            do not use masks.
         mask_keys: Keys that a mask may have in the pipeline, which sets this; empty for no mask.
     """
 
@@ -244,7 +245,7 @@ class ConnectorV2(Checkpointable, Constructible):
         if module_id not in spaces:
             raise ValueError(
                 f"{type(self).__name__} got a batch for module {module_id!r}, but its input spaces are for "
-                f"{sorted(spaces)}. Add spaces for this module."
+                f"{sorted(spaces)}. Add the module id to input_observation_space and input_action_space."
             )
         return spaces[module_id]
 
@@ -266,8 +267,8 @@ class ConnectorV2(Checkpointable, Constructible):
             return [(module_id, module_id) for module_id in batch]
         if len(batch) != 1:
             raise ValueError(
-                f"{type(self).__name__} got a batch with the modules {sorted(batch)}. A connector for several "
-                "modules is made with multi_agent=True and has a space per module id."
+                f"{type(self).__name__} supports only batches of one module; this batch has {sorted(batch)}. Create "
+                "it and its pipeline with multi_agent=True and Dict input spaces: one space per module id."
             )
         return [(single_agent().module_id, next(iter(batch)))]
 
@@ -313,7 +314,9 @@ class ConnectorV2(Checkpointable, Constructible):
         Returns:
             ``(state, batch)``: state with the structure, shapes and dtypes that came in; a new batch.
         """
-        raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
+        raise NotImplementedError(
+            f"{type(self).__name__} overrides neither `apply` nor `__call__`. Override `apply`:\n{PURE_SIGNATURE}"
+        )
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
         """Merges the statistics in this connector's state over all devices (`axis_name`), at the end of an iteration;
@@ -372,7 +375,9 @@ class ConnectorV2(Checkpointable, Constructible):
             ValueError: The number of environments changed in the middle of the episodes whose history a
                 connector keeps; or columns without a module id came with several modules.
         """
-        raise NotImplementedError(f"{type(self).__name__} overrides neither `apply` nor `__call__`:\n{PURE_SIGNATURE}")
+        raise NotImplementedError(
+            f"{type(self).__name__} overrides neither `apply` nor `__call__`. Override `apply`:\n{PURE_SIGNATURE}"
+        )
 
     def _resize(self, num_envs: int, all_reset: bool) -> None:
         """Converts this connector's state in host memory to the shapes for `num_envs` environments."""
@@ -401,15 +406,17 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Returns `state` with the merged statistics of `known`, another state of this connector; statistics of
-        observations since the last merge are kept.
+        """Replaces the merged statistics in `state` by those in `known`, another state of this connector; keeps the
+        statistics of observations since the last merge. Returns the new state.
 
-        For runners that count what they have reported as known themselves, and are merged whenever they come in.
+        Used if runners report at different times; see `ConnectorPipelineV2.merge_states`.
         """
         return state
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
-        """Returns constructor arguments for an equal connector, with its current input spaces."""
+        """Returns constructor arguments ``(args, kwargs)`` that create an equal connector, with the current input
+        spaces.
+        """
         args, kwargs = self._ctor_args_and_kwargs
         spaces = {
             "input_observation_space": self._input_observation_space,
@@ -435,8 +442,8 @@ class HostConnector(ConnectorV2):
     """Base class of connectors that override ``__call__`` (RLlib's form). They store their state themselves
     (`get_state`, `set_state`).
 
-    One whose ``__call__`` leaves its argument ``episodes`` alone can stand where episodes are arrays already, in a
-    learner pipeline: it is compiled there, like a pure one, and keeps no state.
+    In a learner pipeline, a connector whose ``__call__`` does not read ``episodes`` may come after the conversion of
+    episodes to arrays. It is compiled there, like a pure connector, and has no state.
     """
 
     is_host_connector = True
@@ -446,8 +453,7 @@ class HostConnector(ConnectorV2):
         arrays.
 
         Raises:
-            TypeError: It looked at the episodes, returned no dict, or changed one of its attributes: it runs while JAX
-                traces, once for all batches.
+            TypeError: ``__call__`` read the episodes, returned no dict, or changed an attribute of the connector.
         """
         given = {module_id: jax.tree.map(jnp.asarray, columns) for module_id, columns in batch.items()}
         module = None if ctx.pure is None else ctx.module
@@ -455,9 +461,9 @@ class HostConnector(ConnectorV2):
         batch = self(rl_module=module, batch=given, episodes=none, explore=ctx.explore, shared_data={})
         if changed_attributes(before, attributes_of(self)):
             raise TypeError(
-                f"{type(self).__name__}.__call__ changes attributes of the connector, but it is compiled here "
-                "(episodes are arrays already) and runs once for all batches. Store values that change in "
-                f"a state:\n{PURE_SIGNATURE}"
+                f"{type(self).__name__}.__call__ changes attributes of the connector, but compiled code runs it only "
+                "once, while JAX traces, and not for each batch. Store values that change in a state:\n"
+                f"{PURE_SIGNATURE}"
             )
         if not isinstance(batch, dict):
             raise TypeError(
@@ -477,8 +483,8 @@ class _NoEpisodes:
 
     def _refuse(self, *_: Any) -> Any:
         raise TypeError(
-            f"{self._connector}.__call__ reads `episodes`, but they have become arrays before this connector runs. "
-            "Insert it with `pipeline.prepend(...)`, or read the columns of `batch`."
+            f"{self._connector}.__call__ reads `episodes`, but at this position they are already columns of `batch`. "
+            f"Put it first in the pipeline, pipeline.prepend({self._connector}()), or read the columns."
         )
 
     __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __getattr__ = _refuse

@@ -67,17 +67,16 @@ class ConnectorContext:
         """
         if self.pure is None:
             raise ValueError(
-                "This connector asks for `ctx.module`, but the context has none. Pass `rl_module=` when "
-                "calling a pipeline on its own, or `pure=`, `params=` and `rest=` when building the "
-                "ConnectorContext."
+                "This connector asks for `ctx.module`, but the context has no module. Call the pipeline with "
+                "rl_module=module, or pass ConnectorContext(pure=PureModule(module), params=..., rest=...) to apply()."
             )
         return self.pure.bind(self.params, self.rest)
 
     def loss_mask(self, module_id: str, columns: Mapping[str, Any]) -> Any:
         """Returns the ``LOSS_MASK`` of a module in a learner pipeline, bool ``[T, B]``; None if no row is masked.
 
-        The module's layout says whether there is one; columns that have none are what was handed in by hand, and are
-        looked through.
+        The layout of the module's columns determines whether rows are masked. Without a layout (a batch from the user),
+        the column ``LOSS_MASK`` does.
 
         Args:
             module_id: The module.
@@ -102,8 +101,8 @@ class ConnectorContext:
 
 
 class StandaloneModule:
-    """Substitute for a `PureModule` (a module as functions of its parameters) outside of compiled code: returns a given
-    module.
+    """Substitute for a `PureModule` (a module as functions of its parameters) outside of compiled code; `bind` returns
+    the modules that the constructor received.
 
     Args:
         rl_module: An RLModule, or a MultiRLModule.
@@ -114,7 +113,7 @@ class StandaloneModule:
         self._modules = rl_module if isinstance(rl_module, MultiRLModule) else dict.fromkeys(module_ids, rl_module)
 
     def bind(self, params, rest):
-        """Returns the given modules by id; ignores `params` and `rest`, because the modules contain their
-        parameters.
+        """Returns the constructor's modules, ``{module_id: RLModule}``; ignores `params` and `rest`, because modules
+        contain their parameters.
         """
         return self._modules

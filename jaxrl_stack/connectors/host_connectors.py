@@ -120,13 +120,13 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
         episodes: The same episodes.
 
     Returns:
-        Per episode ``{column: arrays [len(episode), ...]}``, to be laid over the episode's own columns. A chunk without
-        items keeps its own values. An OBS column needs one item more, the observation after the last step; OBS then
-        holds the first ``len(episode)`` and FINAL_OBS the last ``len(episode)`` of them.
+        Per episode ``{column: arrays [len(episode), ...]}``, which replace the episode's columns. A chunk without items
+        keeps its own values. An OBS column needs one more item, the observation after the last step; OBS then contains
+        the first ``len(episode)`` items, and FINAL_OBS the last ``len(episode)`` items.
 
     Raises:
-        ValueError: Another number of items than the episodes have steps; or a chunk has neither items of a column nor
-            values of its own.
+        ValueError: The number of items differs from the number of steps; or a chunk has neither items of a column nor
+            own values.
     """
     by_episode: list[dict[str, Any]] = [{} for _ in episodes]
     for name, data in columns.items():
@@ -141,9 +141,8 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
         for episode, own in zip(episodes, by_episode, strict=True):
             if has_rows and len(episode) and name not in own and not _has_values(episode, name):
                 raise ValueError(
-                    f"Host connectors gave column {name!r} to some chunks, but not to the chunk of {len(episode)} "
-                    f"steps of the episode {episode_key(episode)}, which has none. Give it one item per step, such as "
-                    "0."
+                    f"Host connectors added column {name!r} to some episode chunks, but not to a chunk of "
+                    f"{len(episode)} steps of episode {episode_key(episode)}. Add one item per step, such as 0, to all."
                 )
     return by_episode
 

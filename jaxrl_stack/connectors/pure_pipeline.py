@@ -115,9 +115,8 @@ class PurePipeline:
         """
         if set(state) != set(self.names):
             raise ValueError(
-                f"The state given to this {self.label} is for the connectors {sorted(state)}, but the "
-                f"pipeline has {sorted(self.names)}. Make the state with `pipeline.init(num_envs)` "
-                f"after the last change."
+                f"The state is for the connectors {sorted(state)}, but this {self.label} has {sorted(self.names)}. "
+                "After a connector is added or removed, create a new state: pipeline.init(num_envs)."
             )
         # Copies of the two dict levels: a connector that assigns a column in place does not reach the caller's
         # batch.
@@ -234,7 +233,7 @@ def _check_masks_are_kept(given: Mapping[str, Any], made: Mapping[str, Any], mas
         if name in made.get(mid, ()) and (mid, name) not in kept:
             (key,) = mask
             raise ValueError(
-                f"The connector returns column {name!r} of module {mid!r} without its action mask {key!r}. Return "
+                f"A connector returned column {name!r} of module {mid!r} without the action mask {key!r}. Return "
                 f"{{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or set sees_action_mask = False in its class."
             )
 
@@ -246,11 +245,15 @@ def checked_output(result: Any) -> tuple[Any, dict[str, Any]]:
         TypeError: It is not ``(state, {module_id: {column: arrays}})``.
     """
     if not isinstance(result, tuple) or len(result) != 2:
-        raise TypeError(f"`apply` must return the tuple (state, batch), got {type(result).__name__}.")
+        raise TypeError(
+            f"A connector's `apply` must return the tuple (state, batch), got {type(result).__name__}. End it with "
+            "`return state, batch`."
+        )
     batch = result[1]
     if not isinstance(batch, dict) or not all(isinstance(columns, dict) for columns in batch.values()):
         raise TypeError(
-            f"The batch that a connector returns is a dict {{module_id: {{column: arrays}}}}, got {_outline(batch)}."
+            f"A connector must return a batch {{module_id: {{column: arrays}}}}, got {_outline(batch)}. Return the "
+            "batch that it received, with new columns."
         )
     return result
 

@@ -29,7 +29,7 @@ _ROWS = 1024
 class PipelineInputs:
     """Converts recorded observations of an environment to module inputs with an env-to-module pipeline.
 
-    A connector that normalises by statistics of the data is left out: these are applied by what has them.
+    Leaves out `RecordedMeanStdFilter`, because offline training applies the statistics of the data itself.
 
     Args:
         space: Space of the module's observations.
@@ -61,7 +61,7 @@ class PipelineInputs:
             observations: Pytree that mirrors `env_space` (leaves ``[N, ...]``).
 
         Raises:
-            ValueError: A connector keeps a state from step to step, or works on episodes, so rows do not do.
+            ValueError: A connector has a state or works on episodes, so that it cannot convert single observations.
         """
         self._check_rows_do(observations)
         number = len(jax.tree.leaves(observations)[0])
@@ -98,9 +98,9 @@ class PipelineInputs:
         with_state = [] if of_episodes else [name for name, own in self._members if jax.tree.leaves(own.init(1))]
         if of_episodes or with_state:
             raise ValueError(
-                f"The data has observations of the environment, {self.env_space}, but the connectors "
-                f"{of_episodes or with_state} need several steps for each input of the module. Record module "
-                "inputs with offline_data(output=...), or remove the connectors."
+                f"The data has single observations of the environment ({self.env_space}), but the connectors "
+                f"{of_episodes or with_state} need several steps for each input of the module. Record module inputs "
+                "with offline_data(output=...), or remove the connectors."
             )
         if difference(pipeline.observation_space, self.space):
             shapes = [x.shape[1:] for x in jax.tree.leaves(observations)]

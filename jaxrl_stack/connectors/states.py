@@ -33,8 +33,8 @@ def check_state(before: Any, after: Any) -> Any:
     problem = shape_problem(before, after)
     if problem is not None:
         raise TypeError(
-            f"`apply` returned a state that differs from the one it got: {problem}. Return a state with the "
-            f"structure, shapes and dtypes that `init` made."
+            f"A connector's `apply` returned a state that differs from the one it got: {problem}. Return a state with "
+            "the structure, shapes and dtypes of the result of `init`."
         )
     return jax.tree.map(lambda old, new: strong_array(new, old.dtype), before, after)
 
@@ -69,7 +69,9 @@ def restore(template: Any, state: dict[str, Any], name: str) -> Any:
     try:
         restored = serialization.from_state_dict(template, state if isinstance(plain, dict) else state["state"])
     except (KeyError, ValueError) as error:
-        raise ValueError(f"State for {name} does not fit: {error}") from error
+        raise ValueError(
+            f"The state for {name} does not fit: {error}. Load a state of a connector with the same class and spaces."
+        ) from error
     return jax.tree.map(np.asarray, restored)
 
 

@@ -440,7 +440,7 @@ def test_states_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="No connector 'Other'") as raised:
         pipeline.set_state({"Other": good})
     assert "component='learner_group'" in raised.value.__notes__[0]
-    with pytest.raises(ValueError, match="State for CountSteps does not fit"):
+    with pytest.raises(ValueError, match="The state for CountSteps does not fit"):
         pipeline.set_state({"CountSteps": {"steps": good["steps"]}})
     with pytest.raises(ValueError, match=r"'total'.*expected float32\[\], got float32\[1\]"):
         pipeline.set_state({"CountSteps": {**good, "total": np.zeros(1, np.float32)}})

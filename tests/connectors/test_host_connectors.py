@@ -518,7 +518,7 @@ def test_chunks_without_items_keep_their_values():
         ConnectorV2.add_n_batch_items(batch, "bonus", [1.0], 1, episodes[3])
         return batch
 
-    message = r"column 'bonus' to some chunks, but not to the chunk of 2 steps of the episode \('a',\)"
+    message = r"column 'bonus' to some episode chunks, but not to a chunk of 2 steps of episode \('a',\)"
     with pytest.raises(ValueError, match=message):
         columns_of(new)
 

@@ -1,4 +1,4 @@
-"""DefaultObservations: observations as vectors, images and an action mask, for the default modules."""
+"""Connector that converts observations to the inputs of default modules: vectors, images and an action mask."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from jaxrl_stack.utils.action_masks import ACTION_MASK, OBSERVATIONS
 class DefaultObservations(FlattenObservations):
     """`FlattenObservations` that changes neither images ``[H, W, C]`` nor the action mask.
 
-    With a mask, observations become ``{"action_mask": mask, "observations": all else}``. All else is one float32
-    vector; an image; or, of images among other things, a dict with a vector or an image for each key.
-    With `keys` all else is a dict of these keys, with a vector or an image for each.
+    With a mask, observations become ``{"action_mask": mask, "observations": rest}``. Without a mask, they become
+    ``rest``: a float32 vector, an image, or, if images are mixed with other parts, a dict with a vector or an image for
+    each key. With `keys`, ``rest`` is a dict of these keys, with a vector or an image for each.
 
     Args:
         input_observation_space: Any observation space, nested or not.
         input_action_space: See ConnectorV2.
         action_mask_key: Name of the mask in Dict observations.
-        keys: Keys of Dict observations that stay separate, while all others are dropped; None for no Dict of keys.
+        keys: Keys of Dict observations that stay separate; all other keys are dropped. None: no selection of keys.
         **kwargs: See ConnectorV2.
 
     Raises:
-        ValueError: There is a mask beside other keys than "observations", an image without an axis of channels, or
-            `keys` has one that observations lack.
+        ValueError: The space has a mask and keys other than "observations", or an image without a channel axis; or
+            `keys` contains a key that the space lacks.
     """
 
     sees_action_mask = True

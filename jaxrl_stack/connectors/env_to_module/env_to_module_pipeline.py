@@ -65,8 +65,8 @@ class EnvToModulePipeline(ConnectorPipelineV2):
 
 
 def _states_before(episodes: Sequence[Any], first: Any) -> Any:
-    """Returns the recurrent states before the next steps of running episodes, ``[B, ...]``; `first` for episodes
-    without steps.
+    """Returns the recurrent states before the next steps of running episodes, ``[B, ...]``; the initial state `first`
+    for episodes without steps.
     """
     states = []
     for episode in episodes:

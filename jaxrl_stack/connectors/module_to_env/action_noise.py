@@ -71,7 +71,10 @@ class ActionNoise(ConnectorV2):
         if not ctx.explore:
             return state, batch
         if ctx.key is None or ctx.reset is None:
-            raise ValueError(f"{type(self).__name__} needs `ctx.key` and `ctx.reset` when exploring; one is None.")
+            raise ValueError(
+                f"{type(self).__name__}: ctx.key or ctx.reset is None, but exploration needs both. Create the context "
+                "with ConnectorContext(key=jax.random.key(0), reset=jnp.zeros(num_envs, bool)), or explore=False."
+            )
         spaces = self._action_spaces()
         state, batch = dict(state), dict(batch)
         todo = self._state_keys(batch)

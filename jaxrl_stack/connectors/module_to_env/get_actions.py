@@ -48,7 +48,10 @@ class GetActions(ConnectorV2):
         if not ctx.explore:
             return [None] * count
         if ctx.key is None:
-            raise ValueError("GetActions samples when exploring and needs a PRNG key; `ctx.key` is None.")
+            raise ValueError(
+                "GetActions: ctx.key is None, but sampling actions needs a PRNG key. Create the context with "
+                "ConnectorContext(key=jax.random.key(0), ...), or with explore=False."
+            )
         # One module uses the key as it is: a split per step is measurable in a small rollout.
         return [ctx.key] if count == 1 else list(jax.random.split(ctx.key, count))
 

@@ -56,7 +56,10 @@ class RandomActions(ConnectorV2):
         if not ctx.explore:
             return state, batch
         if ctx.key is None:
-            raise ValueError("RandomActions needs `ctx.key` when exploring; it is None.")
+            raise ValueError(
+                "RandomActions: ctx.key is None, but random actions need a PRNG key. Create the context with "
+                "ConnectorContext(key=jax.random.key(0), ...), or with explore=False."
+            )
         own, batch = self._action_spaces(), dict(batch)
         for i, (name, module_id) in enumerate(self._state_keys(batch)):
             which, draw = jax.random.split(jax.random.fold_in(ctx.key, i))
