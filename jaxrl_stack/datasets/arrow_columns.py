@@ -35,7 +35,7 @@ def numbers_of(column: pa.ChunkedArray, *, path: str, name: str, first_row: int 
     if not chunks:
         return _numbers(pa.array([], column.type), where)
     if len({chunk.shape[1:] for chunk in chunks if len(chunk)}) > 1:
-        raise where.error("its arrays have several shapes; all rows need the same one")
+        raise where.error("its arrays have several shapes; write arrays of one shape")
     chunks = [chunk for chunk in chunks if len(chunk)] or chunks[:1]
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 

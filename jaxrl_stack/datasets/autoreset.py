@@ -96,9 +96,9 @@ def _check_truncated(rows: Rows, source: np.ndarray, row_of: RowOf) -> None:
         return
     path, row = row_of(int(source[truncated[int(np.argmax(odd))]]))
     raise BadDataError(
-        "The step is truncated, but its next observation is the first one of another episode. Write the last "
-        "observation (infos['final_obs']). Or, if the next row is the next step, read next observations from the next "
-        "rows: offline_data(input_read_schema={'new_obs': ''}).",
+        "The step is truncated, but its next observation is the first observation of another episode. Write "
+        "infos['final_obs'] instead. Or, if rows are consecutive steps, set "
+        "offline_data(input_read_schema={'new_obs': ''}) to read the next observation from the following row.",
         path=path,
         row=row,
     )

@@ -330,9 +330,9 @@ def _check_choices(column: Any, space: gym.Space, name: str, file_rows: FileRows
             )
         first = int(np.min(getattr(part, "start", 0)))
         raise file_rows.error(
-            f"The action {_shown(array, odd)} is not in {part}; recorded choices must count from 0. "
-            f"{f'Subtract {first} from all, set' if first else 'Set'} action_space in config.environment() to the "
-            "data's space, or remove the episode.",
+            f"The action {_shown(array, odd)} is not in {part}; recorded actions must count from 0. "
+            f"{f'Subtract {first} from all actions, or set' if first else 'Set'} action_space in config.environment() "
+            "to the data's space, or remove the episode.",
             odd,
         )
 

@@ -63,7 +63,7 @@ class DatasetInfo:
         """
         kinds = {"env_id": str, "seed": int, "agent_id": str, "module_id": str, "versions": dict, "more": dict}
         if not isinstance(fields, dict):
-            raise ValueError(f"{type(fields).__name__} is no description of a data set")
+            raise ValueError(f"the description of a data set must be a dict, not {type(fields).__name__}")
         own: dict[str, Any] = {}
         for name, kind in kinds.items():
             value = fields.get(name)

@@ -41,10 +41,10 @@ def order_of(
 ) -> RowOrder:
     """Finds the rows of each episode of a table, in order of time, although rows of several episodes may be mixed.
 
-    Rows with one id are one episode, in the order of `t`, if no step number comes twice. If step numbers do, the id is
-    used again: by each file for episodes of its own, or, within a file, after an episode has ended or where `t` begins
-    again. Without `t`, rows with one id are in order. An episode continues in a later file if the first row of its id
-    there follows the last row here.
+    If no step number of an id occurs twice, the rows with this id are one episode, in the order of `t`. If a step
+    number occurs twice, several episodes have the id: each file has separate episodes, and within a file an episode
+    begins after the end of another one, or where `t` starts again. Without `t`, rows with one id are in order. An
+    episode continues in a later file if the first row of its id there follows its last row in the earlier file.
 
     Args:
         ids: int ``[N]``, equal in rows with the same id.

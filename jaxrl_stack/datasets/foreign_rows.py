@@ -295,9 +295,9 @@ def _next_observations(table: ForeignTable, obs: Any, flags: Mapping[str, np.nda
     if odd.any():
         path, row = table.row_of(int(np.argmax(odd)))
         raise BadDataError(
-            f"The step does not terminate, but has no {called}, which bootstrapping needs. Add it. Or, if the next row "
-            "is the next step, read next observations from the next rows: "
-            "offline_data(input_read_schema={'new_obs': ''}).",
+            f"The step does not terminate, but has no {called}, which bootstrapping needs. Add it. Or, if rows are "
+            "consecutive steps, set offline_data(input_read_schema={'new_obs': ''}) to read the next observation from "
+            "the following row.",
             path=path,
             row=row,
         )
@@ -332,8 +332,8 @@ def _in_order(
     except JumbledRows as error:
         path, row = table.row_of(error.row)
         raise BadDataError(
-            f"The {columns.called(Columns.EPS_ID)} {name_of(error.row)!r} belongs to several episodes, and their "
-            f"rows are not in order: t={int(t[error.row])} follows no smaller t. Give each episode a unique id.",  # pyright: ignore[reportOptionalSubscript]
+            f"Several episodes have the {columns.called(Columns.EPS_ID)} {name_of(error.row)!r}, and their rows are "
+            f"mixed: t={int(t[error.row])} neither continues nor begins an episode. Give each episode a unique id.",  # pyright: ignore[reportOptionalSubscript]
             path=path,
             row=row,
         ) from error

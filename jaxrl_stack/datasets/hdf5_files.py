@@ -179,7 +179,11 @@ class MinariReader:
         for column, own in columns.items():
             expected = n + (column == Columns.OBS)
             if rewards.ndim != 1 or any(np.ndim(leaf) < 1 or len(leaf) != expected for leaf in tree_leaves(own)):
-                raise BadDataError(f"{name}: {column} should have {expected:,} entries, for {n:,} steps.", path=path)
+                raise BadDataError(
+                    f"{name}: {column} must have {expected:,} entries, because there are {n:,} rewards. Write one "
+                    "entry per step, and one more observation.",
+                    path=path,
+                )
         _check_ends(columns, name, path)
         padded = {
             column: own if column == Columns.OBS else tree_map(_with_final_row, own) for column, own in columns.items()
@@ -233,7 +237,7 @@ def _dataset(file: Any, name: str, path: str) -> Any:
 def _content(dataset: Any, name: str, path: str) -> np.ndarray:
     kind = dataset.dtype
     if kind.kind not in "biuf":
-        what = "images that are encoded; write them with jpeg_encoding=False" if kind.hasobject else "not numbers"
+        what = "images that are encoded; write them with jpeg_encoding=False" if kind.hasobject else "write numbers"
         raise BadDataError(f"{name} has dtype {kind}: {what}.", path=path)
     size, stored = dataset.size * kind.itemsize, dataset.id.get_storage_size()
     if size > stored * (_MAX_RATIO if dataset.chunks else 1):

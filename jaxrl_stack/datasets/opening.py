@@ -66,7 +66,7 @@ class Dataset(TableView):
 
     def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
         """Yields the steps of the whole data set, or of one entry of the setting `input_`, in several `Steps` objects.
-        Each contains whole episodes, as far as `Reader.read_all` keeps episodes together.
+        A long episode may be divided between two of these; see `Reader.read_all`.
         """
         for number, reader in self.readers:
             if input_ in (None, number):
@@ -83,7 +83,7 @@ class Dataset(TableView):
         memory than `max_bytes`, reads one row group or file at a time.
 
         Args:
-            max_bytes: Bytes that they may take; None: as many as there are.
+            max_bytes: Bytes that the steps may take in memory; None: no limit.
         """
         size = None if max_bytes is None else self.num_bytes(STEP_COLUMNS)
         if max_bytes is None or (size is not None and size <= max_bytes):
@@ -223,8 +223,8 @@ def _named(inputs: Inputs) -> tuple[list[str], list[float] | None]:
 
 
 def _differs(known: Any, own: Any, name: str, options: ReadOptions) -> str | None:
-    """Describes how a file's space differs from the known space; None if they agree. The observation space of a file
-    may also be the space of module inputs.
+    """Describes how a file's space differs from the expected space; None if they agree, or if the file's observation
+    space is the space of module inputs.
     """
     differs = difference(known, own)
     is_input = name == "observation_space" and options.inputs is not None
@@ -250,8 +250,8 @@ def _common_info(readers: Sequence[Reader], options: ReadOptions) -> DatasetInfo
                     if problem is not None:
                         raise BadDataError(problem, path=reader.path)
                 raise BadDataError(
-                    f"{whose} differs from this file's: {differs}. Name data of one environment only, and set this "
-                    "environment in config.environment().",
+                    f"{whose} differs from this file's {name}: {differs}. Name only data of one environment in input_, "
+                    "and set this environment in config.environment().",
                     path=reader.path,
                 )
             if known is None:

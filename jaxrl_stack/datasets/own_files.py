@@ -86,7 +86,9 @@ class OwnReader:
         wanted = set(self._format.columns) if names is None else {*STEP_COLUMNS, *names}
         if missing := sorted(wanted - known):
             raise BadDataError(
-                f"The columns {missing} are missing; there are {sorted(known)}. Record them.", path=self.path
+                f"The columns {missing} are missing; the file has {sorted(known)}. Record the data again, with the "
+                "missing columns.",
+                path=self.path,
             )
         self._format = self._format.only(wanted)
         self._columns = [*self._format.file_columns, *({Columns.INFOS} & wanted)]

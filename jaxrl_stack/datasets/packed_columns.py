@@ -103,9 +103,9 @@ def loaded_sizes(data: bytes) -> tuple[int, ...]:
     except ValueError:
         raise
     except Exception as error:  # what a damaged pickle raises is not documented
-        raise ValueError(f"the value is no pickle of numbers ({type(error).__name__})") from error
+        raise ValueError(f"the value is not a pickle of numbers ({type(error).__name__})") from error
     if not isinstance(found, tuple) or not all(type(size) is int for size in found):
-        raise ValueError("the pickle is no tuple of whole numbers")
+        raise ValueError("the pickle is not a tuple of whole numbers")
     return found
 
 
@@ -170,7 +170,7 @@ class _Unpickler(_InPython):
     def load_bytearray8(self) -> None:
         (size,) = struct.unpack("<Q", self.read(8))
         if size > self._size:
-            raise ValueError("an array is cut off")
+            raise ValueError("the bytes of an array are incomplete")
         self.append(self.read(size))
 
     dispatch: ClassVar[dict[int, Any]] = {
@@ -189,8 +189,8 @@ class _SizesUnpickler(_Unpickler):
 
 
 def _arrays(value: Any, left: list[int], depth: int) -> Any:
-    """Converts the nested result of the unpickler to arrays; raises ValueError if the result has more than ``left[0]``
-    values or is nested too deeply.
+    """Converts the nested result of the unpickler to arrays; raises ValueError if the result has too many values or is
+    nested too deeply. ``left[0]`` is the number of values still allowed, decreased in place.
     """
     left[0] -= 1
     if left[0] < 0 or depth > _MAX_DEPTH:

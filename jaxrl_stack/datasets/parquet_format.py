@@ -158,7 +158,7 @@ class StepFormat:
         try:
             found = json.loads(metadata)
             if found["format"] != FORMAT:
-                raise ValueError(f"its format is {found['format']!r}, this version reads {FORMAT}")
+                raise ValueError(f"the file's format is {found['format']!r}, but this version reads only {FORMAT}")
             columns = {name: _from_json(node) for name, node in found["columns"].items()}
             return cls(columns), DatasetInfo.from_json(found["about"])
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
@@ -199,12 +199,14 @@ class StepFormat:
         t = array(Leaf(Columns.T, (), "int32"))
         if len(is_final) and not is_final[-1]:
             raise BadDataError(
-                "The episode's final row is missing: the file is damaged.", path=path, row=first_row + len(is_final) - 1
+                "The episode's final row is missing: the file is damaged. Record it again.",
+                path=path,
+                row=first_row + len(is_final) - 1,
             )
         if Columns.INFOS in table.column_names:
             columns[Columns.INFOS] = _infos(table.column(Columns.INFOS), path, first_row)
         if Columns.EPS_ID not in table.column_names:
-            raise BadDataError(f"The column {Columns.EPS_ID} is missing.", path=path)
+            raise BadDataError(f"The column {Columns.EPS_ID} is missing. Record the file again.", path=path)
         episode, ids = episodes_of(table.column(Columns.EPS_ID), is_final, path, first_row)
         return Steps(columns, is_final, episode, t, ids)
 

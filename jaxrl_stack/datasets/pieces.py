@@ -15,12 +15,12 @@ class PieceRef:
     """Reference to a part of a data set that can be read separately: a row group, a file, or several small files.
 
     Attributes:
-        path: File of the piece, or its first file.
-        index: Index of the piece in that file.
-        num_rows: Rows as they are read, final rows included; None if only reading tells.
-        num_steps: Rows that are steps, or at most so many; None if only reading tells.
-        input: Position of its input among those that were named.
-        reader: Position of its reader in the data set.
+        path: File of the part, or the first of its files.
+        index: Index of the part in this file.
+        num_rows: Number of rows, including final rows; None if unknown before reading.
+        num_steps: Number of steps, or an upper bound; None if unknown before reading.
+        input: Index of the entry of the setting `input_`.
+        reader: Index of the reader in the data set.
     """
 
     path: str
@@ -54,9 +54,8 @@ class Reader(Protocol):
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """Yields all steps of the reader's files, in one or more `Steps` objects. Tables are read at once, so that
-        episodes are whole in any order of rows. Files of episode chunks are read by row group, which may divide a long
-        episode.
+        """Yields all steps of the reader's files, in one or more `Steps` objects. A table is read at once, because its
+        rows may be in any order. A file of episode chunks is read by row group, which may divide a long episode.
         """
         ...
 

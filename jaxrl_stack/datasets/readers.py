@@ -104,8 +104,8 @@ def _opened(filesystem: Any, path: str, options: ReadOptions, info: DatasetInfo,
         return _File("episodes", file, file.more)
     if options.episodes:
         raise BadDataError(
-            f"input_read_episodes=True, but the file has the columns {file.schema.names} and no column 'item' of "
-            "packed episodes. Set it to False to read a table of steps.",
+            "input_read_episodes=True, but the file has no column 'item' of packed (serialized) episodes, only "
+            f"{file.schema.names}. If it is a table of steps, set offline_data(input_read_episodes=False).",
             path=path,
         )
     if options.sample_batches:

@@ -54,9 +54,9 @@ def unpacked_state(data: bytes) -> dict[str, Any]:
             data, object_hook=mapping, list_hook=spend, ext_hook=_refused, raw=False, strict_map_key=True
         )
     except (msgpack.UnpackException, ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
-        raise ValueError(f"the value is no packed episode: {error or type(error).__name__}") from error
+        raise ValueError(f"the value is not a packed (serialized) episode: {error or type(error).__name__}") from error
     if not isinstance(found, dict):
-        raise ValueError("the value is no packed episode")
+        raise ValueError("the value is not a packed (serialized) episode: it must be a dict")
     return found
 
 
@@ -74,7 +74,7 @@ def steps_of_state(state: Mapping[str, Any]) -> Steps:
     columns = {new: _column(state[name], name) for name, new in _COLUMNS.items()}
     extras = state.get("extra_model_outputs") or {}
     if not isinstance(extras, dict):
-        raise ValueError("extra_model_outputs is no dict of columns")
+        raise ValueError("the entry extra_model_outputs is not a dict of columns")
     columns |= {name: _column(own, name) for name, own in extras.items() if own and name not in columns}
     num_steps = len(np.atleast_1d(columns[Columns.REWARDS]))
     if np.ndim(columns[Columns.REWARDS]) != 1 or not num_steps:
@@ -110,10 +110,10 @@ def _column(buffer: Any, name: str) -> Any:
     items.
     """
     if not isinstance(buffer, dict) or "data" not in buffer:
-        raise ValueError(f"{name} is no column")
+        raise ValueError(f"the entry {name!r} is not a column of an episode")
     data, lookback = buffer["data"], buffer.get("lookback", 0)
     if type(lookback) is not int or lookback < 0:
-        raise ValueError(f"{name} has a look-back of {lookback!r}")
+        raise ValueError(f"the entry {name!r} has the invalid lookback {lookback!r}")
     try:
         values = batch(data) if isinstance(data, list) else data
         values = tree_map(np.asarray, values)

@@ -139,7 +139,7 @@ def rows_of_piece(steps: Steps, packed_columns: frozenset[str] = frozenset()) ->
     """Converts the recorded steps of one chunk of an episode to a table in RLlib's format, one row per step.
 
     Raises:
-        TypeError: Observations or actions are structures, for which RLlib's tables have no form.
+        TypeError: Observations or actions are nested, but RLlib's tables contain only arrays.
     """
     n = steps.num_rows - 1
     arrays: dict[str, pa.Array] = {
@@ -156,7 +156,10 @@ def rows_of_piece(steps: Steps, packed_columns: frozenset[str] = frozenset()) ->
         source = Columns.OBS if name == Columns.NEXT_OBS else name
         values = steps.columns[source]
         if isinstance(values, dict | tuple | list):
-            raise TypeError(f"The column {source} is nested, but RLlib's tables hold arrays only. Write episodes.")
+            raise TypeError(
+                f"The column {source} is nested, but RLlib's tables contain only arrays. Write episodes: "
+                "RLlibWriter(..., episodes=True)."
+            )
         own = np.asarray(values)[1:] if source != name else np.asarray(values)[:n]
         own = own.astype(np.float64) if name == Columns.REWARDS else own
         arrays[name], fields[name] = _column(name, own, packs=source in packed_columns)

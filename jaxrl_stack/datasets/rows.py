@@ -171,7 +171,7 @@ def _counted(starts: np.ndarray, number: np.ndarray) -> np.ndarray:
 
 def _with_truncation(columns: Mapping[str, Any], gives_up: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the column of truncated flags after the last steps of some chunks are dropped: the step before a dropped
-    step takes over its flag.
+    step gets the dropped step's flag.
     """
     truncated = columns[Columns.TRUNCATEDS].copy()
     truncated[:-1] |= truncated[1:] & gives_up[1:] & ~ends[:-1]

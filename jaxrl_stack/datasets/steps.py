@@ -21,10 +21,10 @@ class Steps:
     """Recorded steps of one agent, in order, one row per step. Each chunk (piece) of an episode ends with an extra
     *final row* for its last observation.
 
-    A piece is a whole episode, or what was recorded of it before it was cut. The row behind its last step is its final
-    row, which has the observation after that step, and no action. So the next observation of the step in row ``i`` is
-    the observation in row ``i + 1``, always, and no observation is held twice. A piece that goes on one that was cut
-    follows it directly, or is a piece of its own.
+    A piece is a whole episode, or a part of an episode that was cut during recording. Its final row contains the
+    observation after its last step, and no action. So the next observation of the step in row ``i`` is always the
+    observation in row ``i + 1``, and no observation is stored twice. A piece that continues a cut piece follows it
+    directly, or is a separate piece.
 
     Attributes:
         columns: ``{column: pytree of [N, ...]}``: ``Columns.OBS``, ``ACTIONS``, ``REWARDS`` (float32), ``TERMINATEDS``,
@@ -75,11 +75,11 @@ class Steps:
         """Returns rows `start` to `stop` of the recorded steps as views; both must be bounds of episode chunks.
 
         Raises:
-            ValueError: If a piece would be cut.
+            ValueError: If `start` or `stop` is within a chunk.
         """
         for name, at in (("start", start), ("stop", stop)):
             if not (at in (0, self.num_rows) or (0 < at < self.num_rows and self.is_final[at - 1])):
-                raise ValueError(f"{name}={at} is inside of a piece of an episode. Give the start of a piece.")
+                raise ValueError(f"{name}={at} is within a chunk of an episode. Pass an index from piece_starts().")
         cut = slice(start, stop)
         columns = {name: jax.tree.map(lambda x: x[cut], own) for name, own in self.columns.items()}
         first, last = (int(self.episode[start]), int(self.episode[stop - 1]) + 1) if start < stop else (0, 0)
@@ -102,11 +102,11 @@ class Steps:
     def concatenated(cls, parts: Sequence[Steps]) -> Steps:
         """Concatenates several `Steps`, with the columns that all have in common.
 
-        Where the last episode of a part continues with the first step of the next one, by its id and the number of that
-        step, it is one episode.
+        If the first step of a part continues the last episode of the part before it (same id, next step number), both
+        are one episode.
 
         Raises:
-            ValueError: If there are none.
+            ValueError: If `parts` is empty.
         """
         if not parts:
             raise ValueError("There are no steps to concatenate. Give at least one part.")

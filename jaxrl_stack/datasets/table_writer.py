@@ -61,7 +61,7 @@ class TableWriter:
 
         Raises:
             OSError: The file cannot be written.
-            TypeError: If the form has nothing for a column.
+            TypeError: If the format cannot store a column.
         """
         starts, begin = steps.piece_starts(), 0
         while begin < steps.num_rows:
@@ -134,7 +134,10 @@ def _column(column: Any, rows: np.ndarray) -> pa.Array:
         parts = {str(name): _column(own, rows) for name, own in column.items()}
         return pa.StructArray.from_arrays(list(parts.values()), names=list(parts))
     if isinstance(column, list | tuple):
-        raise TypeError("Tables of steps have no form for tuples: record them with output_write_episodes=True.")
+        raise TypeError(
+            "Tables of steps cannot contain tuples (values of Tuple spaces). Set "
+            "offline_data(output_write_episodes=True)."
+        )
     values = np.asarray(column)[rows]
     out = pa.array(np.ascontiguousarray(values).reshape(-1))
     for size in values.shape[:0:-1]:

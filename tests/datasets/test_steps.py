@@ -32,7 +32,7 @@ def test_a_range_has_its_episodes_and_cuts_no_piece():
     found = steps([3, 1, 2]).rows(4, 9)
     assert found.episode_ids == ["e1", "e2"] and found.episode.tolist() == [0, 0, 1, 1, 1]
     np.testing.assert_array_equal(found.columns[Columns.OBS]["a"][:, 0], range(4, 9))
-    with pytest.raises(ValueError, match="start=2 is inside of a piece"):
+    with pytest.raises(ValueError, match="start=2 is within a chunk"):
         steps([3, 1]).rows(2, 6)
     with pytest.raises(ValueError, match="stop=5 is inside"):
         steps([3, 1]).rows(0, 5)

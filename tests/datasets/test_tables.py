@@ -304,10 +304,10 @@ def changed(**changes):
         (changed(rewards={"data": [], "lookback": 0}), "empty list"),
         (changed(rewards={"data": ["a"] * 4, "lookback": 0}), "contain numbers"),
         (changed(rewards={"data": [1.0] * 3, "lookback": 0}), "has"),
-        (changed(actions={"data": [1.0] * 4, "lookback": -1}), "look-back"),
-        (changed(observations=[1, 2]), "is no column"),
+        (changed(actions={"data": [1.0] * 4, "lookback": -1}), "invalid lookback"),
+        (changed(observations=[1, 2]), "is not a column of an episode"),
         ({"id_": "a"}, "are missing"),
-        ([], "no packed episode"),
+        ([], r"not a packed \(serialized\) episode"),
         (changed(actions={b"nd": True, b"type": "|O", b"kind": b"O", b"shape": [1], b"data": b"x"}), "Python objects"),
         (changed(actions={b"nd": True, b"type": "<f4", b"kind": b"", b"shape": [3], b"data": b"x"}), "size 1 bytes"),
         (
