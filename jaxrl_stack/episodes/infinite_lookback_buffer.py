@@ -207,7 +207,10 @@ class InfiniteLookbackBuffer:
             return
         size = len(new_data) if isinstance(new_data, list) else nested.batch_size(new_data)
         if size != len(positions):
-            raise IndexError(f"at_indices={at_indices} addresses {len(positions)} items, but new_data has {size}")
+            raise IndexError(
+                f"at_indices={at_indices} selects {len(positions)} items, but new_data has {size}: pass one item per "
+                "index"
+            )
         if not size:
             return
         if not self.finalized:
@@ -258,7 +261,10 @@ class InfiniteLookbackBuffer:
         """Builds the buffer from a result of `get_state()`."""
         buffer = InfiniteLookbackBuffer(state["data"], state["lookback"], space_from_dict(state["space"]))
         if buffer.finalized != state["finalized"]:
-            raise ValueError(f"finalized={state['finalized']} does not fit data of type {type(state['data']).__name__}")
+            raise ValueError(
+                f"the saved buffer has finalized={state['finalized']}, but data of type {type(state['data']).__name__}"
+                ": the state is damaged, load another one"
+            )
         return buffer
 
     def __getitem__(self, item: Indices) -> Any:
@@ -328,7 +334,7 @@ class InfiniteLookbackBuffer:
         indices = indices or slice(None)
         step = 1 if indices.step is None else indices.step
         if step == 0:
-            raise ValueError("the step of a slice must not be 0")
+            raise ValueError("the step of a slice must not be 0: leave it out, or use another number")
         size = self.len_incl_lookback()
         start, stop = (self.lookback, size) if step > 0 else (size - 1, self.lookback - 1)
         if indices.start is not None:
@@ -385,12 +391,15 @@ class InfiniteLookbackBuffer:
         def fit(leaf: np.ndarray, new: Any) -> np.ndarray:
             new = np.asarray(new)
             if new.shape != leaf[where].shape:
-                raise ValueError(f"new_data has a leaf of shape {new.shape}, but {leaf[where].shape} is stored")
+                raise ValueError(
+                    f"new_data has a leaf of shape {new.shape}, but the buffer stores shape {leaf[where].shape}: pass "
+                    "data of the stored shape"
+                )
             cast = nested.cast_lossless(new, leaf.dtype)
             if cast is None:
                 raise ValueError(
-                    f"new_data has a leaf of dtype {new.dtype} with values that the stored {leaf.dtype} "
-                    "cannot hold; replace the whole column, look-back included, or set it before finalizing"
+                    f"new_data has a leaf of dtype {new.dtype} with values that the stored dtype {leaf.dtype} cannot "
+                    "represent: replace the whole column, including the lookback, or set the data before finalize()"
                 )
             return cast
 

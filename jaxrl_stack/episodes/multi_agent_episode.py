@@ -145,7 +145,10 @@ class MultiAgentEpisode:
         lengths = {"observations": len(observations) - 1, "infos": len(infos) - 1, "actions": len(actions)}
         for name, length in {**lengths, "extra_model_outputs": len(outputs)}.items():
             if length != steps:
-                raise ValueError(f"episode {self.id_} has {steps} rewards, but {name} for {length} env steps")
+                raise ValueError(
+                    f"episode {self.id_} has {steps} rewards, but {name} for {length} env steps: pass one item per env "
+                    "step, and one more observation and info"
+                )
         self.add_env_reset(observations=observations[0], infos=infos[0])
         last = _last_steps(observations, actions, rewards)
         for i in range(steps):
@@ -341,9 +344,14 @@ class MultiAgentEpisode:
         if not self.is_reset:
             raise RuntimeError(f"episode {self.id_} was not reset: call add_env_reset() before add_env_step()")
         if self.is_done:
-            raise RuntimeError(f"episode {self.id_} is done at env step {self.env_t}: no step can be added")
+            raise RuntimeError(
+                f"episode {self.id_} is done at env step {self.env_t}: add further steps to a new MultiAgentEpisode()"
+            )
         if self.is_numpy:
-            raise RuntimeError(f"episode {self.id_} has arrays: add steps before to_numpy(), or to its cut() successor")
+            raise RuntimeError(
+                f"episode {self.id_} has arrays since to_numpy(), so no step can be added: add steps before, or to the "
+                "chunk that cut() returns"
+            )
 
     def _check_step(
         self, observations: Mapping[Any, Any], actions: Mapping[Any, Any], rewards: Mapping[Any, Any], cut_off: set[Any]
@@ -376,8 +384,8 @@ class MultiAgentEpisode:
     def _add_to(
         self, agent: Hashable, observations: Mapping[Any, Any], info: Any, terminated: bool, truncated: bool
     ) -> None:
-        """Completes an agent's step (its action so far has no next observation) if the agent observes or ends, and
-        records whether the agent has ended.
+        """Completes an agent's incomplete step (an action without a next observation) if the agent gets an observation
+        or ends; records whether the agent has ended.
         """
         episode, times = self.agent_episodes[agent], self.env_t_to_agent_t[agent]
         ends = terminated or truncated
@@ -613,7 +621,7 @@ class MultiAgentEpisode:
         columns = {agent: self._column(agent, name, is_output) for agent in self._chosen(agent_ids)}
         columns = {agent: column for agent, column in columns.items() if column is not None}
         if is_output and not columns:
-            raise KeyError(f"no extra model output {name!r} in this episode")
+            raise KeyError(f"no extra model output {name!r} in this episode: pass the name of a module's output")
         if return_list and not env_steps:
             raise ValueError("return_list=True needs environment steps: leave env_steps=False out")
         is_one = isinstance(indices, numbers.Integral)
@@ -740,7 +748,7 @@ class MultiAgentEpisode:
         """
         if self.is_done:
             raise RuntimeError(
-                f"episode {self.id_} is done at env step {self.env_t}: there is nothing to continue after a cut()"
+                f"episode {self.id_} is done at env step {self.env_t}: there is nothing to continue, so leave cut() out"
             )
         successor = self._chunk(len(self), len(self), len_lookback_buffer)
         for agent, episode in successor.agent_episodes.items():
@@ -768,7 +776,7 @@ class MultiAgentEpisode:
             raise TypeError(f"an episode can be sliced, episode[a:b], but not indexed with {slice_!r}; use get_*()")
         start, stop, step = slice_.indices(len(self))
         if step != 1:
-            raise NotImplementedError(f"an episode slice must have step 1, got {slice_}")
+            raise NotImplementedError(f"an episode slice must have step 1, got {slice_}: use episode[start:stop]")
         stop = max(start, stop)
         part = self._chunk(start, stop, self._len_lookback if len_lookback_buffer is None else len_lookback_buffer)
         part._goes_on = True
@@ -794,13 +802,18 @@ class MultiAgentEpisode:
             ValueError: If the ids differ, this chunk is done, or `other` does not start where this chunk ends.
         """
         if other.id_ != self.id_:
-            raise ValueError(f"cannot concatenate chunks of two episodes: {self.id_} and {other.id_}")
+            raise ValueError(
+                f"cannot concatenate chunks of two episodes, {self.id_} and {other.id_}: pass a chunk with the same id_"
+            )
         if self.is_done:
-            raise ValueError(f"cannot concatenate to episode {self.id_}: it is done at env step {self.env_t}")
+            raise ValueError(
+                f"cannot concatenate to episode {self.id_}, which is done at env step {self.env_t}: concatenate chunks "
+                "in order of time"
+            )
         if other.env_t_started != self.env_t:
             raise ValueError(
-                f"cannot concatenate: this chunk ends at env step {self.env_t}, the other one starts at "
-                f"{other.env_t_started}"
+                f"cannot concatenate: this chunk ends at env step {self.env_t}, but the other one starts at "
+                f"{other.env_t_started}; pass the chunk that follows directly"
             )
         self.env_t_to_agent_t = joined_times(
             self.env_t_to_agent_t,
@@ -897,19 +910,20 @@ class MultiAgentEpisode:
             times = self.env_t_to_agent_t[agent]
             if (len(times), times.lookback) != (moments, self._len_lookback):
                 raise ValueError(
-                    f"episode {self.id_}: env_t_to_agent_t[{agent!r}] has {len(times)} items after {times.lookback} "
-                    f"look-back items, but env steps {self.env_t_started} to {self.env_t} need {moments} after "
-                    f"{self._len_lookback}"
+                    f"episode {self.id_}: env_t_to_agent_t[{agent!r}] has {len(times)} items and a lookback of "
+                    f"{times.lookback}, but env steps {self.env_t_started} to {self.env_t} need {moments} items and a "
+                    f"lookback of {self._len_lookback}"
                 )
             seen = [t for t in times.data if t != SKIPPED]
             if seen != list(range(seen[0] if seen else 0, episode.t + 1)):
                 raise ValueError(
-                    f"episode {self.id_}: agent {agent!r} has completed {episode.t} steps, but env_t_to_agent_t "
-                    f"contains its steps {seen}"
+                    f"episode {self.id_}: agent {agent!r} has completed {episode.t} steps, so its agent steps in "
+                    f"env_t_to_agent_t must be consecutive and end with {episode.t}, not {seen}"
                 )
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the episode as plain data, except `agent_to_module_mapping_fn`, ids and `custom_data`.
+        """Returns the episode as a dict of plain data. `agent_to_module_mapping_fn`, ids and `custom_data` are returned
+        unchanged.
 
         Raises:
             TypeError: For a space that cannot be described as plain data.

@@ -265,9 +265,14 @@ class SingleAgentEpisode:
             ValueError: if the keys of `extra_model_outputs` differ from the chunk's earlier steps.
         """
         if self.is_terminated or self.is_truncated:
-            raise RuntimeError(f"episode {self.id_} is done at t={self.t}: no step can be added")
+            raise RuntimeError(
+                f"episode {self.id_} is done at t={self.t}: add further steps to a new SingleAgentEpisode()"
+            )
         if self.observations.finalized:
-            raise RuntimeError(f"episode {self.id_} has arrays: add steps before to_numpy(), or to its cut() successor")
+            raise RuntimeError(
+                f"episode {self.id_} has arrays since to_numpy(), so no step can be added: add steps before, or to the "
+                "chunk that cut() returns"
+            )
         if not self.observations.data:
             raise RuntimeError(
                 f"episode {self.id_} has no first observation: call add_env_reset() before add_env_step()"
@@ -301,23 +306,28 @@ class SingleAgentEpisode:
         steps, lookback = len(self.rewards), self.rewards.lookback
         frames = steps + 1 if self.is_reset else 0
         if not self.is_reset and (steps or lookback):
-            raise ValueError(f"episode {self.id_} has {steps + lookback} rewards, but no observations")
+            raise ValueError(
+                f"episode {self.id_} has {steps + lookback} rewards, but no observations: pass observations, one more "
+                "than rewards"
+            )
         for name, expected in (("observations", frames), ("infos", frames), ("actions", steps)):
             column = getattr(self, name)
             if (len(column), column.lookback) != (expected, lookback):
                 raise ValueError(
-                    f"episode {self.id_}: {steps} rewards after {lookback} lookback steps need {expected} {name} after "
-                    f"{lookback}, but there are {len(column)} after {column.lookback}"
+                    f"episode {self.id_}: {name} have {len(column)} items and a lookback of {column.lookback}, but "
+                    f"{steps} rewards with a lookback of {lookback} need {expected} items and the same lookback"
                 )
         for key, column in self.extra_model_outputs.items():
             # A key may be newer than the look-back, so that its look-back is shorter.
             if len(column) != steps or column.lookback > lookback:
                 raise ValueError(
-                    f"episode {self.id_} has {steps} rewards after {lookback} look-back steps, but "
-                    f"{len(column)} extra model outputs {key!r} after {column.lookback}"
+                    f"episode {self.id_}: extra model output {key!r} has {len(column)} items and a lookback of "
+                    f"{column.lookback}, but rewards have {steps} and {lookback}; pass one item per reward"
                 )
         if self.t != self.t_started + steps:
-            raise ValueError(f"episode {self.id_} has t={self.t}, but t_started={self.t_started} and {steps} steps")
+            raise ValueError(
+                f"episode {self.id_}: t={self.t} must be t_started + number of steps = {self.t_started} + {steps}"
+            )
 
     def to_numpy(self) -> SingleAgentEpisode:
         """Converts all columns except infos to arrays with a leading time axis, in place; returns the episode.
@@ -375,7 +385,7 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Returns one action or several. Arguments, form and errors as in `get_observations`."""
+        """Returns one action or several. Arguments, result and errors as in `get_observations`."""
         return self.actions.get(
             indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill, one_hot_discrete=one_hot_discrete
         )
@@ -383,7 +393,7 @@ class SingleAgentEpisode:
     def get_rewards(
         self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: float | None = None
     ) -> Any:
-        """Returns one reward or several. Arguments, form and errors as in `get_observations`."""
+        """Returns one reward or several. Arguments, result and errors as in `get_observations`."""
         return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
     def get_extra_model_outputs(
@@ -452,7 +462,10 @@ class SingleAgentEpisode:
             )
         column = _column(new_data, 0)
         if len(column) != len(self):
-            raise IndexError(f"the new extra model output {key!r} has {len(column)} items for {len(self)} steps")
+            raise IndexError(
+                f"the new extra model output {key!r} has {len(column)} items for {len(self)} steps: pass one item per "
+                "step"
+            )
         if self.is_numpy:
             column.finalize()
         else:
@@ -474,7 +487,9 @@ class SingleAgentEpisode:
             ValueError: if `len_lookback_buffer` is negative.
         """
         if self.is_done:
-            raise RuntimeError(f"episode {self.id_} is done at t={self.t}: there is nothing to continue after a cut()")
+            raise RuntimeError(
+                f"episode {self.id_} is done at t={self.t}: there is nothing to continue, so leave cut() out"
+            )
         successor = self._chunk(len(self), len(self), len_lookback_buffer)
         for column in successor._array_columns():
             column.unfinalize()
@@ -499,7 +514,7 @@ class SingleAgentEpisode:
             raise TypeError(f"an episode can be sliced, episode[a:b], but not indexed with {slice_!r}; use get_*()")
         start, stop, step = slice_.indices(len(self))
         if step != 1:
-            raise ValueError(f"an episode slice must have step 1, got {slice_}")
+            raise ValueError(f"an episode slice must have step 1, got {slice_}: use episode[start:stop]")
         stop = max(start, stop)
         lookback = self.rewards.lookback if len_lookback_buffer is None else len_lookback_buffer
         part = self._chunk(start, stop, lookback)
@@ -522,17 +537,28 @@ class SingleAgentEpisode:
                 with its last observation, or their extra model outputs have different keys.
         """
         if other.id_ != self.id_:
-            raise ValueError(f"cannot concatenate chunks of two episodes: {self.id_} and {other.id_}")
+            raise ValueError(
+                f"cannot concatenate chunks of two episodes, {self.id_} and {other.id_}: pass a chunk with the same id_"
+            )
         if self.is_done:
-            raise ValueError(f"cannot concatenate to episode {self.id_}: it is done at t={self.t}")
+            raise ValueError(
+                f"cannot concatenate to episode {self.id_}, which is done at t={self.t}: concatenate chunks in order "
+                "of time"
+            )
         if other.t_started != self.t:
             raise ValueError(
-                f"cannot concatenate: this chunk ends at t={self.t}, the other starts at {other.t_started}"
+                f"cannot concatenate: this chunk ends at t={self.t}, but the other starts at {other.t_started}; pass "
+                "the chunk that follows directly"
             )
         if not self.is_reset or not other.is_reset:
-            raise ValueError("cannot concatenate: one of the chunks has no observation")
+            raise ValueError(
+                "cannot concatenate: one of the chunks has no observation; call add_env_reset() on it first"
+            )
         if not equal(self.get_observations(-1), other.get_observations(0)):
-            raise ValueError("cannot concatenate: the last observation of this chunk is not the first one of the other")
+            raise ValueError(
+                "cannot concatenate: the last observation of this chunk is not the first one of the other; create the "
+                "other with cut()"
+            )
         self.validate()
         other.validate()
         outputs = self._output_columns(other.extra_model_outputs) if len(other) else self.extra_model_outputs

@@ -223,15 +223,15 @@ def test_lookback_must_be_auto_or_a_count(lookback):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"observations": [0, 1], "actions": [1, 2], "rewards": [1.0, 2.0]}, "need 3 observations"),
+        ({"observations": [0, 1], "actions": [1, 2], "rewards": [1.0, 2.0]}, "observations have 2 .*need 3 items"),
         ({"observations": [0, 1], "actions": [1], "rewards": [1.0, 2.0]}, "observations"),
-        ({"observations": [0, 1, 2], "actions": [1], "rewards": [1.0, 2.0]}, "need 2 actions"),
-        ({"observations": [0, 1], "infos": [{}], "actions": [1], "rewards": [1.0]}, "need 2 infos"),
-        ({"observations": [0, 1], "rewards": [1.0]}, "need 1 actions"),
+        ({"observations": [0, 1, 2], "actions": [1], "rewards": [1.0, 2.0]}, "actions have 1 .*need 2 items"),
+        ({"observations": [0, 1], "infos": [{}], "actions": [1], "rewards": [1.0]}, "infos have 1 .*need 2 items"),
+        ({"observations": [0, 1], "rewards": [1.0]}, "actions have 0 .*need 1 items"),
         ({"actions": [0], "rewards": [1.0]}, "no observations"),
         (
             {"observations": [0, 1], "actions": [1], "rewards": [1.0], "extra_model_outputs": {"a": [1, 2]}},
-            "2 extra model outputs 'a'",
+            "extra model output 'a' has 2 items",
         ),
     ],
 )
@@ -243,16 +243,16 @@ def test_validate_names_the_column_that_does_not_fit(columns, message):
 def test_validate_finds_later_damage():
     episode = simple()
     episode.actions.append(0)
-    with pytest.raises(ValueError, match="need 3 actions after 2, but there are 4 after 2"):
+    with pytest.raises(ValueError, match="actions have 4 items and a lookback of 2, .*lookback of 2 need 3 items"):
         episode.validate()
     episode = simple()
     episode.t += 1
-    with pytest.raises(ValueError, match="t=4, but t_started=0 and 3 steps"):
+    with pytest.raises(ValueError, match=r"t=4 must be t_started \+ number of steps = 0 \+ 3"):
         episode.validate()
     columns = {"observations": [0, 1, 2], "actions": [0, 1], "rewards": [0.0, 1.0], "len_lookback_buffer": 0}
-    with pytest.raises(ValueError, match="observations after 0, but there are 2 after 1"):
+    with pytest.raises(ValueError, match="observations have 2 items and a lookback of 1, .*lookback of 0 need 3"):
         SingleAgentEpisode(**{**columns, "observations": InfiniteLookbackBuffer([0, 1, 2], 1)})
-    with pytest.raises(ValueError, match="but 2 extra model outputs 'vf' after 1"):
+    with pytest.raises(ValueError, match="'vf' has 2 items and a lookback of 1, but rewards have 2 and 0"):
         SingleAgentEpisode(**columns, extra_model_outputs={"vf": InfiniteLookbackBuffer([0, 1, 2], 1)})
 
 
@@ -345,7 +345,7 @@ def test_concat_errors():
     done = simple(5, 0, id_="e", terminated=True)
     for left, other, message in [
         (episode, {**follow, "id_": "f"}, "two episodes"),
-        (episode, {**follow, "t_started": 4}, "ends at t=5, the other starts at 4"),
+        (episode, {**follow, "t_started": 4}, "ends at t=5, but the other starts at 4"),
         (episode, {**follow, "observations": [4]}, "last observation"),
         (episode, {**follow, "observations": None}, "no observation"),
         (done, follow, "is done at t=5"),
@@ -354,7 +354,7 @@ def test_concat_errors():
             left.concat_episode(SingleAgentEpisode(**other))
     damaged = SingleAgentEpisode(**follow)
     damaged.actions.append(0)
-    with pytest.raises(ValueError, match="need 0 actions"):
+    with pytest.raises(ValueError, match="need 0 items"):
         episode.concat_episode(damaged)
     episode.concat_episode(SingleAgentEpisode(**follow))
     assert episode.actions.data == [10, 11, 12, 13, 14]
