@@ -150,7 +150,7 @@ def run_rllib_example_script_experiment(
     scheduler: Any = None,
     progress_reporter: Any = None,
 ) -> Any:
-    """Trains a config with command-line options, with Ray Tune, or in a loop with ``--no-tune``.
+    """Applies command-line options to a config and trains it: with Ray Tune, or in a loop if ``--no-tune`` is set.
 
     Args:
         base_config: The config. The options are set on it.

@@ -43,7 +43,9 @@ def make_server(policy: Policy, host: str = "127.0.0.1", port: int = 8000) -> Th
                 length = int(self.headers.get("Content-Length", 0))
                 if not 0 <= length <= MAX_BYTES:
                     self.close_connection = True  # the body stays unread
-                    raise ValueError(f"The request has {length} bytes; the server reads at most {MAX_BYTES}.")
+                    raise ValueError(
+                        f"The request has {length} bytes, but the server reads at most {MAX_BYTES}. Send fewer bytes."
+                    )
                 answer = json_policy.act(json.loads(self.rfile.read(length)))
             except ValueError as error:  # of JSON, too
                 self._send(400, {"error": str(error)})

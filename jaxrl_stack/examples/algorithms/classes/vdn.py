@@ -47,8 +47,8 @@ class VDNConfig(AlgorithmConfig):
         if self.minibatch_size is not None or self.num_epochs != 1:
             raise ValueError(
                 f"training(minibatch_size={self.minibatch_size!r}, num_epochs={self.num_epochs!r}): VDN adds up the "
-                "values of all modules for each env step, but minibatches contain other steps for each module. Leave "
-                "both settings out."
+                "values of all modules for each env step, but minibatches contain different steps for each module. "
+                "Leave both settings out."
             )
 
 

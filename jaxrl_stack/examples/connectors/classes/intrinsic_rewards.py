@@ -47,8 +47,8 @@ class AddIntrinsicRewards(ConnectorV2):
         self.normalize = normalize
 
     def init(self, num_envs: int) -> Any:
-        """Returns empty statistics of intrinsic rewards: ``{"base": merged over all devices, "delta": this device's
-        since the last merge}``; {} without `normalize`.
+        """Returns empty statistics of intrinsic rewards: ``{"base": statistics merged over all devices, "delta":
+        statistics of this device since the last merge}``; {} without `normalize`.
         """
         return {"base": running_statistics.init(()), "delta": running_statistics.init(())} if self.normalize else {}
 
@@ -81,8 +81,8 @@ class AddIntrinsicRewards(ConnectorV2):
         return state, {**batch, DEFAULT_MODULE_ID: {**policy, Columns.REWARDS: rewards}, self.module_id: columns}
 
     def merge(self, state: Any, axis_name: str | None) -> Any:
-        """Adds the statistics of intrinsic rewards that every device has collected since the last merge to the total,
-        and clears them.
+        """Adds every device's statistics since the last merge (``"delta"``) to the merged statistics (``"base"``) of
+        intrinsic rewards, and empties ``"delta"``.
         """
         if not self.normalize:
             return state

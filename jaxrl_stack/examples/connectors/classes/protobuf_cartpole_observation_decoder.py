@@ -16,14 +16,17 @@ class ProtobufCartPoleObservationDecoder(ConnectorV2):
     ``[4]``.
 
     Raises:
-        ValueError: The observations that come in are no bytes.
+        ValueError: The input observations are not bytes.
     """
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> gym.Space:
         """Returns CartPole's observation space."""
         space = input_observation_space
         if not (isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.dtype == np.uint8):
-            raise ValueError(f"{type(self).__name__} reads bytes, Box(0, 255, (n,), np.uint8); it got {space}.")
+            raise ValueError(
+                f"{type(self).__name__} reads bytes, Box(0, 255, (n,), np.uint8), but the observation space is {space}."
+                " Use the environment CartPoleWithProtobufObservationSpace."
+            )
         return gym.spaces.Box(-np.inf, np.inf, (len(FIELDS),), np.float32)
 
     def __call__(self, *, rl_module: Any, batch: dict[str, Any], episodes: list[Any], **kwargs: Any) -> dict[str, Any]:

@@ -23,7 +23,10 @@ class ActionMaskEnv(RandomEnv):
     def __init__(self, config: Mapping[str, Any] | None = None):
         super().__init__(config)
         if not isinstance(self.action_space, Discrete):
-            raise ValueError(f"ActionMaskEnv(action_space={self.action_space}): masks are for Discrete actions.")
+            raise ValueError(
+                f"ActionMaskEnv: action masks need Discrete actions, not {self.action_space}. Set "
+                "env_config={'action_space': Discrete(n)}."
+            )
         self._num_actions = int(self.action_space.n)
         mask = Box(0.0, 1.0, (self._num_actions,), np.float32)
         self.observation_space = Dict({"action_mask": mask, "observations": self.observation_space})
@@ -35,7 +38,9 @@ class ActionMaskEnv(RandomEnv):
 
     def step(self, action: Any):
         if self.valid_actions is None or not self.valid_actions[action]:
-            raise ValueError(f"The action {action} is not valid now: action_mask={self.valid_actions}.")
+            raise ValueError(
+                f"The action {action} is not valid now: action_mask={self.valid_actions}. Choose an action with mask 1."
+            )
         obs, *rest = super().step(action)
         return self._masked(obs), *rest
 

@@ -40,7 +40,9 @@ class CliffWalkingWallEnv(gym.Env):
 
     def step(self, action: Any):
         if int(action) not in _MOVES:
-            raise ValueError(f"CliffWalkingWallEnv: the action {action} is not in {self.action_space}.")
+            raise ValueError(
+                f"CliffWalkingWallEnv: the action {action} is not in {self.action_space}. Choose from {sorted(_MOVES)}."
+            )
         down, right = _MOVES[int(action)]
         row = min(max(self.position // _COLUMNS + down, 0), _ROWS - 1)
         column = min(max(self.position % _COLUMNS + right, 0), _COLUMNS - 1)

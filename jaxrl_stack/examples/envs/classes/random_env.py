@@ -53,7 +53,10 @@ class RandomEnv(gym.Env):
 
     def step(self, action: Any):
         if self.check_action_bounds and not self.action_space.contains(action):
-            raise ValueError(f"{action!r} is not in the action space {self.action_space}.")
+            raise ValueError(
+                f"The action {action!r} is not in the action space {self.action_space}. Choose an action from it, or "
+                "set env_config={'check_action_bounds': False}."
+            )
         self.steps += 1
         truncated = bool(self.max_episode_len) and self.steps >= self.max_episode_len
         terminated = not truncated and bool(self.np_random.random() < self.p_terminated)

@@ -43,7 +43,9 @@ class SimpleCorridor(gym.Env):
 
     def step(self, action: Any):
         if action not in (0, 1):
-            raise ValueError(f"SimpleCorridor: the action {action!r} is neither 0 nor 1.")
+            raise ValueError(
+                f"SimpleCorridor: the action {action!r} is neither 0 (backward) nor 1 (forward). Choose one of these."
+            )
         self._position = max(0, self._position + (1 if action == 1 else -1))
         at_end = self._position >= self.end_pos
         return self._observation(), 1.0 if at_end else -0.01, at_end, False, {}

@@ -31,7 +31,7 @@ class TenStepErrorEnv(gym.Env):
         self.step_count += 1
         ends = self.step_count == 10
         if ends and self.last_eps_errored:
-            raise Exception("Test error")
+            raise Exception("Test error: TenStepErrorEnv fails on purpose at step 10 of its second episode.")
         info = {"last_eps_errored": self.last_eps_errored}
         self.last_eps_errored = self.last_eps_errored or ends
         return self.observation_space.sample(), 0.0, ends, False, info

@@ -41,7 +41,7 @@ class SelfPlayCallback(RLlibCallback):
         self.current_opponent = 0
 
     def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
-        """Counts the copies in the checkpoint, and maps agents to them."""
+        """Counts the copies of "main" in a restored checkpoint, and sets the policy mapping function that uses them."""
         copies = [re.fullmatch(r"main_v(\d+)", name) for name in algorithm.config.policies]
         self.current_opponent = max((int(copy[1]) for copy in copies if copy), default=0)
         if self.current_opponent:
@@ -66,7 +66,8 @@ class SelfPlayCallback(RLlibCallback):
 def add_copy(
     algorithm: Algorithm, name: str, policy: str, mapping: functools.partial[str], trained: Sequence[str] | None = None
 ) -> None:
-    """Adds a copy of a policy to an algorithm, with the same weights, and changes which policies act and are trained.
+    """Adds a copy of a policy, with the same weights, to an algorithm, and sets the algorithm's policy mapping function
+    and list of trained policies.
 
     Args:
         algorithm: The algorithm.
@@ -85,7 +86,7 @@ def add_copy(
 
 
 def use_mapping(algorithm: Algorithm, mapping: functools.partial[str], trained: Sequence[str] | None = None) -> None:
-    """Changes which policies act and are trained in an algorithm; no policy changes.
+    """Sets an algorithm's policy mapping function and list of trained policies; the policies stay the same.
 
     Args:
         algorithm: The algorithm. It has the policy "main".
@@ -108,7 +109,7 @@ def use_mapping(algorithm: Algorithm, mapping: functools.partial[str], trained: 
 
 
 def seat(agent_id: int, episode: Any, *, num_copies: int, **kwargs: Any) -> str:
-    """Policy of an agent: "main" for one agent, one of its copies for the other.
+    """Returns the id of the policy that acts for an agent: "main" for one agent, a copy of "main" for the other.
 
     Args:
         agent_id: 0 or 1.

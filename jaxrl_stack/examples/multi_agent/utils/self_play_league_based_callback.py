@@ -64,7 +64,9 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         self.win_rates: dict[str, float] = {}
 
     def on_checkpoint_loaded(self, *, algorithm: Algorithm, **kwargs: Any) -> None:
-        """Sorts the checkpoint's policies into groups, and lets them act and be trained as before."""
+        """Sorts the policies of a restored checkpoint into groups, and restores the policy mapping function and the set
+        of trained policies.
+        """
         names = list(algorithm.config.policies)
         self.main_policies, self.main_exploiters, self.league_exploiters = (
             {name for name in names if re.fullmatch(pattern, name)}
@@ -99,8 +101,8 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
             metrics_logger.log_value(f"{_PREFIX}{policies[agent]}", won, reduce="mean", window=WINDOW)
 
     def on_train_result(self, *, algorithm: Algorithm, result: MutableMapping[str, Any], **kwargs: Any) -> None:
-        """Extends the league for each trained policy that wins often enough: while "main" is the only one, starts the
-        exploiters; later adds a copy of the policy.
+        """Extends the league for each trained policy that wins often enough: while "main" is the only trained policy,
+        starts the exploiters; later adds a copy of the policy that wins.
         """
         for key, rate in result["env_runners"].items():
             if key.startswith(_PREFIX):
@@ -142,7 +144,7 @@ class SelfPlayLeagueBasedCallback(RLlibCallback):
         add_copy(algorithm, name, policy, self._mapping(), sorted(self.trainable_policies))
 
     def _mapping(self) -> functools.partial[str]:
-        """Policy mapping of the groups."""
+        """Returns the policy mapping function: `league_seat` with the league's current groups of policies."""
         groups = {
             "main_policies": tuple(sorted(self.main_policies)),
             "main_exploiters": tuple(sorted(self.main_exploiters)),
@@ -164,7 +166,8 @@ def league_seat(
     frozen: Sequence[str],
     **kwargs: Any,
 ) -> str:
-    """Policy of an agent: an exploiter for one agent, its opponent for the other.
+    """Returns the id of the policy that acts for an agent: an exploiter for one agent, the exploiter's opponent for the
+    other.
 
     Half of the episodes have a league exploiter: a frozen one plays against a trained policy, a trained one against a
     frozen policy. The others have a main exploiter: a frozen one plays against "main", a trained one against a frozen
@@ -189,5 +192,7 @@ def league_seat(
 
 
 def _is_trained(name: str, seed: int) -> bool:
-    """Whether a copy of an exploiter is trained, drawn from a random stream of its name."""
+    """Whether a copy of an exploiter is trained or frozen; drawn from a random stream that the copy's name
+    determines.
+    """
     return np.random.default_rng(derived_seed(f"league {name}", seed)).random() < _KEEPS_TRAINING
