@@ -1,4 +1,4 @@
-"""One step of a policy as a pure function of observations and state, its state, and its compiled programs."""
+"""Acting of a policy: its state for running episodes, and the compiled programs that compute its actions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PolicyState(ModuleState):
     Connector statistics are the ones at the start of the episodes.
 
     Attributes:
-        episodes: The episodes as objects, where host connectors want to see them; else None.
+        episodes: Episode objects for host connectors (RLlib's ``__call__``); None if the policy has none.
     """
 
     episodes: EpisodeTracker | None = struct.field(pytree_node=False, default=None)
@@ -63,9 +63,8 @@ class PolicyProgram:
     share one object.
 
     Args:
-        pure: The MultiRLModule, taken apart.
-        env_to_module, module_to_env: The pipelines; copies are kept, so that whatever is done to them later has no
-            effect.
+        pure: The MultiRLModule, split into its structure and its arrays.
+        env_to_module, module_to_env: The pipelines. Copies are stored, so later changes of them have no effect.
         module_id: Id of the module that acts.
         fixed: ``{module_id: {name: number}}`` of the settings that are constants of the program.
 
@@ -210,8 +209,8 @@ class PolicyProgram:
         if missing:
             given = ", ".join(f"{name!r}: 0.1" for name in missing)
             raise ValueError(
-                f"explore=True: {type(module).__name__} needs the settings {missing}, and the policy has none."
-                f"\nUse explore=False, or Policy.from_checkpoint(path, settings={{{mid!r}: {{{given}}}}})."
+                f"explore=True: {type(module).__name__} needs the settings {missing}, which this policy was created "
+                f"without.\nUse explore=False, or Policy.from_checkpoint(path, settings={{{mid!r}: {{{given}}}}})."
             )
 
 
@@ -220,9 +219,10 @@ class EpisodeTracker:
     Each `EpisodeTracker` can be used for one call.
 
     Args:
-        running: One per environment.
-        seen: Observations that the module acted on, ``[B, ...]``, in place of the last ones. None leaves them.
-        outputs: The columns of the last actions.
+        running: Running episodes, one per environment.
+        seen: Observations ``[B, ...]`` that the module acted on; they replace the last observations of the episodes.
+            None leaves these unchanged.
+        outputs: Outputs of the last actions, ``{column: [B, ...]}``; None before the first actions.
     """
 
     def __init__(self, running: list[SingleAgentEpisode], seen: Any = None, outputs: Any = None):
@@ -238,7 +238,7 @@ class EpisodeTracker:
         environments before the first actions.
 
         Raises:
-            ValueError: If that was done before: episodes are changed in place.
+            ValueError: If this object was extended before, because the call changes its episodes in place.
         """
         if self._is_used:
             raise ValueError(

@@ -246,7 +246,7 @@ def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
     raise ValueError(
         f"The data has the columns {sorted(columns)} and no {Columns.ACTION_LOGP!r}, which probability ratios need. "
         f"If it has another name, set offline_data(input_read_schema={{{Columns.ACTION_LOGP!r}: '...'}}); else record "
-        "it with `jaxrl record CHECKPOINT --explore`, or estimate methods=('dm',)."
+        "it with `jaxrl record CHECKPOINT --explore`, or set methods=('dm',)."
     )
 
 
@@ -259,8 +259,9 @@ def _terms(
     q_values: QValues | None,
     gamma: float,
 ) -> dict[str, Any]:
-    """Computes the terms of the off-policy estimates for E episodes: numerators and denominators by method, arrays
-    ``[E]`` ("behavior" is the recording policy), and the log importance weights of the episodes.
+    """Computes the terms of off-policy estimates for E recorded episodes: by method (and "behavior", the recording
+    policy) the numerators and denominators of a ratio of sums, ``[E]``; the log importance weights ``[E]``; and the
+    effective sample size.
     """
     rows = episodes.rows
     zeros = np.zeros(rows.shape, np.float32)

@@ -171,8 +171,8 @@ def _state_rows(initial_state: Callable[[int], Any]) -> list[_StateRow]:
         leaf = np.array(b)
         if a.shape[1:] != b.shape[1:] or not all(np.array_equal(leaf[:1], leaf[i : i + 1]) for i in range(3)):
             raise ValueError(
-                f"The initial state {leaf.dtype}{list(leaf.shape)} of a connector or module differs between the "
-                "environments of a batch, but an exported policy has one initial state. Return the same state for all."
+                f"The initial state {leaf.dtype}{list(leaf.shape)} of a connector differs between the environments of "
+                "a batch, but an exported policy has one initial state. Return equal rows from init() and rebatch()."
             )
         rows.append(_StateRow(leaf[:1], True))
     return rows
@@ -285,12 +285,11 @@ class ExportedPolicy(Acting[ExportedState]):
 
     def _check_num_envs(self, num_envs: int) -> None:
         if num_envs < 1 or self.batch_size not in (None, num_envs):
-            takes = (
-                "1 or more environments"
-                if self.batch_size is None
-                else f"exactly {self.batch_size} environment(s) (any number if exported with batch_size=None)"
+            takes = "1 or more environments" if self.batch_size is None else f"exactly {self.batch_size} environment(s)"
+            raise ValueError(
+                f"This exported policy acts for {takes} at a time, got {num_envs}. For other batch sizes from 1, "
+                "export it again: policy.export(path, batch_size=None)."
             )
-            raise ValueError(f"This exported policy acts for {takes} at a time, got {num_envs}.")
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:
@@ -380,12 +379,12 @@ def _check_arguments(program: jax_export.Exported, weights: list, state: list, i
             for array, row, (shape, dtype) in zip(given, map(int, batched), expected, strict=True)
         )
         if not fits:
-            raise ValueError(f"the {name} do not match the program's arguments")
+            raise ValueError(f"the {name} do not match the program's arguments in number, shape or dtype")
 
 
 def _array(stored: Any, name: str, leaf: Mapping[str, Any]) -> np.ndarray:
     shape, dtype = tuple(leaf["shape"]), jax.numpy.dtype(leaf["dtype"])
     data = stored[name]
     if data.dtype != np.uint8 or data.ndim != 1:
-        raise ValueError(f"{name} is {data.dtype}{list(data.shape)}, not bytes")
+        raise ValueError(f"the stored array {name!r} is {data.dtype}{list(data.shape)} and must be uint8[n]")
     return np.frombuffer(data.tobytes(), dtype).reshape(shape)

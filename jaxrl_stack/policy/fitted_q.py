@@ -61,7 +61,10 @@ class FittedQConfig:
         for name in ("lr", "num_updates", "minibatch_size", "tau", "num_action_samples"):
             value = getattr(config, name)
             if value is not None and not (value > 0 and (name != "tau" or value <= 1)):
-                raise ValueError(f"q_model_config={{{name!r}: {getattr(config, name)!r}}} must be above 0 (tau: to 1).")
+                raise ValueError(
+                    f"q_model_config={{{name!r}: {getattr(config, name)!r}}} is out of range: all numbers must be "
+                    "above 0, and 'tau' at most 1."
+                )
         return config
 
 

@@ -141,7 +141,7 @@ class Acting(abc.ABC, Generic[State]):
         elif state.num_envs != num_envs:
             raise ValueError(
                 f"compute_actions() got {num_envs} observation(s) and a state of {state.num_envs} environment(s): "
-                f"keep the batch together, or start anew with state=policy.initial_state({num_envs})."
+                f"pass one observation per environment, or start new episodes: state=policy.initial_state({num_envs})."
             )
         rewards = checked_rows("prev_rewards", prev_rewards, num_envs, np.float32)
         resets = checked_rows("reset", reset, num_envs, bool)
@@ -290,8 +290,7 @@ def checked_observations(space: gym.Space, observations: Any, batch_dims: int) -
             index = tuple(np.argwhere(~np.isfinite(leaf))[0].tolist())
             raise ValueError(
                 f"{name}{jax.tree_util.keystr(path)}{list(index) if index else ''} is {leaf[index]}: a policy cannot "
-                f"act on it. Repair the environment, or replace such values before they get here, with "
-                f"np.nan_to_num(...), for example."
+                f"act on it. Repair the environment, or replace such values before the call: np.nan_to_num(...)."
             )
     return arrays
 
@@ -368,8 +367,8 @@ def _check_integers(space: gym.Space, arrays: Any, name: str) -> None:
         bad = outside_of(dtype, array)
         if bad is not None:
             raise ValueError(
-                f"{name} has the value {bad}, which {dtype} of {part} cannot hold: the environment returned it, or the "
-                "space should be a Box of float32."
+                f"{name} has the value {bad}, which does not fit the dtype {dtype} of its space {part}. Pass values of "
+                "this dtype, or use an environment whose space is a Box of dtype np.float32."
             )
         if not isinstance(part, gym.spaces.Box):
             first, last = choices_of(part)  # type: ignore[arg-type]

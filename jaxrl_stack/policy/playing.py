@@ -49,13 +49,13 @@ def made(env: Any) -> tuple[gym.Env, bool]:
     returns whether it was created.
 
     Raises:
-        ValueError: It gives no frames, or it is neither.
+        ValueError: If `env` is neither of them, or its ``render()`` returns no frames.
     """
     if isinstance(env, str) and env in gym.registry:
         return gym.make(env, render_mode="rgb_array"), True
     if not isinstance(env, gym.Env):
         raise ValueError(
-            f"record(env={env!r}): give a gymnasium.Env or an id of gymnasium's. For a JAX environment: "
+            f"record(env={env!r}): pass a gymnasium.Env or a gymnasium id. For a JAX environment: "
             "GymnasiumFromJax('gymnax/CartPole-v1', render_mode='rgb_array'), from jaxrl_stack.env.jax_to_gymnasium."
         )
     if env.render_mode not in ("rgb_array", "rgb_array_list"):

@@ -207,9 +207,9 @@ class Policy(Acting[PolicyState], Checkpointable):
         """
         if self._host_connectors:
             raise ValueError(
-                f"The host connectors {self._host_connectors} change episodes in place, so that the state of a row "
-                "cannot be restored. Write them as pure functions (`init` and `apply`), or call the policy only for "
-                "the rows that act."
+                f"where_rows() cannot undo a step: the host connectors {self._host_connectors} change episodes in "
+                "place. Write them as pure functions (`init` and `apply`), or pass compute_actions() only the rows "
+                "that act."
             )
         return self._program.step.where_rows(jnp.asarray(acts), after, before)
 
@@ -319,8 +319,8 @@ class Policy(Acting[PolicyState], Checkpointable):
         return ReadOptions.from_settings(settings, known_only=True, inputs=inputs, action_space=module.action_space)
 
     def _as_seen(self, steps: Steps) -> Steps:
-        """Normalises recorded observations with the statistics of the data set that the policy was trained on; returns
-        the steps unchanged if training did not normalise observations so.
+        """Normalises recorded observations with the statistics of the policy's training data; returns the steps
+        unchanged if the policy has no `RecordedMeanStdFilter`.
         """
         component, pipeline, state = self._program.pipelines(self._arrays)[0]
         assert component == COMPONENT_ENV_TO_MODULE_CONNECTOR
@@ -621,7 +621,7 @@ def _merged(fixed: Any, traced: Any, what: str) -> dict[str, dict[str, Any]]:
     """
     parts = (fixed, traced)
     if not all(isinstance(p, dict) and all(isinstance(own, dict) for own in p.values()) for p in parts):
-        raise ValueError(f"{what} is damaged: its settings are no {{module_id: {{name: value}}}}.")
+        raise ValueError(f"{what} is damaged: its settings are not a dict {{module_id: {{name: value}}}}.")
     return {mid: {**fixed.get(mid, {}), **traced.get(mid, {})} for mid in {**fixed, **traced}}
 
 

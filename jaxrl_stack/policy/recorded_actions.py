@@ -39,8 +39,8 @@ class ActionProbabilities(NamedTuple):
 
     Attributes:
         log_probs: float32 ``[R]``, log of the probability, or density, of the recorded action.
-        probs: float32 ``[R, n]``, probabilities of all of n Discrete actions; None for others.
-        samples: ``[R, S, ...]``, actions that it draws; None for Discrete ones, or where S was 0.
+        probs: float32 ``[R, n]``, probabilities of all n Discrete actions; None for other action spaces.
+        samples: ``[R, S, ...]``, S actions that the policy draws per row; None for Discrete actions or if S is 0.
     """
 
     log_probs: np.ndarray
@@ -68,7 +68,7 @@ def action_probabilities(
         seed: Seed of these draws.
 
     Raises:
-        ValueError: If it is not known how likely its actions are.
+        ValueError: If the probabilities of the policy's actions are unknown, or `acting` does not fit its spaces.
     """
     _check_acting(module, acting)
     key, epsilon = jax.random.key(seed), jnp.float32(acting.epsilon_greedy)
@@ -160,8 +160,8 @@ def _outputs(module: RLModule, batch: dict[str, Any], acting: ActingBy) -> dict[
 
 @functools.lru_cache(maxsize=32)
 def _compiled(distribution_cls: Any, explore: bool, num_actions: int | None, num_samples: int) -> Any:
-    """Returns the compiled function (outputs, actions, epsilon, key) -> fields of `ActionProbabilities`, rows first;
-    the same for all batches.
+    """Returns a compiled function ``(outputs, actions, epsilon, key) -> {field of `ActionProbabilities`: array}``;
+    cached, so that all batches use one compiled program.
     """
     if num_actions is not None:
         return jax.jit(functools.partial(_of_discrete, distribution_cls, explore, num_actions))

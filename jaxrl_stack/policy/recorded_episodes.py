@@ -16,11 +16,11 @@ class RecordedEpisodes(NamedTuple):
     """Complete episodes in a table of recorded steps, as row indices: E episodes of at most T steps.
 
     Attributes:
-        rows: int32 ``[E, T]``, the row of every step; behind the end of an episode the row of its last step.
-        mask: bool ``[E, T]``, which of them are steps.
-        final_rows: int32 ``[E]``, the row with the observation behind the last step.
-        terminated: bool ``[E]``, whether the environment ended the episode; else its time was over.
-        num_left_out: Episodes that are not whole: their beginning, their end or something between was not recorded.
+        rows: int32 ``[E, T]``, the row of every step; after the end of an episode, the row of its last step.
+        mask: bool ``[E, T]``, True at the steps of an episode, False after its end.
+        final_rows: int32 ``[E]``, the row with the observation after the last step.
+        terminated: bool ``[E]``, True if the episode terminated, False if it was truncated.
+        num_left_out: Number of incomplete episodes, which lack their beginning, their end or a step between.
     """
 
     rows: np.ndarray
@@ -62,10 +62,10 @@ def whole_episodes(steps: Steps) -> RecordedEpisodes:
     """Finds the episodes of which every step was recorded, from the first step to the terminated or truncated one.
 
     Args:
-        steps: Pieces of an episode may lie anywhere in them.
+        steps: Recorded steps; the pieces of an episode may be at any positions.
 
     Raises:
-        ValueError: If there are none.
+        ValueError: If a required column is missing, or no episode is complete.
     """
     missing = {Columns.REWARDS, Columns.TERMINATEDS} - steps.columns.keys()
     if missing:
