@@ -16,8 +16,8 @@ ROWS_PER_CHUNK = 8192
 def map_rows(function: Callable[[Any], Any], rows: Any, *, size: int = 1) -> Any:
     """Computes ``function(rows)`` of a batch: on CPU in chunks, one after the other; elsewhere all rows at once.
 
-    A gradient computes a chunk again and keeps nothing of what lies between its rows and its results, which would leave
-    the cache.
+    Intermediate values of a chunk are not stored for the gradient, because they would leave the cache: the gradient
+    computes them again.
 
     Args:
         function: Maps a pytree of arrays ``[n, ...]`` to another one, row by row.
@@ -45,8 +45,8 @@ def mean_of_rows(
     """Computes the means of ``function(params, rows)`` over a batch: on CPU in chunks, one after the other; elsewhere
     all rows at once.
 
-    Where it is differentiated, the gradient of a chunk is computed with its loss, while what lies between is in the
-    cache: two thirds of the time of `map_rows`, which has to compute it again.
+    If the result is differentiated, the gradient of a chunk is computed together with its loss, while the intermediate
+    values are in the cache. This takes two thirds of the time of `map_rows`, which computes these values twice.
 
     Args:
         function: Maps parameters and a pytree of arrays ``[n, ...]`` to ``(losses [n], pytree of arrays [n])``. It
@@ -64,8 +64,8 @@ def mean_of_rows(
 
 
 def number_of_chunks(num_rows: int, size: int = 1) -> int:
-    """Number of equal chunks of a batch, each with at most `ROWS_PER_CHUNK` rows in a dense layer; 1 if equal chunks
-    would have fewer than half as many rows.
+    """Number of equal chunks into which to split a batch, so that a dense layer gets at most `ROWS_PER_CHUNK` rows at
+    once; 1 if such chunks would have fewer than half of these rows.
 
     Args:
         num_rows: Rows in all.

@@ -34,8 +34,8 @@ def convolve(images: jax.Array, kernel: jax.Array, stride: tuple[int, int], marg
     padded = [n + sum(around) for n, around in zip(images.shape[1:3], margins, strict=True)]
     if any(k > n for k, n in zip(kernel.shape[:2], padded, strict=True)):
         raise ValueError(
-            f"convolve: a kernel of {list(kernel.shape[:2])} does not fit into images of {list(images.shape[1:3])}, "
-            f"with margins={margins} {padded}; take a smaller kernel or wider margins."
+            f"convolve: a kernel of {list(kernel.shape[:2])} does not fit into images of {list(images.shape[1:3])} "
+            f"pixels, {padded} with margins={margins}. Use a smaller kernel or wider margins."
         )
     return _plain(images, kernel, stride, margins)
 
@@ -78,8 +78,8 @@ def _of_images(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: Margins) -> jax.Array:
-    """Gradient of a convolution with respect to its kernel: a convolution with the outputs' cotangents as kernel. Its
-    channels are the images, so it sums over them.
+    """Gradient of a convolution with respect to its kernel, ``[height, width, C, channels]``: a convolution of the
+    images with the outputs' cotangents as kernel, which sums over the batch of images in place of channels.
     """
     sizes = zip(margins, stride, kernel.shape[:2], images.shape[1:3], cotangent.shape[1:3], strict=True)
     around = [(low, k + (out - 1) * step - n - low) for (low, _), step, k, n, out in sizes]
@@ -94,8 +94,8 @@ def _of_kernel(images, kernel, cotangent, *, stride: tuple[int, int], margins: M
 
 
 def _reached(size: int, around: tuple[int, int]) -> tuple[slice, tuple[int, int]]:
-    """Pixels of an image axis that remain between the margins `around`, which are negative where pixels are cut off: a
-    slice, and the numbers of zeros to add before and after it.
+    """Converts the margins of an image axis, which are negative where pixels are cut off, to the slice of the remaining
+    pixels and the numbers of zeros to add before and after them.
     """
     first, end = -around[0], size + around[1]
     zeros = max(0, min(end, 0) - first), max(0, end - max(first, size))

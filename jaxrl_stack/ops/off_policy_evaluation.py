@@ -107,14 +107,14 @@ def doubly_robust(
     """Doubly robust estimator of a policy's value (Jiang and Li, 2016, equation 10), computed backwards over an
     episode.
 
-    ``V_t = V(s_t) + rho_t (r_t + gamma V_{t+1} - Q(s_t, a_t))``, with ``V_T`` as given. It is right on average if
-    the ratios are right, whatever Q is, and varies the less the better Q is.
+    ``V_t = V(s_t) + rho_t (r_t + gamma V_{t+1} - Q(s_t, a_t))``, with ``V_T`` as given. It is unbiased if the ratios
+    are right, for any Q; its variance is lower the better Q is.
 
     Args:
         log_ratios, rewards: float32 ``[E, T]``.
         q_values: float32 ``[E, T]``, Q of the recorded actions.
         values: float32 ``[E, T]``, means of Q over the actions of the policy that is evaluated.
-        final_values: float32 ``[E]``, that of the state behind the last step; 0 where the episode terminated.
+        final_values: float32 ``[E]``, value of the state after the last step; 0 where the episode terminated.
         mask: bool ``[E, T]``.
         gamma: Scalar.
 

@@ -37,7 +37,7 @@ def derive_keys(keys: jax.Array, *numbers: jax.Array) -> jax.Array:
     """Derives the round keys of further random permutations from the round keys of one, for each combination of numbers
     (such as epoch and shard).
 
-    A few integer operations, where deriving each from a PRNG key of its own would compile a generator per number.
+    This takes a few integer operations; separate PRNG keys would compile one generator per number.
 
     Args:
         keys: uint32 ``[NUM_ROUNDS]``.
@@ -52,8 +52,8 @@ def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
     """Applies a random permutation of ``range(size)`` to ``index``.
 
     The domain is the smallest rectangle ``a x b`` with ``a = ceil(sqrt(size))`` that covers the range. It is at most
-    ``a - 1`` larger, so nearly every index lands inside at once; those that do not are sent on (cycle walking), which
-    keeps the map a bijection of the range.
+    ``a - 1`` larger, so nearly every index lands inside at once. The permutation is applied again to the others (cycle
+    walking), which keeps the map a bijection of the range.
 
     Args:
         index: uint32 array of any shape, each below ``size``.
@@ -73,8 +73,8 @@ def permute(index: jax.Array, size: int, keys: jax.Array) -> jax.Array:
 
 
 def domain(size: int) -> tuple[int, int, int]:
-    """Computes the argument `domain` of `permute_within` for a range whose length is a Python int: the length, and the
-    sides of a rectangle that covers the range.
+    """Computes the argument `domain` of `permute_within` for a range whose length is a Python int: ``(size, a, b)``.
+    The Feistel network permutes ``a * b`` indices, which cover the range.
 
     Args:
         size: Length of the range, 1 to 2**31.
@@ -92,14 +92,14 @@ def domain(size: int) -> tuple[int, int, int]:
 
 
 def domain_of(size: jax.Array) -> jax.Array:
-    """Computes the argument `domain` of `permute_within` for a range whose length is a traced value: the length, and
-    the sides of a rectangle that covers the range.
+    """Computes the argument `domain` of `permute_within` for a range whose length is a traced value: ``[size, a, b]``.
+    The Feistel network permutes ``a * b`` indices, which cover the range.
 
     Args:
         size: uint32 scalar, 1 to 2**31.
 
     Returns:
-        uint32 ``[3]``.
+        uint32 ``[3]``, the numbers of `domain`.
     """
     size = size.astype(jnp.uint32)
     below = size - 1
@@ -116,7 +116,7 @@ def permute_within(index: jax.Array, domain: jax.Array, keys: jax.Array) -> jax.
 
     Args:
         index: uint32 array of any shape, each below the size.
-        domain: uint32 ``[3]``, what `domain` returned as an array.
+        domain: uint32 ``[3]``: the result of `domain_of`, or of `domain` as an array.
         keys: As for `permute`.
 
     Returns:

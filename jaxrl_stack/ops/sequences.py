@@ -34,15 +34,16 @@ def at_window_ends(values: jax.Array, n_step: jax.Array) -> jax.Array:
 def of_rows(
     batch: Mapping[str, Any],
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array], Callable[[jax.Array], jax.Array]]:
-    """Returns the importance weights of a batch and two functions, with which one loss supports both sequences and
-    transitions drawn from a replay buffer.
+    """Returns the parts of a loss that differ between sequences and transitions from a replay buffer: importance
+    weights, a function that selects bootstrap values, and a function that computes priorities from TD errors.
 
     Args:
         batch: `weights` ``[N]``; of sequences also ``n_step`` and `loss_mask` ``[N, J]``.
 
     Returns:
-        ``(weights that go with [N] or [N, J], function of values after the steps that gives those after the windows,
-        function of errors that gives the priorities [N])``; of transitions the last two are identities.
+        ``(weights, bootstrap_values, priorities)``: weights that broadcast against ``[N]`` or ``[N, J]``; a function
+        from values after every step to values after the n-step windows; a function from TD errors to priorities
+        ``[N]``. For transitions both functions return their argument.
     """
     weights, mask = batch["weights"], batch["loss_mask"]
     if mask.ndim == 1:
