@@ -55,7 +55,10 @@ class Checkpointable:
             not_components: Names of the parts to leave out.
             **kwargs: See the class.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not override get_state().")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not override get_state(). Define it, and set_state(state), to save this "
+            "object."
+        )
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restores the state of this object from a result of `get_state`. Parts that are missing in `state` do not
@@ -64,7 +67,9 @@ class Checkpointable:
         Raises:
             ValueError: If it does not fit.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not override set_state().")
+        raise NotImplementedError(
+            f"{type(self).__name__} does not override set_state(state). Define it to load what get_state() returns."
+        )
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple, dict[str, Any]]:
         """Returns constructor arguments ``(args, kwargs)`` that create an equal object."""
@@ -293,8 +298,8 @@ class Checkpointable:
 
 
 def _complete(component: Component) -> None:
-    """Fills in settings that the stored configs of a component and its parts lack, with values that the other stored
-    configs contain.
+    """Completes the stored configs of a component and its parts: copies a setting that one config lacks, because its
+    value there is not data, from another of these configs.
     """
     _, *inside = component.with_parts()
     _take_settings(component, inside)
@@ -340,7 +345,10 @@ def fitting(what: str, owner: str, hint: Callable[[], str] = lambda: "") -> Iter
     except ValueError as error:
         raise ValueError(f"{what} does not fit {owner}: {error}{hint()}") from error
     except DAMAGES as error:
-        raise ValueError(f"{what} does not fit {owner}, or is damaged: {error!r}.") from error
+        raise ValueError(
+            f"{what} does not fit {owner}, or is damaged: {error!r}. Load it with the config and the release that "
+            "saved it."
+        ) from error
 
 
 def get_checkpoint_info(checkpoint: Any, filesystem: Any = None) -> dict[str, Any]:
@@ -428,10 +436,13 @@ def _check_alike(state: Any, present: Any, names: tuple[str, ...], is_weights: b
             if name in state:
                 _check_alike(state[name], item, (*names, str(name)), is_weights or name in _WEIGHTS)
             elif is_weights and not isinstance(item, Mapping):
-                raise ValueError(f"its state lacks {'/'.join((*names, str(name)))}.")
+                raise ValueError(f"its state lacks {'/'.join((*names, str(name)))}. Use the config that saved it.")
     elif is_weights and getattr(state, "dtype", None) != getattr(present, "dtype", None):
         kinds = [str(getattr(value, "dtype", type(value).__name__)) for value in (state, present)]
-        raise ValueError(f"{where} has the type {kinds[0]}, but must have {kinds[1]}.")
+        raise ValueError(
+            f"the stored value {where} has the type {kinds[0]}, and the object that loads it has {kinds[1]}. Use the "
+            "config that saved it."
+        )
 
 
 def _check_not_nan(tree: Any, path: str, is_weights: bool, names: tuple[str, ...] = ()) -> None:

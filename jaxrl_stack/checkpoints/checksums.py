@@ -62,7 +62,7 @@ def _json_checksums(folder: Path) -> dict[str, int]:
 
 
 def checkpoint_checksum(folder: Path) -> int:
-    """Checksum of a whole checkpoint; arrays count with their stored checksums.
+    """Checksum of a whole checkpoint, computed from its JSON files, which contain the checksums of the arrays.
 
     Args:
         folder: Folder of the checkpoint.

@@ -77,8 +77,8 @@ class Component:
             yield from part.with_parts()
 
     def all_left_out(self) -> dict[str, str]:
-        """Constructor arguments that the checkpoint omits because they are not data, such as code, of this component
-        and all parts: ``{path: description}``.
+        """Constructor arguments of this component and all its parts that the checkpoint omits, because they are not
+        data (such as code): ``{path: description}``.
         """
         return {where: text for one in self.with_parts() for where, text in one.left_out.items()}
 
@@ -126,7 +126,10 @@ def write(
     try:
         folders = list(_folders(Path(), component, dict(state), copies=not blocking))
     except RecursionError as error:
-        raise ValueError(f"The state to save to {path} is nested too deeply, or contains itself.") from error
+        raise ValueError(
+            f"The state to save to {path} is nested too deeply, or contains itself. Return flatter dicts from "
+            "get_state()."
+        ) from error
     _add_checksums(folders, component.metadata_file)
     size = sum(len(text) for folder in folders for text in folder.files.values())
     if size > MAX_JSON_BYTES:
@@ -203,7 +206,10 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
     written = [name for name, part in parts.items() if part or not component.parts[name].is_optional]
     for name in written:
         if not is_part_name(name):
-            raise ValueError(f"A component cannot be called {name!r}: its name must be valid as the name of a folder.")
+            raise ValueError(
+                f"A component cannot be called {name!r}: it is saved in a folder of this name. Use letters, digits and "
+                "_."
+            )
     contents = {
         component.metadata_file: {
             **component.metadata,
@@ -228,7 +234,10 @@ def _folders(path: Path, component: Component, state: dict[str, Any], *, copies:
     for name in written:
         part = parts[name]
         if not isinstance(part, Mapping):
-            raise TypeError(f"The state of the component {name!r} is {type(part).__name__}; it must be a dict.")
+            raise TypeError(
+                f"The state of the component {name!r} must be a dict, not {type(part).__name__}. Return one from its "
+                "get_state()."
+            )
         yield from _folders(path / name, component.parts[name], dict(part), copies=copies)
 
 
@@ -241,7 +250,10 @@ def _add_checksums(folders: Sequence[_Folder], metadata_file: str) -> None:
 
 def _to_json(content: Any, name: str) -> str:
     if not _is_shallow(content):
-        raise ValueError(f"{name} of a checkpoint is nested deeper than {MAX_DEPTH} levels, or contains itself.")
+        raise ValueError(
+            f"{name} of a checkpoint is nested deeper than {MAX_DEPTH} levels, or contains itself. Return flatter "
+            "dicts and lists from get_state() and get_ctor_args_and_kwargs()."
+        )
     return json.dumps(content, indent=1, allow_nan=False)
 
 
@@ -323,7 +335,10 @@ class Stored:
                 )
         parts = self.metadata.get("components")
         if not isinstance(parts, list) or not all(map(is_part_name, parts)):
-            raise ValueError(f"The checkpoint at {self.path} is damaged: its list of components is {short(parts)}.")
+            raise ValueError(
+                f"The checkpoint at {self.path} is damaged: 'components' in {names[0]} must be a list of names, not "
+                f"{short(parts)}. Use another checkpoint."
+            )
         self.parts: tuple[str, ...] = tuple(parts)
 
     def __repr__(self) -> str:
@@ -350,7 +365,7 @@ class Stored:
         if not PART_NAME.fullmatch(name) or file.is_symlink():
             raise leads_out(self.path, name)
         if file.exists() and not file.is_file():
-            raise ValueError(f"The checkpoint at {self.path} is damaged: {name} is not a file.")
+            raise ValueError(f"The checkpoint at {self.path} is damaged: {name} is not a file. Use another checkpoint.")
         return file
 
     def _json(self, name: str) -> dict[str, Any]:
@@ -361,11 +376,15 @@ class Stored:
                 text, object_pairs_hook=_without_duplicates, parse_constant=_finite, parse_float=_finite
             )
             if not _is_shallow(content):
-                raise ValueError("it is nested too deeply")
+                raise ValueError("its lists and dicts are nested too deeply")
         except (OSError, ValueError, RecursionError) as error:
-            raise ValueError(f"The checkpoint at {self.path} is damaged: {name} cannot be read: {error}") from error
+            raise ValueError(
+                f"The checkpoint at {self.path} is damaged: {name} cannot be read ({error}). Use another checkpoint."
+            ) from error
         if not isinstance(content, dict):
-            raise ValueError(f"The checkpoint at {self.path} is damaged: {name} contains no JSON object.")
+            raise ValueError(
+                f"The checkpoint at {self.path} is damaged: {name} contains no JSON object. Use another checkpoint."
+            )
         return content
 
     def component(self) -> Component:
@@ -376,7 +395,10 @@ class Stored:
         ctor, left_out = content.get("ctor_args_and_kwargs"), content.get("left_out")
         is_ctor = isinstance(ctor, dict) and isinstance(ctor.get("args"), list) and isinstance(ctor.get("kwargs"), dict)
         if not is_ctor or not isinstance(left_out, dict):
-            raise ValueError(f"The checkpoint at {self.path} is damaged: {CLASS_AND_CTOR_ARGS_FILE} is incomplete.")
+            raise ValueError(
+                f"The checkpoint at {self.path} is damaged: {CLASS_AND_CTOR_ARGS_FILE} is incomplete. Use another "
+                "checkpoint."
+            )
         assert isinstance(ctor, dict)
         return Component(content.get("class"), ctor, left_out, self.metadata)
 
@@ -410,10 +432,16 @@ class Stored:
 
     def _walk(self, names: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Stored, dict[str, Any]]]:
         if len(names) > MAX_DEPTH:
-            raise ValueError(f"The checkpoint at {self.path} is damaged: its components are nested too deeply.")
+            raise ValueError(
+                f"The checkpoint at {self.path} is damaged: its components are nested too deeply. Use another "
+                "checkpoint."
+            )
         state_file = self.metadata.get("state_file")
         if not isinstance(state_file, str):
-            raise ValueError(f"The checkpoint at {self.path} is damaged: its entry state_file is {short(state_file)}.")
+            raise ValueError(
+                f"The checkpoint at {self.path} is damaged: 'state_file' in {self.metadata_file} must be a file name, "
+                f"not {short(state_file)}. Use another checkpoint."
+            )
         yield names, self, self._json(f"{state_file}.json")
         for name in self.parts:
             yield from self.part(name)._walk((*names, name))
@@ -423,9 +451,9 @@ class Stored:
         available = available_host_bytes()
         if available is not None and total > available:
             raise ValueError(
-                f"The arrays of the checkpoint at {self.path} need {format_bytes(total)}, and "
-                f"{format_bytes(available)} of memory are free. Free memory, or load it on a larger machine, unless it "
-                "is damaged."
+                f"The arrays of the checkpoint at {self.path} need {format_bytes(total)}, and only "
+                f"{format_bytes(available)} of memory are free. Free memory, or load it on a larger machine; if the "
+                "size cannot be right, the checkpoint is damaged."
             )
 
     def _decoded(self, plain: dict[str, Any], described: dict[str, StoredArray], loader: ClassLoader) -> dict[str, Any]:
@@ -433,10 +461,12 @@ class Stored:
         what = f"The checkpoint at {self.path}"
         state = Decoder(loader, arrays=arrays.__getitem__, what=what).decode(plain)
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-            raise ValueError(f"{what} is damaged: its state is not a dict with text keys.")
+            raise ValueError(f"{what} is damaged: its state is not a dict with text keys. Use another checkpoint.")
         both = sorted({*state} & {*self.parts})
         if both:
-            raise ValueError(f"{what} is damaged: its state contains {both}, which are components.")
+            raise ValueError(
+                f"{what} is damaged: {both} are entries of its state file and also components. Use another checkpoint."
+            )
         return state
 
     def _read_arrays(self, described: dict[str, StoredArray]) -> dict[str, np.ndarray]:
@@ -447,7 +477,9 @@ class Stored:
                 if checksum(array) != described[name].crc32:
                     raise ValueError(f"the array {name} differs from the written one")
         except (OSError, ValueError) as error:
-            raise ValueError(f"The checkpoint at {self.path} is damaged: {ARRAYS_FILE}: {error}.") from error
+            raise ValueError(
+                f"The checkpoint at {self.path} is damaged: {ARRAYS_FILE}: {error}. Use another checkpoint."
+            ) from error
         return arrays
 
 
@@ -483,7 +515,7 @@ class _Reading:
         """
         self._bytes_left -= os.stat(file).st_size
         if self._bytes_left < 0:
-            raise ValueError(f"with it, the JSON files have more than {format_bytes(MAX_JSON_BYTES)}")
+            raise ValueError(f"together, the JSON files have more than {format_bytes(MAX_JSON_BYTES)}")
         return file.read_text(encoding="utf-8")
 
 
@@ -491,14 +523,14 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} occurs twice")
+        raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} occurs twice")
     return content
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ValueError(f"{short(text)} is outside of the range of numbers in JSON")
+        raise ValueError(f"the number {short(text)} is outside of the range of numbers in JSON")
     return number
 
 

@@ -168,7 +168,10 @@ class Encoder:
         description = space_to_dict(space)
         self._space_elements += num_described_entries(description)
         if self._space_elements > MAX_SPACE_ELEMENTS:
-            raise NotDataError(f"{where} is {space}, which is too large for a checkpoint.")
+            raise NotDataError(
+                f"{where} is {space}, which is too large for a checkpoint: use spaces of at most "
+                f"{MAX_SPACE_ELEMENTS:,} entries in total."
+            )
         return description
 
     def _mapping(self, value: Mapping[Any, Any], where: str) -> Any:
@@ -217,7 +220,10 @@ class Encoder:
             what = "a lambda" if value.__name__ == "<lambda>" else f"the function {value.__qualname__}"
             what += f" of {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
         if not self._leave_out:
-            raise NotDataError(f"{where} is {what}, which a checkpoint cannot store.")
+            raise NotDataError(
+                f"{where} is {what}, which a checkpoint cannot store. Use numbers, text, arrays, or a function or "
+                "class that a module defines at its top level."
+            )
         self.left_out[where] = what
         return {KIND: "missing", "where": where, "value": what}
 
@@ -270,12 +276,15 @@ class Decoder:
         kind = node[KIND]
         if not isinstance(kind, str) or kind not in self._KINDS:
             raise ValueError(
-                f"{self._what} has a value of the unknown kind {kind!r}: it is damaged, or from a newer release."
+                f"{self._what} has a value of the unknown kind {kind!r}: it is damaged, or from a newer release. Load "
+                "it with the release that wrote it."
             )
         try:
             return self._KINDS[kind](self, node, name)
         except DAMAGES as error:
-            raise ValueError(f"{self._what} holds a damaged value of the kind {kind!r}: {error!r}.") from error
+            raise ValueError(
+                f"{self._what} holds a damaged value of the kind {kind!r}: {error!r}. Use an undamaged copy."
+            ) from error
         except ValueError as error:
             if str(error).startswith(self._what):
                 raise
@@ -290,21 +299,32 @@ class Decoder:
         shape, dtype = stored.shape, stored.dtype
         if "name" in node:
             if self._arrays is None:
-                raise ValueError(f"{self._what} refers to an array where none is allowed: it is damaged.")
+                raise ValueError(
+                    f"{self._what} refers to an array where none is allowed: it is damaged. Use an undamaged copy."
+                )
             return self._arrays(node["name"])
         if shape == () and "hex" in node:
             return np.frombuffer(bytes.fromhex(node["hex"]), dtype).reshape(()).copy()
         if shape == () and "value" in node:
             value = node["value"]
             if type(value) is not _JSON_TYPES.get(dtype.kind):
-                raise ValueError(f"{self._what} stores {value!r} as {dtype}, which is another type: it is damaged.")
+                raise ValueError(
+                    f"{self._what} declares {value!r} as {dtype}, which is another type: it is damaged. Use "
+                    "an undamaged copy."
+                )
             with np.errstate(over="ignore"):
                 array = np.asarray(value, dtype)
             if array.item() != value:
-                raise ValueError(f"{self._what} stores {value!r} as {dtype}, which cannot hold it: it is damaged.")
+                raise ValueError(
+                    f"{self._what} declares {value!r} as {dtype}, which cannot represent this number: it is damaged. "
+                    "Use an undamaged copy."
+                )
             return array
         if 0 not in shape:
-            raise ValueError(f"{self._what} has an array of shape {list(shape)} without content: it is damaged.")
+            raise ValueError(
+                f"{self._what} has an array of shape {list(shape)} without content: it is damaged. Use an undamaged "
+                "copy."
+            )
         return np.zeros(shape, dtype)
 
     def _key(self, node: dict[str, Any], name: str) -> jax.Array:
@@ -317,21 +337,24 @@ class Decoder:
         if self._space_elements > MAX_SPACE_ELEMENTS:
             raise ValueError(
                 f"{self._what} has spaces of {self._space_elements:,} entries, more than the maximum of "
-                f"{MAX_SPACE_ELEMENTS:,}: it is damaged."
+                f"{MAX_SPACE_ELEMENTS:,}: it is damaged. Use an undamaged copy."
             )
         return space_from_dict(description)
 
     def _class(self, node: dict[str, Any], name: str) -> type:
         found = self.loader.load(node["value"], what=self._what, expected=EXPECTED_BASES.get(name, ()))
         if not isinstance(found, type):
-            raise ValueError(f"{self._what} refers to {node['value']!r}, which is not a class: it is damaged.")
+            raise ValueError(
+                f"{self._what} refers to {node['value']!r}, which is not a class: it is damaged. Use an undamaged copy."
+            )
         return found
 
     def _plain(self, node: dict[str, Any], name: str) -> Any:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Plain),))
         if not isinstance(cls, type) or not issubclass(cls, Plain):
             raise ValueError(
-                f"{self._what} refers to {node['class']!r}, which cannot be built from data: it is damaged."
+                f"{self._what} refers to {node['class']!r}, which cannot be built from data: it is damaged. Use an "
+                "undamaged copy."
             )
         return cls.from_plain(self.decode_items(node["value"]), self.loader)
 
@@ -339,7 +362,8 @@ class Decoder:
         cls = self.loader.load(node["class"], what=self._what, expected=(path_of(Constructible),))
         if not isinstance(cls, type) or not (dataclasses.is_dataclass(cls) or issubclass(cls, Constructible)):
             raise ValueError(
-                f"{self._what} refers to {node['class']!r}, which cannot be built from data: it is damaged."
+                f"{self._what} refers to {node['class']!r}, which cannot be built from data: it is damaged. Use an "
+                "undamaged copy."
             )
         args = [self.decode(item) for item in node["args"]]
         kwargs = self.decode_items(node["kwargs"])
@@ -353,7 +377,9 @@ class Decoder:
         try:
             return cls(*args, **kwargs)
         except DAMAGES as error:
-            raise ValueError(f"{self._what} does not fit {cls.__name__}: {error}") from error
+            raise ValueError(
+                f"{self._what} does not fit {cls.__name__}: {error!r}. Load it with the release that wrote it."
+            ) from error
 
     def _missing(self, node: dict[str, Any], name: str) -> Any:
         where = str(node["where"])
@@ -402,7 +428,10 @@ class StoredArray:
         shape, dtype = node.get("shape"), node.get("dtype")
         is_shape = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
         if not is_shape or not isinstance(dtype, str) or dtype not in _DTYPES:
-            raise ValueError(f"{what} has an array of shape {shape!r} and dtype {dtype!r}: it is damaged.")
+            raise ValueError(
+                f"{what} has an array of the invalid shape {shape!r} or dtype {dtype!r}: it is damaged. Use an "
+                "undamaged copy."
+            )
         assert shape is not None
         return cls(tuple(shape), jnp.dtype(dtype), node.get("crc32"))
 
@@ -434,7 +463,7 @@ def array_nodes(node: Any, what: str) -> dict[str, StoredArray]:
                 if not isinstance(name, str) or found.setdefault(name, array) != array:
                     raise ValueError(
                         f"{what} is damaged: its description of the array {name!r} is invalid or contradicts "
-                        f"another one."
+                        f"another one. Use an undamaged copy."
                     )
             waiting += item.values()
     return found
