@@ -30,9 +30,9 @@ class RLlibCallback:
     """Base class of callbacks: override hooks, and pass the class with ``config.callbacks(MyCallback)``, or a list of
     classes.
 
-    All arguments come by keyword. An override names the ones it uses and takes the others as ``**kwargs``.
-    Values that it logs into `metrics_logger` show up in the next result. The algorithm and every EnvRunner actor have
-    instances of their own, made without arguments.
+    All arguments are passed by keyword. An override names the arguments that it uses, and takes the others as
+    ``**kwargs``. Values that it logs into `metrics_logger` appear in the next result. The algorithm and every EnvRunner
+    actor create separate instances, without arguments.
 
     Raises:
         TypeError: When a subclass defines a hook of RLlib's old API stack; the message names the replacement.

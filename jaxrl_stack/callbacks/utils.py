@@ -31,8 +31,7 @@ class CallbackList:
 
     Raises:
         ValueError: If there is no such hook.
-        TypeError: If something is no callback, or a hook cannot be called with the arguments that it is
-            given.
+        TypeError: If an object is no callback, or a hook cannot be called with its arguments.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class CallbackList:
         self.callbacks = tuple(callbacks)
         for callback in self.callbacks:
             if not isinstance(callback, RLlibCallback):
-                raise TypeError(f"{callback!r} must be an instance of a subclass of RLlibCallback.")
+                raise TypeError(f"{callback!r} is no callback: pass config.callbacks() a subclass of RLlibCallback.")
         self._calls: dict[str, list[tuple[str, Callable[..., Any]]]] = {name: [] for name in HOOKS}
         for callback in self.callbacks:
             for name, calls in self._calls.items():
@@ -53,7 +52,9 @@ class CallbackList:
             _check_name(name)
             for function in _as_list(given):
                 if not callable(function):
-                    raise TypeError(f"config.callbacks({name}=...) must be a function or a list, not {function!r}.")
+                    raise TypeError(
+                        f"config.callbacks({name}=...) must be a function or a list of functions, not {function!r}."
+                    )
                 self._calls[name].append((f"config.callbacks({name}={_name_of(function)})", function))
         for name, calls in self._calls.items():
             for label, function in calls:
@@ -201,8 +202,8 @@ def _check_name(name: str) -> None:
 
 
 def _check_arguments(label: str, function: Callable[..., Any], names: Sequence[str]) -> None:
-    """Raises before training if a hook cannot be called with its arguments, and not only at the end of the first
-    episode.
+    """Raises TypeError if a hook cannot be called with its arguments `names`. The check comes before training, so that
+    the error does not appear only at the end of the first episode.
     """
     problem = call_problem(function, **dict.fromkeys(names))
     if problem is not None:

@@ -86,8 +86,8 @@ def _print(data: Dataset, found: Summary) -> None:
 
 
 def _by_component(found: Summary) -> list[Any]:
-    """Returns the moments (mean, standard deviation, ...) of the actions in each action histogram; None for discrete
-    actions.
+    """Returns, for each histogram of actions in the summary, the moments (mean, standard deviation, ...) of these
+    actions; None for discrete actions.
     """
     moments = iter(found.action_moments)
     return [None if own.edges is None else next(moments) for own in found.actions]

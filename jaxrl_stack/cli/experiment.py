@@ -120,7 +120,7 @@ def swept(assignments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     Entries of ``env_config`` get the names of `run_sweep`, such as ``env_config/gravity`` for ``env_config.gravity``.
 
     Raises:
-        CliError: If an option lists values for an entry of another dict, or a search space has no two ends.
+        CliError: If an option lists values for an entry of another dict, or a search space does not have two bounds.
     """
     space, single = {}, []
     for assignment in assignments:
@@ -150,7 +150,7 @@ def _search_space(assignment: str, kind: str, text: str) -> Any:
     """Parses a Ray Tune search space, such as ``loguniform(1e-5,1e-2)``.
 
     Raises:
-        CliError: If it has no two ends.
+        CliError: If it does not have two bounds, the lower one first.
     """
     from ray import tune
 
@@ -244,7 +244,10 @@ def config_of_checkpoint(option: str, path: pathlib.Path, env: str | None = None
             f"module:Class. If settings contain your own code, {by_file}."
         ) from error
     if missing:
-        raise CliError(f"{option}: the checkpoint lacks the settings {', '.join(missing)}, which are code; {by_file}.")
+        raise CliError(
+            f"{option}: the checkpoint lacks the settings {', '.join(missing)}, because their values are not data "
+            f"(such as functions); {by_file}."
+        )
     return config
 
 
@@ -331,7 +334,7 @@ def python_experiment(path: pathlib.Path, option: str | None = None) -> tuple[Al
             f"it is {config!r}."
         )
     if stop is not None and not isinstance(stop, dict):
-        raise CliError(f"{option}: `stop` is {stop!r}, which must be a dict of path → value.")
+        raise CliError(f"{option}: `stop` is {stop!r}. Define a dict: stop = {{'training_iteration': 100}}.")
     return config.copy(copy_frozen=False), stop
 
 

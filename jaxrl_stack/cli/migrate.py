@@ -58,7 +58,7 @@ def _read(name: str) -> _Script:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise CliError(f"SCRIPT {name}: cannot be read ({error.strerror}).") from error
+        raise CliError(f"SCRIPT {name}: cannot be read ({error.strerror}). Name an existing script.") from error
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         text = content.decode(encoding)
@@ -73,7 +73,7 @@ def _read(name: str) -> _Script:
         place = f"SCRIPT {name}, line {error.lineno}" if error.lineno else f"SCRIPT {name}"
         raise CliError(f"{place}: is not valid Python ({error.msg}). Correct it first.") from error
     except ValueError as error:  # a NUL byte
-        raise CliError(f"SCRIPT {name}: is not valid Python ({error}).") from error
+        raise CliError(f"SCRIPT {name}: is not valid Python ({error}). Correct it first.") from error
 
 
 def _refuse_backups(scripts: list[_Script]) -> None:
@@ -87,4 +87,6 @@ def _write(script: _Script) -> None:
         shutil.copy2(script.path, script.backup)
         script.path.write_bytes(script.done.after.encode(script.encoding))
     except OSError as error:
-        raise CliError(f"--write: {script.path} cannot be written ({error.strerror}).") from error
+        raise CliError(
+            f"--write: {script.path} cannot be written ({error.strerror}). Make the file and its folder writable."
+        ) from error

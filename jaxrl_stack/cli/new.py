@@ -31,6 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
         with path.open("x", encoding="utf-8") as file:
             file.write(text.replace("skeleton.py", path.name))
     except OSError as error:
-        raise CliError(f"NAME {arguments.name}: {path} cannot be written ({error.strerror}).") from error
+        raise CliError(
+            f"NAME {arguments.name}: {path} cannot be written ({error.strerror}). Choose another NAME or another "
+            "directory."
+        ) from error
     print(f"{path} holds {name}. Train it: jaxrl train file {path}")
     return 0

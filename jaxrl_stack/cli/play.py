@@ -43,7 +43,10 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
         )
     name, env_config = (arguments.env, None) if config is None else (arguments.env or config.env, config.env_config)
     if not isinstance(policy.action_space, Discrete):
-        raise CliError(f"{where}: its actions are {policy.action_space}, and a person can only choose Discrete ones.")
+        raise CliError(
+            f"{where}: its actions are {policy.action_space}, and a person can choose only Discrete actions. Name a "
+            "checkpoint with Discrete actions."
+        )
     with wrong_input(where):
         resolved = resolve_env(name, env_config)
         env = resolved.make() if resolved.is_jax else None
@@ -66,7 +69,10 @@ def _play_game(policy: Any, env: Any, arguments: argparse.Namespace, ask: Callab
 
     agents = env.possible_agents
     if len(agents) != 2:
-        raise CliError(f"CHECKPOINT {arguments.checkpoint}: {env.name} has {len(agents)} agents; play needs two.")
+        raise CliError(
+            f"CHECKPOINT {arguments.checkpoint}: its game {env.name} has {len(agents)} agents, and `jaxrl play` needs "
+            "two. Name a checkpoint of a game for two."
+        )
     key = named(stream_key(arguments.seed, Stream.EVALUATION), "play")
     person, other = reversed(agents) if arguments.seat == "second" else agents
     reset, step = jax.jit(env.reset), jax.jit(env.step)

@@ -60,7 +60,7 @@ def _comparison(rows: list[Any], x: str, format: str) -> str:
 
 
 def _is_benchmark(paths: list[str]) -> bool:
-    """Whether the only path is the folder of a benchmark.
+    """Whether the command got a single path, the folder of a benchmark.
 
     Raises:
         CliError: If one of several paths is a benchmark.
@@ -83,13 +83,18 @@ def _compare_benchmark(arguments: argparse.Namespace) -> int:
     (path,) = arguments.runs
     for name in ("key", "x", "aggregate", "band", "ylim", "xscale", "yscale"):
         if getattr(arguments, name) is not None:
-            raise CliError(f"--{name}: applies to curves, and {path} is a benchmark with scores. Use jaxrl plot.")
+            raise CliError(
+                f"--{name}: applies to curves, and {path} is a benchmark, of which this command prints scores. Draw "
+                f"its curves: jaxrl plot {path} --{name} ..."
+            )
     references = None
     if arguments.references is not None:
         try:
             text = pathlib.Path(arguments.references).read_text(encoding="utf-8")
         except OSError as error:
-            raise CliError(f"--references {arguments.references}: cannot be read ({error.strerror}).") from error
+            raise CliError(
+                f"--references {arguments.references}: cannot be read ({error.strerror}). Name an existing JSON file."
+            ) from error
         option, example = f"--references {arguments.references}", '{"CartPole-v1": [9, 475, "random, solved"]}'
         references = json_object(option, text, is_file=True, file_example=example)
     with wrong_input():
@@ -105,14 +110,10 @@ def _compare_benchmark(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_options_of_benchmarks(arguments: argparse.Namespace) -> None:
-    """Raises CliError for options that apply only to benchmarks, if the path is not a benchmark.
-
-    Raises:
-        CliError: Names the option.
-    """
+    """Raises CliError for options that apply only to benchmarks, because the path is not a benchmark."""
     for name in ("baseline", "references"):
         if getattr(arguments, name, None) is not None:
             raise CliError(
                 f"--{name} {getattr(arguments, name)}: needs the folder of a benchmark, not {arguments.runs[0]}. Run "
-                f"one: jaxrl benchmark PPO,IMPALA 'gymnax/*-MinAtar' --steps 5e6 --results-dir DIR."
+                f"a benchmark: jaxrl benchmark PPO,IMPALA 'gymnax/*-MinAtar' --steps 5e6 --results-dir DIR."
             )

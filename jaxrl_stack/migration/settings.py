@@ -81,7 +81,9 @@ def _is_config(node: ast.expr) -> bool:
 
 
 def place_of_method(node: ast.Call) -> ast.AST:
-    """Creates a node with the lines of one call in a chain of calls, from the method's name on, for a to-do comment."""
+    """Creates a syntax tree node that covers the lines of one method call in a chain of calls, from the method's name
+    to the closing parenthesis: the position for a to-do comment.
+    """
     first = node.func.end_lineno or node.lineno
     return lines(first, node.end_lineno or first)
 
