@@ -85,7 +85,7 @@ class Remote:
         odd = [name for name, info in files if info.type != fs.FileType.File or info.size is None]
         if odd or len(infos) > _MAX_FILES:
             raise ValueError(
-                f"{self.path} is not a checkpoint of this package: it has {len(infos):,} files and folders"
+                f"{self.path} is not a checkpoint that save_to_path() wrote: it has {len(infos):,} files and folders"
                 + (f", and {short(odd[0])} is not a regular file." if odd else f", more than {_MAX_FILES:,}.")
             )
         size = sum(info.size for _, info in files)

@@ -80,7 +80,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def _require_server(address: str) -> None:
-    """Connects to ``HOST:PORT`` once; other addresses are left to Ray.
+    """Checks that a server answers at ``HOST:PORT``, by one connection; does nothing for other forms of addresses.
 
     Raises:
         ConnectionError: If nothing listens there.

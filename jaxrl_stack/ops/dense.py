@@ -1,4 +1,4 @@
-"""Dense layer with a weight gradient that XLA's CPU backend multiplies at full speed."""
+"""Dense layer with a weight gradient that XLA's CPU backend computes at full speed."""
 
 from __future__ import annotations
 

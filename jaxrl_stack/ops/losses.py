@@ -53,7 +53,8 @@ def sampled_kl(logp: jax.Array, old_logp: jax.Array) -> jax.Array:
 def clamped_squared_error(
     prediction: jax.Array, target: jax.Array, clip: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    """Returns the squared error of a prediction per row of a batch, without a limit and clamped to at most ``clip``.
+    """Computes the squared error of a prediction per row of a batch; returns it without a limit, and clamped to at most
+    ``clip``.
 
     The clamp bounds the loss (and so zeroes the gradient of rows beyond it); it is not the clip of the value around
     its old prediction.

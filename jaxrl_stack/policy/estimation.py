@@ -114,7 +114,7 @@ class Estimates(Mapping[str, Estimate]):
 
 
 def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
-    """Reads recorded steps from paths or a dataset; returns steps unchanged.
+    """Reads recorded steps from paths or an open data set; returns `data` unchanged if it is `Steps` already.
 
     Args:
         data: Paths, as `open_dataset` takes them, an open data set, or steps.
