@@ -1,4 +1,4 @@
-"""An environment that counts: every statistic and bootstrap of it can be written down."""
+"""Environment that counts its steps, so that all its statistics and bootstrap values are known exactly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 
 
 class CounterEnv(ConfiguredEnv):
-    """Observation and reward are the number t of steps taken in the episode.
+    """Environment whose observation and reward are the number t of steps taken in the episode.
 
     A reset shows observation ``[0.]``. Step t = 1, 2, ... shows ``[t]`` and pays t; it terminates if t
     reaches `terminate_at`, and truncates if it reaches `truncate_at` (both at once are possible). An episode
@@ -20,9 +20,8 @@ class CounterEnv(ConfiguredEnv):
     Settings:
         terminate_at (10): Length of a terminated episode; None: never.
         truncate_at (None): Length of a truncated episode; None: never.
-        random_start (False): An episode starts at t drawn from {0, ..., shortest of the two lengths - 1}, and
-        pays what
-            remains; the observation tells how long.
+        random_start (False): An episode starts at a random t from {0, ..., shortest of the two lengths - 1}, which the
+            observation shows, and has only the remaining steps and rewards.
     """
 
     defaults = {"terminate_at": 10, "truncate_at": None, "random_start": False}

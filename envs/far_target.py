@@ -1,4 +1,4 @@
-"""A target far from the first actions: learning rates have to be high at first, and low at the end."""
+"""Environment with a target far from the first actions: the learning rate must be high at first, and low at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_stack.env.jax_env import AutoResetJaxEnv
 
 
 class FarTarget(AutoResetJaxEnv):
-    """Episodes of one step, whose reward is minus the distance of the action from a target.
+    """Environment with episodes of one step, whose reward is minus the distance of the action from a target.
 
     With Adam, the mean of the actions moves by about the learning rate per update. A high rate reaches the target early
     and then misses it by about its size; a low rate does not arrive.

@@ -1,4 +1,4 @@
-"""Gymnasium environments that fail on purpose: for tests of fault tolerance, and for runs that have to survive it."""
+"""Gymnasium environments that fail on purpose, for tests of fault tolerance."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ HOW_TO_CRASH = ("raise", "exit", "kill")
 
 
 class FaultyEnvError(Exception):
-    """What a crashing environment raises."""
+    """Error that `CrashingEnv` raises on purpose."""
 
 
 class FaultyEnv(gym.Env):
-    """Counts its steps; fails in one way or another after some of them, or by chance.
+    """Base of environments that fail in certain steps or at random; subclasses define the fault.
 
     An observation is ``[steps of the episode, steps of this object]``, a reward is 1, an episode ends after `length`
-    steps. A fault happens in the steps (counted over the life of the object, from 1) that `after`, `every` and
-    `probability` say, but only in the environments, and only as often, as the other settings allow.
+    steps. The settings `after`, `every` and `probability` select the steps with a fault (counted over the life of the
+    object, from 1). The other settings limit the faults to some environments, or to a single fault in all processes.
 
     Settings (``env_config``):
         length (10): Steps of an episode; the last one terminates it.
@@ -35,17 +35,17 @@ class FaultyEnv(gym.Env):
         recreated (None): Only in runners that were restarted (True), or that were not (False).
         marker (None): Path of a file. The fault happens once, in all processes together: if the file is not there, it
             is made, and the fault happens.
-        seconds (0.0): Every ``step()`` sleeps so long (a slow environment).
+        seconds (0.0): Every ``step()`` sleeps for this time (a slow environment).
 
     Args:
-        config: The settings; an `EnvContext` says which environment this is.
+        config: The settings; an `EnvContext` also contains the index of the EnvRunner and of the environment.
 
     Attributes:
         steps: Steps of this object so far.
         seeds: The seeds that ``reset()`` got.
 
     Raises:
-        ValueError: For a setting that there is not.
+        ValueError: For an unknown setting.
     """
 
     observation_space = gym.spaces.Box(0.0, np.inf, (2,), np.float32)
@@ -78,7 +78,7 @@ class FaultyEnv(gym.Env):
         self.seeds: list[int] = []
 
     def fault(self) -> None:
-        """What goes wrong; called before the step that it belongs to."""
+        """Causes the fault of a subclass; called in `step` or `reset`, before the observation is returned."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -99,11 +99,11 @@ class FaultyEnv(gym.Env):
         return self.observation(), self.reward(), self.t >= self.settings["length"], False, {}
 
     def observation(self) -> np.ndarray:
-        """The present observation."""
+        """Current observation, float32 ``[2]``."""
         return np.array([self.t, self.steps], np.float32)
 
     def reward(self) -> float:
-        """The present reward."""
+        """Reward of the current step."""
         return 1.0
 
     def _is_due(self) -> bool:
@@ -127,10 +127,10 @@ class FaultyEnv(gym.Env):
 
 
 class CrashingEnv(FaultyEnv):
-    """Raises, or ends its process.
+    """Environment that raises an error, or ends its process.
 
     Settings: those of `FaultyEnv`; `how` ("raise"): "raise" a `FaultyEnvError`, "exit" the process at once
-    (``os._exit``), or "kill" it with SIGKILL. The last two are for processes of their own: actors, or copies in
+    (``os._exit``), or "kill" it with SIGKILL. The last two are for separate processes: actors, or environments in
     "async" mode.
     """
 
@@ -150,7 +150,7 @@ class CrashingEnv(FaultyEnv):
 
 
 class StallingEnv(FaultyEnv):
-    """Sleeps.
+    """Environment that sleeps for a long time in a faulty step.
 
     Settings: those of `FaultyEnv`; `stall` (60.0): seconds of sleep.
     """
@@ -162,7 +162,7 @@ class StallingEnv(FaultyEnv):
 
 
 class NanEnv(FaultyEnv):
-    """Returns a number that is none.
+    """Environment that returns NaN or infinity in an observation or reward.
 
     Settings: those of `FaultyEnv`; `where` ("observation"): or "reward"; `value` (nan): or inf.
     """

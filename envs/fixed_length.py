@@ -1,4 +1,4 @@
-"""Episodes of two fixed lengths, where counting the episodes that finish first gives the wrong mean."""
+"""Environment with episodes of two lengths: the mean return of the episodes that finish first is wrong."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class FixedLengthState(NamedTuple):
 
 
 class FixedLengthEnv(ConfiguredEnv):
-    """Half of the episodes are short and pay 0 in all, half are long and pay 1 in all, with their last step.
+    """Environment with short and long episodes, half of each: short ones have the return 0, long ones the return 1,
+    which their last step pays.
 
-    The reset's key decides which. The mean return of a fair sample of episodes is 0.5, its standard deviation
+    The reset's key selects the length. The mean return of a fair sample of episodes is 0.5, its standard deviation
     over N episodes 0.5 / sqrt(N); a sample of "the first N that end" is near 0 instead. Every episode
     terminates. The observation is ``[t / long_length, long]``; the action (one of two) does nothing.
 

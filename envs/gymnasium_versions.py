@@ -1,4 +1,4 @@
-"""The environments of this package for the host: the same dynamics with gymnasium's interface.
+"""The JAX environments of this package with gymnasium's interface, for sampling on the host.
 
 ``environment("envs.gymnasium_versions:GymnasiumCounterEnv", env_config={"terminate_at": 5})`` is sampled by runners.
 """
@@ -24,7 +24,7 @@ from jaxrl_stack.examples.envs.memory import RepeatFirst, StatelessCartPole, Sta
 
 
 class GymnasiumVersion(GymnasiumFromJax):
-    """A `gymnasium.Env` of `jax_class`.
+    """Base of the environments of this module: a `gymnasium.Env` with the dynamics of `jax_class`.
 
     Args:
         config: Settings of the environment.

@@ -1,4 +1,4 @@
-"""A maze in which good ways have to be put together from pieces of others."""
+"""Maze for offline learning: the shortest way must be combined from parts of recorded ways."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOVES = np.array([(-1, 0), (0, 1), (1, 0), (0, -1)], np.int32)
 
 
 def _is_free() -> np.ndarray:
-    """bool ``[9, 9]``."""
+    """Cells that are not walls, bool ``[9, 9]``."""
     return np.array([[cell != "#" for cell in row] for row in LAYOUT])
 
 
@@ -46,7 +46,7 @@ CELLS = np.argwhere(IS_FREE).astype(np.int32)
 
 @functools.cache
 def distances_to(goal: tuple[int, int]) -> np.ndarray:
-    """Steps of the shortest way from each cell to one of them, int32 ``[9, 9]``; -1 in walls."""
+    """Number of steps of the shortest way from each cell to the cell `goal`, int32 ``[9, 9]``; -1 in walls."""
     found, frontier = np.full(IS_FREE.shape, -1, np.int32), [goal]
     found[goal] = 0
     while frontier:
@@ -60,10 +60,11 @@ def distances_to(goal: tuple[int, int]) -> np.ndarray:
 
 
 class Maze(ConfiguredEnv):
-    """A way from the start to the goal of a 9 x 9 maze (`LAYOUT`), which pays 1 and terminates.
+    """Environment in which the agent walks from the start to the goal of a 9 x 9 maze (`LAYOUT`). The goal pays 1 and
+    terminates the episode.
 
-    Observation: one of the 81 cells, float32 ``[81]``, of which one is 1. Actions: up, right, down, left; what leads
-    into a wall does nothing. An episode of `max_steps` is truncated.
+    Observation: the agent's cell of 81 cells, one-hot float32 ``[81]``. Actions: up, right, down, left; a move into a
+    wall does nothing. An episode of `max_steps` is truncated.
 
     The shortest way has `shortest` steps, so an optimal policy returns 1. A policy that draws actions evenly reaches
     the goal within `max_steps` in fewer than one of ten episodes.

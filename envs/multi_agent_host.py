@@ -1,4 +1,4 @@
-"""Environments of several agents for the host that RLlib's examples do not have."""
+"""Host environments with several agents that are not among RLlib's examples."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from jaxrl_stack.env.multi_agent_env import MultiAgentEnv
 
 
 class ComeAndGo(MultiAgentEnv):
-    """Agents arrive and leave at random times; see `jaxrl_stack.examples.envs.multi_agent.ComeAndGo`.
+    """Environment in which agents arrive and leave at random times; the host version of
+    `jaxrl_stack.examples.envs.multi_agent.ComeAndGo`.
 
     Settings: `num_agents` (3).
 
     Attributes:
-        visits: Agent -> the times at which it comes and goes.
+        visits: ``{agent: (arrival, departure)}``, in steps.
     """
 
     length = 8

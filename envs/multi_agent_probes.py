@@ -1,8 +1,8 @@
 """Probe environments of two agents: each isolates one link between agents and learning, and has a known answer.
 
 The agents are "first" and "second"; observations are float32 ``[1]`` in [-1, 1], there are two actions. If an algorithm
-fails one, the docstring says what is broken. The values are those of agents with discount ``gamma`` that act as
-`optimal_actions` says; where that is None, every policy has the same value. `HostProbe` is any of them on the host.
+fails one, the docstring names the fault. The values hold for agents with discount ``gamma`` that take the actions of
+`optimal_actions`; if it returns None, every policy has the same value. `HostProbe` steps any of them on the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FIRST, SECOND = "first", "second"
 
 
 class MultiAgentProbe(MultiAgentJaxEnv):
-    """Two agents with one feature and two actions each, and a known solution."""
+    """Base of the probes: two agents with one feature and two actions each, and a known solution."""
 
     possible_agents = (FIRST, SECOND)
     observation_spaces = dict.fromkeys(possible_agents, Box(-1.0, 1.0, (1,), np.float32))
@@ -32,15 +32,17 @@ class MultiAgentProbe(MultiAgentJaxEnv):
 
     @abc.abstractmethod
     def expected_values(self, gamma: float) -> dict[str, dict[float, float]]:
-        """Value of every observation that the agent acts on, by agent."""
+        """Exact value of every observation on which an agent acts, ``{agent: {observation: value}}``."""
 
     def optimal_actions(self) -> dict[str, dict[float, int]] | None:
-        """The one best action for each of these observations; None if all are equal."""
+        """Best action for each observation of `expected_values`, ``{agent: {observation: action}}``; None if all
+        actions are equally good.
+        """
         return None
 
 
 class OwnRewardProbe(MultiAgentProbe):
-    """Who gets which reward: one step, in which the first agent gets 1 and the second one -1.
+    """Probe of the rewards' agents: one step, in which the first agent gets 1 and the second one -1.
 
     The first agent observes -1, the second one 1. V(-1) = 1, V(1) = -1, with one policy for both or one for each. Fails
     if rewards or observations go to the wrong agent.
@@ -57,10 +59,11 @@ class OwnRewardProbe(MultiAgentProbe):
 
 
 class OwnActionProbe(MultiAgentProbe):
-    """Whose action is whose: one step; the first agent gets 1 for action 1, the second one for action 0, else -1.
+    """Probe of the actions' agents: one step; the first agent gets 1 for action 1, the second one for action 0, else
+    -1.
 
-    The first agent observes -1, the second one 1. Fails if actions or advantages go to the wrong agent: to each of
-    them, the other one's action is noise.
+    The first agent observes -1, the second one 1. Fails if actions or advantages go to the wrong agent, because an
+    agent's reward does not depend on the other agent's action.
     """
 
     def reset_env(self, key, params):
@@ -78,7 +81,8 @@ class OwnActionProbe(MultiAgentProbe):
 
 
 class OneIsCutOffProbe(MultiAgentProbe):
-    """Who bootstraps: the first agent is cut off after one step, the second one goes on and is terminated in the next.
+    """Probe of bootstrap values: the first agent is truncated after the first step, the second one is terminated after
+    the second step.
 
     The first agent observes 0 or 1, drawn at the reset, and after its step the other one of the two; it gets what it
     observes: V(1) = 1 / (1 - gamma^2), V(0) = gamma V(1), exactly if the value after its step is that of its last
@@ -106,7 +110,7 @@ class OneIsCutOffProbe(MultiAgentProbe):
 
 
 class TurnsProbe(MultiAgentProbe):
-    """An agent's own time: the agents take turns, two acts each; then the episode is terminated.
+    """Probe of the agents' own time steps: the agents act in turns, twice each; then the episode terminates.
 
     An agent observes whether it acts for the second time. By the act, the first agent gets 0, 1, 0, 2; the second one
     gets 5, 0, 3, 1. A reward while an agent waits belongs to its last act, one before its first act to none, and a
@@ -130,7 +134,8 @@ class TurnsProbe(MultiAgentProbe):
 
 
 class PaidLaterProbe(MultiAgentProbe):
-    """Actions of agents that wait: the first agent acts, then the second one; then both are paid, and it is over.
+    """Probe of delayed rewards: the first agent acts, then the second one; then both get a reward, and the episode
+    terminates.
 
     The first agent gets 1 for action 1, the second one for action 0, else -1; both observe 0. Fails if the action, or
     its probability, that a reward is for is not that of the act which it completes.
@@ -160,7 +165,7 @@ class PaidLaterProbe(MultiAgentProbe):
 
 
 class ArrivalProbe(MultiAgentProbe):
-    """Arrivals: the second agent comes at time 0, 1, 2 or not at all, stays for two steps and is terminated.
+    """Probe of arrivals: the second agent arrives at time 0, 1, 2 or not at all, stays for two steps and terminates.
 
     Both get 1 in every step that they are there. The first agent is there from the beginning, always observes 0, and is
     cut off with the episode after 4 steps: V(0) = 1 / (1 - gamma). The second one observes 0, then 1: V(1) = 1,
@@ -194,7 +199,9 @@ class ArrivalProbe(MultiAgentProbe):
 
 
 class _ToldApart(MultiAgentProbe):
-    """Lets one policy tell the agents of a probe apart: the second agent observes -(1 + x) / 2 instead of x."""
+    """Mixin of a probe for one policy of both agents, which must distinguish them: the second agent observes
+    -(1 + x) / 2 instead of x.
+    """
 
     def reset_env(self, key, params):
         obs, state = super().reset_env(key, params)
@@ -266,7 +273,7 @@ PROBES: tuple[type[MultiAgentProbe], ...] = (
 
 
 class HostProbe(MultiAgentEnv):
-    """A probe stepped on the host, one compiled call per step; who does not act next is left out of observations.
+    """Host environment that steps a probe, one compiled call per step; observations contain only agents that act next.
 
     Settings: `probe`, one of `PROBES`.
     """
@@ -305,7 +312,9 @@ class HostProbe(MultiAgentEnv):
 
 @functools.cache
 def _compiled(probe: type[MultiAgentProbe]) -> tuple[MultiAgentProbe, Any, Any]:
-    """``(the environment, its reset by key, its step by state and actions)``; no probe draws in a step."""
+    """Returns ``(environment, compiled reset of a key, compiled step of state and actions)`` of a probe; steps draw no
+    random numbers.
+    """
     env = probe()
 
     def begin(key: jax.Array) -> Any:

@@ -26,7 +26,9 @@ class NestedState(NamedTuple):
 
 
 class NestedEnv(ConfiguredEnv):
-    """Shows random observations of its space; rewards what the subclass says; truncates at `length`."""
+    """Base of the nested environments: random observations of the space, a reward that the subclass defines, and
+    truncation at `length` steps.
+    """
 
     defaults = {"length": 10}
 
@@ -35,7 +37,7 @@ class NestedEnv(ConfiguredEnv):
         self._require("length", self.settings["length"] >= 1, "at least 1")
 
     def reward(self, obs: Any, action: Any) -> jax.Array:
-        """float32 scalar for `action` taken on seeing `obs`."""
+        """Returns the reward of `action` at the observation `obs`, float32 scalar."""
         raise NotImplementedError
 
     def reset_env(self, key, params):
@@ -49,7 +51,8 @@ class NestedEnv(ConfiguredEnv):
 
 
 class NestedObservationEnv(NestedEnv):
-    """One part of every kind of space in the observation; pays 1 for the action that `mode` asks for, else 0.
+    """Environment whose observation has a part of every kind of space; the reward is 1 for the action that matches
+    the observed `mode`, else 0.
 
     The best action is ``mode + 1`` (`mode` lies in {-1, 0, 1}, the action in {0, 1, 2}); the best return is
     `length`, that of random actions `length` / 3.
@@ -83,7 +86,8 @@ class NestedObservationEnv(NestedEnv):
 
 
 class NestedActionEnv(NestedEnv):
-    """A part of every kind of space in the action; pays up to 1 a step, for each of three parts a third.
+    """Environment whose action has a part of every kind of space; the reward of a step is at most 1, a third for each
+    of three parts.
 
     The observation is ``[x]``, x uniform in [-1, 1]. Best are: ``move`` 0 for x < 0 and 2 for x >= 0 (else
     that third is lost), ``arms[0]`` = (x, -x) (the third shrinks by the mean squared distance), ``arms[1]`` =

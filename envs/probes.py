@@ -1,7 +1,7 @@
 """Probe environments: each isolates one link of the learning chain and has an exactly known answer.
 
-If an algorithm fails one, the docstring says what is broken. The values are those of an agent with discount
-``gamma`` that acts as `optimal_actions` says; where that is None, every policy has the same value.
+If an algorithm fails one, the docstring names the fault. The values hold for an agent with discount ``gamma`` that
+takes the actions of `optimal_actions`; if it returns None, every policy has the same value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jaxrl_stack.examples.envs.settings import ConfiguredEnv
 
 
 class ProbeEnv(ConfiguredEnv):
-    """An environment with one float32 feature in [-1, 1], two actions, and a known solution."""
+    """Base of the probes: an environment with one float32 feature in [-1, 1], two actions, and a known solution."""
 
     @property
     def observation_space(self) -> Box:
@@ -29,17 +29,17 @@ class ProbeEnv(ConfiguredEnv):
 
     @abc.abstractmethod
     def expected_values(self, gamma: float) -> tuple[np.ndarray, np.ndarray]:
-        """Every observation and its value: float32 ``[K, 1]`` and float32 ``[K]``."""
+        """Returns all observations and their exact values: float32 ``[K, 1]`` and float32 ``[K]``."""
 
     def optimal_actions(self) -> np.ndarray | None:
-        """The one best action per observation of `expected_values`, int ``[K]``; None if all are equal."""
+        """Returns the best action per observation of `expected_values`, int ``[K]``; None if all are equally good."""
         return None
 
 
 class ConstantValueProbe(ProbeEnv):
-    """Value of a constant: one step, observation 0, reward 1, terminated.
+    """Probe of a constant value: one step, observation 0, reward `reward`, terminated.
 
-    V(0) = `reward`, whatever gamma. Fails if the value function is not fitted to its targets at all, or if
+    V(0) = `reward` for any gamma. Fails if the value function is not fitted to its targets at all, or if
     something is bootstrapped after a terminal step.
 
     Settings: `reward` (1.0), the reward of the step.
@@ -58,7 +58,7 @@ class ConstantValueProbe(ProbeEnv):
 
 
 class DiscountingProbe(ProbeEnv):
-    """Discounting: two steps; observation 0, then 1; reward 0, then 1, with which it terminates.
+    """Probe of discounting: two steps; observation 0, then 1; reward 0, then 1; the second step terminates.
 
     V(1) = 1 and V(0) = gamma. Fails if targets are not discounted, or take the value of the wrong step.
     """
@@ -76,7 +76,8 @@ class DiscountingProbe(ProbeEnv):
 
 
 class ActionRewardProbe(ProbeEnv):
-    """Action-reward link: one step, observation 0; action 1 pays +1, action 0 pays -1; terminated.
+    """Probe of the link from actions to rewards: one step, observation 0; action 1 pays +1, action 0 pays -1;
+    terminated.
 
     The best policy always takes action 1; then V(0) = 1. In general V(0) = 2 pi(1) - 1. Fails if advantages
     reach the policy with the wrong sign, or belong to other actions.
@@ -96,7 +97,7 @@ class ActionRewardProbe(ProbeEnv):
 
 
 class ObservationProbe(ProbeEnv):
-    """Observation link: one step; the observation is -1 or +1, half each, and is the reward; terminated.
+    """Probe of observations: one step; the observation is -1 or +1, half each, and is also the reward; terminated.
 
     V(-1) = -1 and V(+1) = +1. Fails if the value function does not see its input, or targets belong to other
     rows.
@@ -114,7 +115,8 @@ class ObservationProbe(ProbeEnv):
 
 
 class TruncationBootstrapProbe(ProbeEnv):
-    """Truncation bootstrap: observation 0 and reward 1 for ever; never terminates, but is truncated.
+    """Probe of the bootstrap value at truncations: observation 0 and reward 1 in each step; the episode never
+    terminates, but is truncated.
 
     The length of an episode is drawn from {1, ..., `max_length`} at its reset. V(0) = 1 / (1 - gamma),
     exactly, if a truncated step bootstraps; taken for termination, V(0) stays below `max_length`.
@@ -141,7 +143,7 @@ class TruncationBootstrapProbe(ProbeEnv):
 
 
 class ContinuousActionProbe(ProbeEnv):
-    """Continuous actions in asymmetric bounds: one step; the observation is -1 or +1, half each; terminated.
+    """Probe of continuous actions with asymmetric bounds: one step; the observation is -1 or +1, half each; terminated.
 
     Actions are in [-1, 3]. The reward is minus the squared distance from 0 where the observation is -1, from 2 where it
     is +1. The best policy has V = 0. Fails if actions reach the environment unscaled, or the critic sees other
