@@ -38,7 +38,7 @@ MILLISECOND = 1e-3
 
 
 class Slow(gym.Wrapper):
-    """CartPole-v1 whose steps take a millisecond longer, asleep or at work.
+    """CartPole-v1 with steps that take a millisecond longer: they sleep or compute.
 
     Args:
         config: ``{"how": "sleeps" | "computes"}``.
@@ -60,7 +60,7 @@ class Slow(gym.Wrapper):
 
 @dataclasses.dataclass
 class Row:
-    """One measurement.
+    """One row of the tables: a measured rate and its bar.
 
     Args:
         table: "rllib", "bound" or "slow".
@@ -84,7 +84,7 @@ class Row:
 
 
 def settings_of(algorithm: str, num_learners: int, seconds: float) -> dict[str, Any]:
-    """Settings of a contender whose iterations take at least `seconds`."""
+    """Returns the settings of a contender; its iterations take at least `seconds`."""
     return {
         "algorithm": algorithm,
         "env": "CartPole-v1",
@@ -99,7 +99,7 @@ def settings_of(algorithm: str, num_learners: int, seconds: float) -> dict[str, 
 
 
 def against_rllib(algorithm: str, args: argparse.Namespace) -> list[Row]:
-    """This project with its learner in a thread, and in an actor, and RLlib, in turns."""
+    """Measures this project with the learner in a thread, this project with a learner actor, and RLlib, in turns."""
     ours = [args.python, "-m", "bench.peers.jaxrl_asynchronous"]
     rllib = [args.rllib_python, "-m", "bench.peers.rllib_asynchronous"]
     peers = {"jaxrl, learner actor": (ours, 1), "jaxrl, thread": (ours, 0), "rllib, learner actor": (rllib, 1)}
@@ -131,7 +131,7 @@ def against_rllib(algorithm: str, args: argparse.Namespace) -> list[Row]:
 
 
 def asynchronous_config(algorithm: str, env: Any, **env_config: Any) -> Any:
-    """The config of this project that is measured here."""
+    """Returns the IMPALA or APPO config of this project for the measurements."""
     from jaxrl_stack.algorithms.appo import APPOConfig
     from jaxrl_stack.algorithms.impala import IMPALAConfig
 
@@ -144,7 +144,9 @@ def asynchronous_config(algorithm: str, env: Any, **env_config: Any) -> Any:
 
 
 def cpu_seconds_alone(config: Any) -> tuple[float, float, float]:
-    """``(CPU seconds per env step of a runner, wall seconds of it, CPU seconds per env step of the learner)``."""
+    """Measures a runner and a learner separately: returns CPU and wall seconds per env step of the runner, and CPU
+    seconds per env step of the learner.
+    """
     from jaxrl_stack.core.experience import Experience
 
     algo = config.copy(copy_frozen=False).env_runners(num_env_runners=0).build_algo()
@@ -185,7 +187,9 @@ def trained_rates(config: Any, args: argparse.Namespace) -> tuple[float, float, 
 
 
 def against_bound(algorithm: str, args: argparse.Namespace) -> Row:
-    """Env steps/s as a share of what two cores allow."""
+    """Measures env steps per second relative to the bound that the CPU seconds per env step and the number of cores
+    set.
+    """
     config = asynchronous_config(algorithm, "CartPole-v1")
     of_runner, _, of_learner = cpu_seconds_alone(config)
     rate, share, cores = trained_rates(config, args)
@@ -196,7 +200,7 @@ def against_bound(algorithm: str, args: argparse.Namespace) -> Row:
 
 
 def on_slow(how: str, args: argparse.Namespace) -> Row:
-    """Env steps/s on environments that take a millisecond, as a share of what the runners make alone."""
+    """Measures env steps per second on slow environments, relative to the rate of runners without a learner."""
     config = asynchronous_config("IMPALA", Slow, how=how)
     _, seconds_per_step, _ = cpu_seconds_alone(config)
     rate, _, cores = trained_rates(config, args)
@@ -205,7 +209,7 @@ def on_slow(how: str, args: argparse.Namespace) -> Row:
 
 
 def measure(args: argparse.Namespace) -> list[Row]:
-    """All rows that the command line asks for."""
+    """Measures all rows of the table that the command line selects."""
     rows: list[Row] = []
     if "rllib" in args.tables and args.rllib_python:
         for algorithm in args.algorithms:
@@ -223,7 +227,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.asynchronous", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rllib-python", metavar="PATH", help="interpreter that has ray[rllib] and torch")
     parser.add_argument("--python", metavar="PATH", default=sys.executable, help="interpreter for this project")

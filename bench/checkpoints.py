@@ -25,7 +25,7 @@ def median_seconds(call: Callable[[], object], rounds: int, after: Callable[[], 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure and print."""
+    """Measures, and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="calls of each kind")
     parser.add_argument("--hiddens", type=int, nargs="+", default=[64, 64], help="widths of the networks")

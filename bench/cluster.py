@@ -396,7 +396,7 @@ def missed_bars(numbers: dict[str, Any]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", type=lambda text: text.split(","), default=["PPO", "IMPALA", "DQN"])
     parser.add_argument("--kill", choices=["runner", "learner"], default="runner", help="the node that is lost")

@@ -117,7 +117,7 @@ def line_of(name: str, pairs: Sequence[float]) -> str:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--old", required=True, help="commit to compare with")
     parser.add_argument("--only", default=DEFAULT_JOBS, help=f"comma-separated, of {', '.join(JOBS)}")

@@ -224,7 +224,7 @@ def num_seeds_that_reach(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", choices=sorted(BARS), action="append", help="one of these; all by default")
     parser.add_argument("--seeds", type=int, default=4)

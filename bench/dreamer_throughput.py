@@ -168,7 +168,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     args = parser().parse_args(arguments)
     rows, shares, met = [], {}, True
     for table in args.tables.split(","):

@@ -160,7 +160,7 @@ def run(settings: Settings) -> Known:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in dataclasses.fields(Settings):
         parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)

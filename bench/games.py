@@ -543,7 +543,7 @@ TASKS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=TASKS, help="one task")
     parser.add_argument("--seeds", type=int, default=4, help="seeds of each learning task")

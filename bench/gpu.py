@@ -277,7 +277,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line."""
+    """Runs the benchmark with the options of the command line."""
     args = parser().parse_args(arguments)
     if args.worker:
         serve()

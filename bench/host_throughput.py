@@ -131,7 +131,7 @@ WALL_CLOCK_TABLE = Comparison("wall clock", None, lambda name, size: WALL_CLOCK_
 
 
 def settings_of(size: Size, job: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
-    """What a contender is told (`bench.peers.new_stack`)."""
+    """Returns the settings of a contender; see `bench.peers.new_stack`."""
     solving = job == "wall_clock"
     training = (
         {**SOLVING_TRAINING, "train_batch_size_per_learner": STEPS, "minibatch_size": size.minibatch_size}
@@ -237,13 +237,13 @@ def median_parts(iterations: Sequence[Mapping[str, Any]], per: int | None) -> di
 
 
 def peer_commands(args: argparse.Namespace) -> dict[str, list[str]]:
-    """Contender -> command of its process, for those that there is an interpreter for."""
+    """Returns ``{contender: command of its process}`` for the contenders whose interpreter is given."""
     pythons = {OURS: args.python, RLLIB: args.rllib_python, SB3: args.sb3_python}
     return {name: [python, "-m", f"bench.peers.{name}_ppo"] for name, python in pythons.items() if python}
 
 
 def measure(peers: Mapping[str, Sequence[str]], args: argparse.Namespace) -> list[Row]:
-    """All the rows that the command line asks for."""
+    """Measures all rows of the table that the command line selects."""
     rows = []
     for size in args.configs:
         # Stable-Baselines3 has no env runners.
@@ -283,7 +283,7 @@ def over_seeds(rows: Sequence[Row]) -> Row:
 
 
 def print_rows(rows: Sequence[Row], args: argparse.Namespace) -> None:
-    """The tables."""
+    """Prints the tables."""
 
     def bar_cells(row: Row) -> list[Any]:
         verdict = {True: "met", False: "missed", None: None}[row.met]
@@ -342,7 +342,7 @@ def sizes(text: str) -> list[Size]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.host_throughput", description=(__doc__ or "").split("\n\n")[0]
     )
@@ -385,7 +385,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     args = parse()
     rows = measure(peer_commands(args), args)
     if args.json != "-":

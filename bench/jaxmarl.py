@@ -150,7 +150,7 @@ def speed(s: Settings, rounds: int, seconds: float, num_devices: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", default=Settings.env_id, help="id of JaxMARL's MPE")
     parser.add_argument("--algo", choices=tuple(PEERS), help="one of the algorithms alone")

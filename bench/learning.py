@@ -492,7 +492,7 @@ def criterion_names(text: str) -> list[tuple[str, str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=list(CRITERIA), default="PPO")
     parser.add_argument("--env", help="default: the algorithm's first")

@@ -88,7 +88,7 @@ def against_rllib(rllib_python: str, rounds: int) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Measures, and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rllib-python", metavar="PATH", help="interpreter that has ray[rllib] and torch")
     args = parser.parse_args(arguments)

@@ -194,7 +194,7 @@ def settings_of(job: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def peer_commands(args: argparse.Namespace) -> dict[str, list[str]]:
-    """Contender -> command of its process, for those that there is an interpreter for."""
+    """Returns ``{contender: command of its process}`` for the contenders whose interpreter is given."""
     pythons = {
         OURS: args.python,
         LOOP: args.python,
@@ -207,7 +207,7 @@ def peer_commands(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def measure(peers: Mapping[str, Sequence[str]], args: argparse.Namespace) -> list[Row]:
-    """All the rows that the command line asks for."""
+    """Measures all rows of the table that the command line selects."""
     rows = []
     for name in args.only:
         job = JOBS[name]
@@ -276,7 +276,7 @@ def jobs(text: str) -> list[str]:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.off_policy_throughput", description=(__doc__ or "").split("\n\n")[0]
     )
@@ -314,7 +314,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     args = parse()
     rows = measure(peer_commands(args), args)
     if args.json != "-":

@@ -159,7 +159,7 @@ def run_seed(job: Job, data: Path, seed: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="where bench.offline_data wrote to")
     parser.add_argument("--only", default=",".join(JOBS), help="comma-separated jobs")

@@ -340,7 +340,7 @@ NAMES = ("cartpole-expert", "cartpole-mixed", "cartpole-stateless", "pendulum-ex
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Records the data sets that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--only", default=",".join(NAMES), help="comma-separated")

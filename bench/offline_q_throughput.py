@@ -116,7 +116,7 @@ def measure(algorithm: str, args: argparse.Namespace, data: Mapping[str, np.ndar
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="pendulum-replay of bench.offline_data")
     parser.add_argument("--only", default="CQL,IQL", help="comma-separated")

@@ -129,7 +129,7 @@ def measure_rllib(python: str, path: Path, num_rows: int, seconds: float) -> flo
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="cartpole-expert of bench.offline_data")
     parser.add_argument("--rllib-python", metavar="PATH", help="interpreter that has ray[rllib] and torch")

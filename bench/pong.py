@@ -30,7 +30,7 @@ GAME = {"id": "ALE/Pong-v5", "frameskip": 1, "repeat_action_probability": 0.0}
 
 
 def settings_of(contender: str, args: argparse.Namespace) -> dict[str, Any]:
-    """What a contender is told (`bench.peers.new_stack`)."""
+    """Returns the settings of a contender; see `bench.peers.new_stack`."""
     runners: dict[str, Any] = {"num_env_runners": 0, "num_envs_per_env_runner": args.num_envs}
     env, env_config = "wrapped", GAME
     if contender == VECTOR:
@@ -51,7 +51,7 @@ def settings_of(contender: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def commands(args: argparse.Namespace) -> dict[str, list[str]]:
-    """Contender -> command of its process, for those that there is an interpreter for."""
+    """Returns ``{contender: command of its process}`` for the contenders whose interpreter is given."""
     found = {
         VECTOR: (args.python, "jaxrl_atari"),
         WRAPPED: (args.python, "jaxrl_atari"),
@@ -70,7 +70,7 @@ def measure(args: argparse.Namespace) -> list[Row]:
 
 
 def print_rows(rows: Sequence[Row], args: argparse.Namespace) -> None:
-    """The table."""
+    """Prints the table."""
     harness.print_table(
         f"Pong, {args.num_envs} environments, batches of {args.batch}: steps/s, of four frames each",
         ["contender", "steps/s", "min", "max", "cores", "sampling alone", f"{VECTOR} ÷"],
@@ -91,7 +91,7 @@ def print_rows(rows: Sequence[Row], args: argparse.Namespace) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parses the options of the command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.pong", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--rllib-python", metavar="PATH", help="interpreter that has ray[rllib], torch, ale-py and cv2")
     parser.add_argument("--python", metavar="PATH", default=sys.executable, help="interpreter for this project")
@@ -106,7 +106,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     args = parse()
     rows = measure(args)
     if args.json != "-":

@@ -48,7 +48,7 @@ def make_loop(num_members: int) -> Run:
 
 
 def make_population(num_members: int, num_devices: int, at_once: int | None = None) -> Run:
-    """The public API."""
+    """Creates the contender that uses the public API."""
     started = time.perf_counter()
     config = config_of(TASKS["CartPole-v1"], NUM_ENVS, num_devices)
     population = config.build_population(seeds=num_members, members_at_once=at_once)

@@ -61,7 +61,7 @@ def measure(task: str, num_episodes: int) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="+", metavar="TASK")
     parser.add_argument("--episodes", type=int, default=1_000, help="a multiple of 20")

@@ -44,7 +44,7 @@ WITHIN, LONGEST, SMOOTHING, REPORTED = 200_000, 500.0, 100, 350.0
 
 
 def settings_of(contender: str, seed: int, training: Mapping[str, Any]) -> dict[str, Any]:
-    """What a contender is told (`bench.peers.new_stack`)."""
+    """Returns the settings of a contender; see `bench.peers.new_stack`."""
     return {
         "job": "episodes",
         "warmup": 0,
@@ -103,7 +103,7 @@ def compare(areas: Mapping[str, Sequence[float]]) -> tuple[float, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rllib-python", metavar="PATH", help="interpreter that has ray[rllib] and torch")
     parser.add_argument("--contenders", default=f"{OURS},{RLLIB}", help="comma-separated")

@@ -102,7 +102,7 @@ def run_script(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scripts", nargs="+", type=Path, metavar="SCRIPT", help="a file of RLlib's repository")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds")

@@ -81,7 +81,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
 
     def numbers(text: str) -> list[int]:
         return [int(each) for each in text.split(",")]

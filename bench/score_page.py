@@ -224,7 +224,7 @@ def with_section(page: str, text: str, *, begin: str = BEGIN, end: str = END) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Writes the tables to the pages; with ``--check`` only compares, and returns 1 if a page is not up to date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if a page is not up to date")
     args = parser.parse_args(arguments)

@@ -209,7 +209,7 @@ def chosen_cells(args: argparse.Namespace) -> list[Cell]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=["run", "factors"])
     parser.add_argument("--tier", default="A", help="A, B or AB")

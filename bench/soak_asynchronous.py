@@ -118,7 +118,7 @@ _STEPS = ("sampled_lifetime", "used_lifetime", "dropped_lifetime", "lost_lifetim
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
+    """Runs the benchmark with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithm", choices=["IMPALA", "APPO"], default="APPO")
     parser.add_argument("--num-learners", type=int, default=1)

@@ -91,7 +91,7 @@ def measure(task: str, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measures and prints."""
+    """Measures, and prints the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
     parser.add_argument("--rounds", type=int, default=8, help="turns of each run")

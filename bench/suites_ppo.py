@@ -66,7 +66,7 @@ class Loop:
 
 
 def ours(name: str, s: Settings, seed: int = 0) -> Loop:
-    """The public API."""
+    """Creates the contender that uses the public API."""
     from jaxrl_stack.algorithms.ppo import PPOConfig
     from jaxrl_stack.connectors.env_to_module import FlattenObservations, MeanStdFilter
     from jaxrl_stack.core.rl_module.default_model_config import DefaultModelConfig

@@ -34,7 +34,7 @@ class Loop:
 
 
 class Policy(nn.Module):
-    """Logits of an MLP with tanh."""
+    """MLP with tanh that returns action logits."""
 
     hiddens: tuple[int, ...]
     num_actions: int
@@ -68,7 +68,7 @@ def make_loop(
     lr: float = 1e-3,
     seed: int = 0,
 ) -> Loop:
-    """A loop over the rows of a data set.
+    """Creates the training loop over the rows of a data set.
 
     Args:
         obs: float32 ``[N, d]``.

@@ -94,7 +94,7 @@ def log_prob_of(raw: jax.Array, noise: jax.Array, log_std: jax.Array) -> jax.Arr
 
 
 def recorded_log_prob(parameters: tuple[jax.Array, jax.Array], action: jax.Array) -> jax.Array:
-    """Log-probability of an action that was not drawn here."""
+    """Log-probability of a recorded action in [-1, 1]."""
     mean, log_std = parameters
     raw = jnp.arctanh(jnp.clip(action, -1 + 1e-6, 1 - 1e-6))
     return log_prob_of(raw, (raw - mean) / jnp.exp(log_std), log_std)
@@ -116,7 +116,7 @@ def compiled_loop(
     num_updates: int,
     seed: int,
 ) -> Loop:
-    """A program that makes so many updates, in whole epochs, on minibatches of permutations of the data."""
+    """Compiles a program of at least `num_updates` updates, in whole epochs, on minibatches of permuted data."""
     num_rows = len(data["obs"])
     per_epoch = num_rows // batch_size
     num_epochs = math.ceil(num_updates / per_epoch)
@@ -162,7 +162,7 @@ def critics_of(critic: Any, params: Any, obs: jax.Array, action: jax.Array) -> j
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Update:
-    """One update from a minibatch; see `make_loop` about what is not a network or an optimizer."""
+    """Function that makes one update from a minibatch; `make_loop` documents the numbers."""
 
     actor: Any
     critic: Any
@@ -202,7 +202,9 @@ class Update:
     def actor_loss(
         self, state: State, batch: Mapping[str, jax.Array], key: jax.Array, own: Any
     ) -> tuple[jax.Array, tuple[Any, jax.Array]]:
-        """The loss of the actor's parameters, with what it puts out and the log-probability of its actions."""
+        """Computes the actor loss of the parameters `own`; returns also the actor's outputs and the log-probabilities
+        of its actions.
+        """
         of_actor = self.actor.apply(own, batch["obs"])
         action, log_prob = sample(of_actor, key)
         q = critics_of(self.critic, state.params["critics"], batch["obs"], action).min(0)
@@ -212,7 +214,9 @@ class Update:
         return jnp.mean(alpha * log_prob - maximised), (of_actor, log_prob)
 
     def drawn(self, after: Any, current: Any, number: int, keys: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
-        """Random actions and those of the policy at both observations, ``[N, 3 K, n]``, and their log densities."""
+        """Draws K random actions, and K actions of the policy at each of two observations; returns actions ``[N, 3 K,
+        n]`` and their log densities.
+        """
 
         def repeated(of_actor: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:
             each = jax.tree.map(lambda x: jnp.repeat(x[:, None], self.num_actions, axis=1), of_actor)
@@ -241,7 +245,7 @@ def make_loop(
     tau: float = 0.005,
     seed: int = 0,
 ) -> Loop:
-    """A loop over the rows of a data set, by default with RLlib's settings.
+    """Creates the training loop over the rows of a data set, by default with RLlib's settings.
 
     Args:
         data: ``obs``, ``next_obs`` float32 ``[N, d]``, ``actions`` float32 ``[N, n]`` in [-1, 1], ``rewards`` float32

@@ -86,7 +86,7 @@ def make_loop(
     epsilon: tuple[float, float, int] = (1.0, 0.05, 250_000),
     make_buffer: Callable[..., Any] | None = None,
 ) -> Loop:
-    """Compile the loop.
+    """Compiles the training loop.
 
     Args:
         num_envs: Environments stepped side by side.

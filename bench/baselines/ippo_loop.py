@@ -27,7 +27,7 @@ import optax
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The yaml's values; `total_timesteps` is what this project compares at.
+    """Settings of JaxMARL's yaml file; only `total_timesteps` differs, the number of steps of the comparison.
 
     Attributes:
         env_id: Of JaxMARL; its agents have equal spaces.
@@ -63,14 +63,14 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A training loop; `step` makes so many updates and waits for them."""
+    """Training loop; `step` makes the updates of one call and waits for them."""
 
     step: Callable[[], Mapping[str, float]]
     steps_per_iteration: int
 
 
 class Rows(NamedTuple):
-    """What is recorded of a step: arrays ``[agents * envs, ...]``; `obs` is what a `Method` sees."""
+    """Recorded columns of a step, arrays ``[agents * envs, ...]``; `obs` is the result of `Method.see`."""
 
     obs: Any
     action: jax.Array
@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 
 
 class Returns(NamedTuple):
-    """Of environments ``[envs]``: what the running episode has earned, and what the newest finished one did."""
+    """Returns of the running episode and of the last finished episode of each environment, ``[envs]``."""
 
     running: jax.Array
     finished: jax.Array
@@ -104,12 +104,12 @@ class ActorCritic(nn.Module):
 
 
 def log_prob_of(logits: jax.Array, action: jax.Array) -> jax.Array:
-    """Of each row's action."""
+    """Log-probability of each row's action."""
     return jnp.take_along_axis(jax.nn.log_softmax(logits), action[..., None], axis=-1)[..., 0]
 
 
 def advantages_of(rows: Rows, last_value: jax.Array, s: Settings) -> jax.Array:
-    """GAE, ``[T, agents * envs]``."""
+    """Advantages by GAE, ``[T, agents * envs]``."""
 
     def back(carry: Any, row: Rows) -> Any:
         after, next_value = carry
@@ -122,14 +122,14 @@ def advantages_of(rows: Rows, last_value: jax.Array, s: Settings) -> jax.Array:
 
 
 def rows_of(by_agent: Mapping[str, jax.Array], agents: Sequence[str]) -> jax.Array:
-    """One row for each agent of each environment, agents first."""
+    """Stacks arrays by agent to rows, one for each agent of each environment, ``[agents * envs, ...]``."""
     stacked = jnp.stack([by_agent[agent] for agent in agents])
     return stacked.reshape(-1, *stacked.shape[2:])
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """What sets JaxMARL's scripts apart.
+    """Differences between JaxMARL's scripts for IPPO and MAPPO.
 
     Attributes:
         network: ``(number of actions, settings)`` -> the module, ``(what is seen) -> (logits, values)``.
@@ -145,7 +145,7 @@ class Method:
     shuffles_rows: bool
 
     def minibatches(self, batch: Any, key: jax.Array, s: Settings) -> Any:
-        """A shuffled batch ``[T, R, ...]`` as minibatches, leaves ``[M, T * R / M, ...]``."""
+        """Shuffles a batch ``[T, R, ...]`` and splits it into minibatches, leaves ``[M, T * R / M, ...]``."""
         if self.shuffles_rows:
             flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), batch)
             order = jax.random.permutation(key, len(jax.tree.leaves(flat)[0]))
@@ -167,7 +167,7 @@ IPPO = Method(
 
 
 def make_env_step(env: Any, agents: Sequence[str], forward: Any, s: Settings, see: Any) -> Any:
-    """A step of all environments, for `jax.lax.scan`."""
+    """Returns a function for `jax.lax.scan` that steps all environments."""
 
     def env_step(carry: Any, _: None) -> Any:
         params, env_state, obs, returns, key = carry
@@ -193,7 +193,7 @@ def make_env_step(env: Any, agents: Sequence[str], forward: Any, s: Settings, se
 
 
 def make_minibatch_step(forward: Any, optimizer: Any, s: Settings) -> Any:
-    """A step of gradient descent, for `jax.lax.scan`."""
+    """Returns a function for `jax.lax.scan` that makes a gradient step on a minibatch."""
 
     def loss(params: Any, rows: Rows, advantage: jax.Array, target: jax.Array) -> jax.Array:
         logits, value = forward(params, rows.obs)
@@ -216,7 +216,7 @@ def make_minibatch_step(forward: Any, optimizer: Any, s: Settings) -> Any:
 
 
 def make_loop(s: Settings, seed: int, updates_per_call: int, method: Method = IPPO) -> Loop:
-    """A loop from a seed, with its environments reset.
+    """Creates the training loop of a seed, and resets its environments.
 
     Args:
         s: The settings.

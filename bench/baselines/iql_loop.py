@@ -42,7 +42,7 @@ def make_loop(
     tau: float = 1.0,
     seed: int = 0,
 ) -> Loop:
-    """A loop over the rows of a data set, by default with RLlib's settings, but for the rows of an update.
+    """Creates the training loop over the rows of a data set, by default with RLlib's settings except the batch size.
 
     Args:
         data: As in `bench.baselines.cql_loop.make_loop`, like `hiddens`, `batch_size`, `num_updates`, `gamma`, `tau`

@@ -25,7 +25,7 @@ from bench.baselines.ippo_loop import make_loop as make_loop_of_method
 
 @dataclasses.dataclass(frozen=True)
 class Settings(IPPOSettings):
-    """The yaml's values; see those of `ippo_loop`. The yaml trains for 2e6 steps.
+    """Settings of JaxMARL's yaml file for MAPPO, which trains for 2e6 steps; see `ippo_loop.Settings`.
 
     Attributes:
         width: Of the hidden layers.
@@ -37,7 +37,9 @@ class Settings(IPPOSettings):
 
 
 class ActorAndCritic(nn.Module):
-    """Two hidden layers with tanh each: logits of what an agent sees, values of what all see."""
+    """Networks with two hidden layers and tanh: action logits from an agent's observation, values from all agents'
+    observations.
+    """
 
     num_actions: int
     width: int
@@ -54,7 +56,9 @@ class ActorAndCritic(nn.Module):
 
 
 def see(obs: Mapping[str, jax.Array], agents: Sequence[str]) -> dict[str, jax.Array]:
-    """``{"own": an agent's observation, "world": those of all agents}``, a row for each agent of each environment."""
+    """Returns ``{"own": an agent's observation, "world": all agents' observations}``, a row for each agent of each
+    environment.
+    """
     world = jnp.concatenate([obs[agent] for agent in agents], axis=-1)
     return {"own": rows_of(obs, agents), "world": jnp.tile(world, (len(agents), 1))}
 

@@ -79,7 +79,7 @@ def make_loop(
     grad_clip: float = 10.0,
     num_iterations: int = 1,
 ) -> Loop:
-    """Compile the loop.
+    """Compiles the training loop.
 
     Args:
         num_envs: Environments stepped side by side.

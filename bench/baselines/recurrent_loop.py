@@ -80,7 +80,7 @@ def make_loop(
     grad_clip: float = 0.5,
     num_iterations: int = 1,
 ) -> Loop:
-    """Compile the loop.
+    """Compiles the training loop.
 
     Args:
         num_envs: Environments stepped side by side.

@@ -84,7 +84,7 @@ def make_loop(
     learning_starts: int = 300,
     make_buffer: Callable[..., Any] | None = None,
 ) -> Loop:
-    """Compile the loop.
+    """Compiles the training loop.
 
     Args:
         num_envs: Environments stepped side by side.

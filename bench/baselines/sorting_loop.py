@@ -27,7 +27,7 @@ STAGES = ("rollout", "advantages", "update")
 
 
 class Environments(NamedTuple):
-    """What a loop steps: several environments at once, which start anew by themselves.
+    """Batch of environments of a training loop, with automatic resets.
 
     Attributes:
         num_actions: Size of the discrete action space.
@@ -41,7 +41,9 @@ class Environments(NamedTuple):
 
 
 def gymnax_environments(env_name: str, num_envs: int) -> Environments:
-    """Copies of one of gymnax's, or of a plain one (`make_environment`)."""
+    """Creates a batch of `num_envs` copies of an environment of gymnax or of `baselines.environments`; see
+    `make_environment`.
+    """
     env, env_params = make_environment(env_name)
 
     def reset(key: jax.Array) -> tuple[jax.Array, Any]:
@@ -93,7 +95,9 @@ class ActorCritic(nn.Module):
 
 
 class ConvActorCritic(nn.Module):
-    """The same of images, with relu: convolutions (channels, kernel, stride) come before the dense layers."""
+    """Separate networks for action logits and state value of images: convolutions (channels, kernel, stride) and dense
+    layers, with relu.
+    """
 
     num_actions: int
     filters: tuple[tuple[int, int, int], ...]
@@ -166,7 +170,7 @@ def ppo_loss(
 
 
 def repeated(iterate: Callable[..., Any], num_iterations: int) -> Callable[..., Any]:
-    """Repeats an iteration in one scan.
+    """Returns a function that repeats a training iteration in one scan.
 
     Args:
         iterate: ``(learner, runner) -> (learner, runner, metrics)``.
@@ -192,7 +196,8 @@ def repeated(iterate: Callable[..., Any], num_iterations: int) -> Callable[..., 
 def begun(
     program: Callable[..., Any], start: Callable[[int], Any], seed: int, num_members: int | None
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """A program and its state, or those of as many seeds under vmap.
+    """Returns a training program and its first state, or for `num_members` seeds the program under vmap and the stacked
+    states.
 
     Networks are made one by one: orthogonal matrices are not made under vmap.
     """
@@ -241,7 +246,7 @@ def make_loop(
     num_iterations: int = 1,
     num_members: int | None = None,
 ) -> Loop:
-    """Compile the loop.
+    """Compiles the training loop.
 
     Args:
         num_envs: Environments stepped side by side.

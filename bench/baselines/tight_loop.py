@@ -82,7 +82,7 @@ class Transition(NamedTuple):
 
 
 def permute(position: jax.Array, num_rows: int, round_keys: jax.Array) -> jax.Array:
-    """Where a permutation of [0, num_rows) sends `position`, without computing the rest of it.
+    """Applies a random permutation of [0, num_rows) to `position`, without computing the whole permutation.
 
     A Feistel network on the next power of two; positions that land outside the range walk on along their cycle
     (Black and Rogaway, 2002, "Ciphers with arbitrary finite domains"). An even number of rounds lets the two halves
@@ -169,7 +169,7 @@ def make_loop(
     until: str = "update",
     num_iterations: int = 1,
 ) -> Loop:
-    """Compile the loop.
+    """Compiles the training loop.
 
     Args:
         num_envs: Environments stepped side by side, over all devices.

@@ -84,7 +84,7 @@ def adam(learner: Learner, grads: jax.Array) -> Learner:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """What one device does in an iteration.
+    """Training iteration of one device: rollout, V-trace and gradient steps.
 
     Args:
         env: The gymnax environment.
@@ -206,7 +206,7 @@ def make_loop(
     num_updates: int = 1,
     num_iterations: int = 1,
 ) -> Loop:
-    """Compile the loop.
+    """Compiles the training loop.
 
     Args:
         num_envs: Environments stepped side by side, over all devices; a multiple of `num_devices`.
@@ -252,7 +252,7 @@ def make_loop(
 
 
 def _mapped(program: Program, num_iterations: int) -> Any:
-    """Jitted iterations over the devices."""
+    """Compiles `num_iterations` iterations for all devices."""
     call = repeated(program, num_iterations)
     if program.num_devices == 1:
         return jax.jit(call, donate_argnums=(0, 1))

@@ -52,7 +52,7 @@ def make_work(api: Api, settings: Mapping[str, Any]) -> Work:
 
 
 def config_of(api: Api, settings: Mapping[str, Any]) -> Any:
-    """The algorithm's config."""
+    """Returns the config of the algorithm."""
     env_runners = dict(settings["env_runners"])
     if settings.get("mean_std_filter"):
         make_filter = api.mean_std_filter

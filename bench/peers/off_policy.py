@@ -32,7 +32,7 @@ class Api:
 
 
 def config_of(api: Api, settings: Mapping[str, Any]) -> Any:
-    """The algorithm's config."""
+    """Returns the config of the algorithm."""
     training = dict(settings["training"])
     if isinstance(training.get("n_step"), list):
         # JSON has no tuples, and a range of steps is one.
