@@ -1,4 +1,4 @@
-"""Commits of this repository, checked out beside it for as long as a benchmark compares them."""
+"""Temporary checkouts of commits of this repository, which benchmarks compare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def checkout(commit: str) -> Iterator[Path]:
-    """A folder with the files of a commit, removed on leaving the context.
+    """Context manager with a folder that contains the files of a commit; the end of the block removes the folder.
 
     Args:
         commit: Anything that git takes for one; "." for the files as they are now, changes included.

@@ -1,4 +1,4 @@
-"""How long checkpoints take: ``python -m bench.checkpoints``.
+"""Times of saving and loading checkpoints: ``python -m bench.checkpoints``.
 
 Times are of this machine and its disk; the script ends with 1 if saving the policy takes longer than ``--bar`` seconds.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def median_seconds(call: Callable[[], object], rounds: int, after: Callable[[], object]) -> float:
-    """The median time of some calls, after one that warms up; `after` follows each of them and is not timed."""
+    """Median seconds of `rounds` calls after a warm-up call; `after` is called after each of them and is not timed."""
     seconds = []
     for _ in range(1 + rounds):
         started = time.perf_counter()

@@ -178,7 +178,7 @@ def runner_nodes(algo: Any) -> dict[int, str]:
 
 
 def account(algo: Any, result: Any) -> dict[str, int]:
-    """``{fate: env steps}`` of a result, and "sampled".
+    """Returns the numbers of env steps that a result reports as sampled, used, lost and so on, ``{fate: env steps}``.
 
     Used steps of PPO are counted by its updates, stored steps of DQN by its buffer.
     """
@@ -192,7 +192,7 @@ def account(algo: Any, result: Any) -> dict[str, int]:
 
 
 def nodes_of(algo: Any) -> dict[str, list[str]]:
-    """``{role: ids of the nodes of its actors}``."""
+    """Returns the Ray nodes on which an algorithm's actors run, ``{role: [node id of each actor]}``."""
     import ray  # pyright: ignore[reportMissingImports]
 
     where = {
@@ -219,7 +219,7 @@ def add_stages(seconds: dict[str, float], result: Mapping[str, Any]) -> None:
 
 
 def use_whole_cores() -> None:
-    """Gives Ray's actors the priority of other processes. By default they give way to these, and rates depend on them.
+    """Gives Ray's actors the priority of other processes; Ray's default is a lower priority, which lowers the rates.
 
     Call it before Ray starts.
     """
@@ -227,7 +227,7 @@ def use_whole_cores() -> None:
 
 
 class Iteration(NamedTuple):
-    """One iteration.
+    """Times and counts of a training iteration.
 
     Attributes:
         start, end: Times of `time.monotonic`.
@@ -261,7 +261,7 @@ class Training:
         self.account: dict[str, int] = {}
 
     def iterate(self) -> None:
-        """Makes an iteration."""
+        """Makes a training iteration."""
         before, updates = self.algo.num_env_steps_sampled_lifetime, self.algo.driver.num_updates
         started = time.monotonic()
         self.result = result = self.algo.train()

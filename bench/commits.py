@@ -1,4 +1,4 @@
-"""Has it become slower? Training throughput at an older commit and now, in processes that take turns.
+"""Compares the training throughput of an older commit with the present one, in processes that take turns.
 
     python -m bench.commits --old v0.3
     python -m bench.commits --old HEAD~5 --only ppo-device-4,dqn-host --pairs 3 --processes 5 --json out.json
@@ -28,7 +28,7 @@ NUM_STEPS, NUM_MINIBATCHES = 128, 4
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is compared.
+    """Training run that the benchmark compares.
 
     Args:
         peer: Module of `bench.peers` that trains.
@@ -69,7 +69,7 @@ def ppo_host(size: str) -> Job:
 
 
 def off_policy(job: str) -> Job:
-    """A comparison of `bench.off_policy_throughput`."""
+    """Returns the job of a comparison of `bench.off_policy_throughput`."""
     return Job("jaxrl_off_policy", off_policy_throughput.settings_of(job, off_policy_throughput.parse([])))
 
 
@@ -111,7 +111,7 @@ def rate_of(iterations: Sequence[Mapping[str, Any]]) -> float:
 
 
 def line_of(name: str, pairs: Sequence[float]) -> str:
-    """What is printed of a comparison."""
+    """Formats the ratios of a comparison as a line of text."""
     median, least, most = statistics.median(pairs), min(pairs), max(pairs)
     return f"{name:16} new ÷ old {median:.3f}  ({len(pairs)} pairs, {least:.3f} to {most:.3f})"
 

@@ -17,7 +17,7 @@ _COPY = re.compile(r"memcpy", re.IGNORECASE)
 
 
 class Busy(NamedTuple):
-    """Share of busy time.
+    """Share of the time in which a device computes.
 
     Attributes:
         share: Busy time over wall time; None if unknown.
@@ -32,7 +32,7 @@ class Busy(NamedTuple):
 
 
 def measure_busy(step: Callable[[], Mapping[str, Any]]) -> Busy:
-    """Busy share in one iteration.
+    """Measures the busy share of the device in one iteration.
 
     On accelerators, the iteration is traced. The profiler slows down programs of many small kernels, so their share is
     a lower bound. CPUs have no kernels, and their traces have millions of events.
@@ -53,7 +53,7 @@ def measure_busy(step: Callable[[], Mapping[str, Any]]) -> Busy:
 
 
 def _share_of_kernels(step: Callable[[], Any]) -> tuple[float | None, str | None]:
-    """``(share, problem)`` of a traced iteration; one of both is None."""
+    """Profiles an iteration; returns ``(share of its time in which kernels run, None)``, or ``(None, problem)``."""
     import jax
 
     options = jax.profiler.ProfileOptions()

@@ -1,4 +1,4 @@
-"""Are the bits still the same? Hashes of what small runs learn, at an older commit and now, on this machine.
+"""Compares hashes of the weights that small runs learn at an older commit and now, on this machine.
 
     python bench/digests.py --old v0.3
     python bench/digests.py --old HEAD~5 --only dqn-lstm,ppo-cnn
@@ -60,7 +60,9 @@ RAISED = "raised "
 
 
 def names() -> list[str]:
-    """Every run. TD3 and TQC act in Boxes only, where nothing can be masked; IMPALA and APPO have PPO's networks."""
+    """Returns the names of all runs. TD3 and TQC have no action masks (Box actions); IMPALA and APPO run only with
+    MLPs, because their networks are PPO's.
+    """
     every: list[tuple[str, ...]] = list(itertools.product(ALGORITHMS, VARIANTS, PLACES))
     runs = [each for each in every if each[:2] not in LEFT_OUT]
     for algorithm, variants in RECORDED.items():
@@ -72,7 +74,7 @@ def names() -> list[str]:
 
 
 def make_env(algorithm: str, variant: str) -> Any:
-    """gymnax's CartPole or Pendulum: as pictures for convolutions, and with a mask of actions for masks."""
+    """Creates gymnax's CartPole or Pendulum, with images as observations for convolutions, or with an action mask."""
     import gymnasium as gym
     import jax.numpy as jnp
     import numpy as np
@@ -82,7 +84,7 @@ def make_env(algorithm: str, variant: str) -> Any:
     is_discrete = algorithm not in ("sac", "td3", "tqc") or variant == "masks"
 
     class Shown(AutoResetJaxEnv):
-        """An environment of gymnax whose observations pass a function."""
+        """Environment of gymnax whose observations are converted by the function `show`."""
 
         def __init__(self, space: gym.Space, show: Callable[[Any], Any]):
             self.env = GymnaxEnv("CartPole-v1" if is_discrete else "Pendulum-v1")
@@ -131,7 +133,7 @@ REPLAY_TRAINING = {
 
 
 def config_of(name: str) -> AlgorithmConfig:
-    """The settings of a run."""
+    """Returns the config of a run."""
     from jaxrl_stack import algorithms
     from jaxrl_stack.connectors.env_to_module import FrameStacking, MeanStdFilter
     from jaxrl_stack.env.jax_to_gymnasium import GymnasiumFromJax
@@ -170,7 +172,7 @@ def config_of(name: str) -> AlgorithmConfig:
 
 
 def _with_agents(config: AlgorithmConfig, variant: str, place: str) -> AlgorithmConfig:
-    """Two policies: in CartPoles that end one by one, or in a game in which agents take turns."""
+    """Sets an environment with several agents and two policies in a config."""
     from envs import multi_agent_host
     from jaxrl_stack.examples.envs.classes.multi_agent import MultiAgentCartPole
 
@@ -209,7 +211,7 @@ def _learning_from_records(config: AlgorithmConfig, algorithm: str, variant: str
 
 
 def _recorded_steps(is_discrete: bool) -> str:
-    """A table of 60 episodes of 5 to 24 steps, the same whenever it is made."""
+    """Writes a table of 60 random episodes of 5 to 24 steps from a fixed seed; returns its path."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -237,7 +239,7 @@ def _recorded_steps(is_discrete: bool) -> str:
 
 
 def digest_of(name: str) -> str:
-    """The hash of a run."""
+    """Computes the hash of a run: trains some iterations, and hashes results and weights."""
     import jax
     import numpy as np
 
@@ -264,7 +266,7 @@ def digest_of(name: str) -> str:
 
 
 def digests(folder: Path, runs: list[str]) -> Iterator[tuple[str, str]]:
-    """Name and hash of each run with the package in a folder, in a process of its own; what it raised, if it did."""
+    """Yields name and hash (or error) of each run, computed in a separate process with the package in `folder`."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "JAX_NUM_CPU_DEVICES": str(max(NUM_DEVICES))}
     # Without -P this file's folder would come before PYTHONPATH.
     command = [sys.executable, "-P", __file__, "--hash", ",".join(runs)]
@@ -278,7 +280,7 @@ def digests(folder: Path, runs: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def compare(old: str, runs: list[str]) -> list[str]:
-    """Print both hashes of each run; returns the names of those that differ."""
+    """Prints both hashes of each run; returns the names of the runs whose hashes differ."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from bench.checkouts import checkout
 
@@ -294,7 +296,7 @@ def compare(old: str, runs: list[str]) -> list[str]:
 
 
 def print_hashes(runs: list[str]) -> None:
-    """One line of JSON per run: its name, and its hash or what it raised."""
+    """Prints a line of JSON per run: its name, and its hash or error."""
     for name in runs:
         try:
             value = digest_of(name)

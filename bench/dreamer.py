@@ -41,7 +41,7 @@ from jaxrl_stack.runs.run import Run
 
 
 class Bar(NamedTuple):
-    """What a seed has to reach.
+    """Goal of a seed, with the settings of its training.
 
     Attributes:
         target: Mean of 20 greedy episodes.
@@ -69,7 +69,7 @@ class Bar(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What says in the JSON file which run it is."""
+        """Returns the settings that identify a run in the JSON file."""
         settings = {**self._asdict(), "training": dict(self.training)}
         # As in the file before there were such runs.
         absent = {"draws": False, "scale": 1.0, "training": {}, "evaluations": 1}
@@ -77,7 +77,7 @@ class Bar(NamedTuple):
 
 
 def tuned_bar(env: str) -> Bar:
-    """That of an environment whose tuned settings were measured here."""
+    """Returns the goal of an environment whose tuned settings were measured by this benchmark."""
     evidence, training = RECORDS[env].evidence, dict(RECORDS[env].settings)
     assert isinstance(evidence, Evaluated)
     size, ratio = training.pop("model_size"), training.pop("training_ratio")
@@ -99,7 +99,8 @@ EPISODES, INTERVAL = 20, 1_000
 
 
 def config_of(env: str, bar: Bar) -> DreamerV3Config:
-    """One copy of the environment, iterations of `INTERVAL` env steps, each with `EPISODES` greedy episodes.
+    """Returns the config: one environment, and iterations of `INTERVAL` env steps, each with `EPISODES` greedy
+    episodes.
 
     Replay has room for all steps of a run, as it has by default; less of it is zeros.
     """
@@ -128,7 +129,7 @@ def _connectors(env: Any, spaces: Any, device: Any, bar: Bar) -> list[ConnectorV
 
 
 class Scaled(ObservationPreprocessor):
-    """Vectors ``[n]``, times a number."""
+    """Connector that multiplies vector observations ``[n]`` by a number."""
 
     def __init__(self, scale: float, **kwargs: Any):
         self.scale = scale
@@ -138,18 +139,20 @@ class Scaled(ObservationPreprocessor):
         return gym.spaces.Box(-np.inf, np.inf, input_observation_space.shape, np.float32)
 
     def preprocess(self, observation: jax.Array) -> jax.Array:
-        """The vector, float32."""
+        """Returns the scaled vector, float32."""
         return self.scale * observation.astype(jnp.float32)
 
 
 class Drawn(ObservationPreprocessor):
-    """Boards of zeros and ones ``[H, W]`` as black images with white fields, uint8 ``[64, 64, 1]``."""
+    """Connector that draws boards of zeros and ones ``[H, W]`` as black images with white fields, uint8 ``[64, 64,
+    1]``.
+    """
 
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> gym.Space:
         return gym.spaces.Box(0, 255, (64, 64, 1), np.uint8)
 
     def preprocess(self, observation: jax.Array) -> jax.Array:
-        """The image; what is left beside the last fields is black."""
+        """Returns the image; pixels after the last fields are black."""
         height, width = (64 // size for size in observation.shape)
         fields = jnp.repeat(jnp.repeat(observation, height, axis=0), width, axis=1)
         missing = [(0, 64 - size) for size in fields.shape]
@@ -157,7 +160,7 @@ class Drawn(ObservationPreprocessor):
 
 
 def end_of(greedy: Sequence[float], bar: Bar) -> int | None:
-    """Index of the evaluation at which a seed is at its bar, or None.
+    """Index of the evaluation in which a seed reaches its goal; None if it does not.
 
     Args:
         greedy: Mean return of each evaluation.
@@ -172,7 +175,7 @@ def end_of(greedy: Sequence[float], bar: Bar) -> int | None:
 
 
 def measured(run: Run, bar: Bar, together: int) -> dict[str, Any]:
-    """Numbers of a run until it is at the bar.
+    """Returns the numbers of a run until it reaches the goal.
 
     Args:
         run: The run.

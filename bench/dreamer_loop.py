@@ -29,7 +29,7 @@ RATES = {"model": (1e-4, 1e-8, 1000.0), "actor": (3e-5, 1e-5, 100.0), "critic": 
 
 
 class Networks(NamedTuple):
-    """A world model, an actor and a critic; or what each of them consists of."""
+    """World model, actor and critic: modules, or their graphs or parameters."""
 
     model: Any
     actor: Any
@@ -68,7 +68,7 @@ class State(NamedTuple):
 
 
 class Script:
-    """What is fixed about the loop."""
+    """Functions of the training loop, with its environment, networks and settings."""
 
     def __init__(self, env_name: str, size: str, seed: int, batch: tuple[int, int], horizon: int, capacity: int):
         spaces: Any
@@ -92,11 +92,11 @@ class Script:
         }
 
     def networks(self, params: Networks) -> Networks:
-        """The modules with these parameters."""
+        """Builds the modules with the given parameters."""
         return Networks(*map(nnx.merge, self.graphs, params))
 
     def init(self, key: jax.Array) -> State:
-        """Before the first step."""
+        """Creates the state before the first step: environment, empty replay ring, optimizers."""
         key, reset_key = jax.random.split(key)
         obs, env_state = self.env.reset(reset_key, self.env_params)
         scalars = dict.fromkeys(("action", "reward", "first", "last", "terminated"), jnp.zeros(self.capacity))
@@ -110,7 +110,9 @@ class Script:
         return State(learned, ring, zero, zero, env_state, obs, jnp.bool_(True), jnp.float32(0), latent, one_hot, key)
 
     def env_step(self, state: State, is_random: jax.Array) -> State:
-        """Act, and write the item, and at the end of an episode its last observation, into the ring."""
+        """Acts, steps the environment, and writes the step to the replay ring; at the end of an episode also the last
+        observation.
+        """
         key, z_key, act_key, random_key, step_key = jax.random.split(state.key, 5)
         networks = self.networks(state.learned.params)
         encoded = networks.model.encode(networks.model.normalised(state.obs[None]))
@@ -148,7 +150,7 @@ class Script:
         )
 
     def windows(self, state: State, key: jax.Array) -> dict[str, jax.Array]:
-        """``[B, T, ...]`` consecutive items."""
+        """Draws windows of consecutive steps from the replay ring, ``[B, T, ...]``."""
         number, length = self.batch
         start = jax.random.randint(key, (number, 1), 0, state.size - length + 1)
         oldest = jnp.where(state.size < self.capacity, 0, state.place)
@@ -156,7 +158,9 @@ class Script:
         return {name: x[rows] for name, x in state.ring.items()}
 
     def loss(self, params: Networks, learned: Learned, batch: Any, key: jax.Array) -> tuple[jax.Array, ReturnRange]:
-        """All three losses: each has a gradient for its own network alone."""
+        """Computes the sum of the losses of world model, actor and critic, each of which has a gradient only for its
+        own network; returns also the updated range of returns.
+        """
         fixed, networks = jax.lax.stop_gradient, self.networks(params)
         observe_key, dream_key = jax.random.split(key)
         model, normalised = networks.model, networks.model.normalised(batch["obs"])
@@ -205,7 +209,7 @@ def make_loop(
     horizon: int = 15,
     capacity: int = 100_000,
 ) -> Loop:
-    """Compile the loop, and fill the ring with ``B T`` random steps.
+    """Compiles the training loop, and fills the replay ring with ``B T`` random steps.
 
     Args:
         num_steps: Env steps, and updates, of a call.

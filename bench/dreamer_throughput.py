@@ -40,7 +40,7 @@ BARS: dict[str, dict[str, float]] = {
 
 
 def settings_of(table: str, size: str, args: argparse.Namespace) -> dict[str, Any]:
-    """What contenders are told."""
+    """Returns the settings of the contenders."""
     windows, length, horizon = (2, 8, 3) if args.toy else (16, 64, 15)
     return {
         "job": table,
@@ -63,7 +63,7 @@ def settings_of(table: str, size: str, args: argparse.Namespace) -> dict[str, An
 
 
 def measure(table: str, size: str, args: argparse.Namespace) -> list[Row]:
-    """The rows of one table and size."""
+    """Measures the rows of one table and model size."""
     python = args.rllib_python if table == RLLIB else args.python
     peers = {
         OURS: [args.python, "-m", "bench.peers.jaxrl_dreamer"],
@@ -80,7 +80,8 @@ def measure(table: str, size: str, args: argparse.Namespace) -> list[Row]:
 
 
 def operations(jaxpr: Any) -> float:
-    """Floating-point operations of the matrix products and convolutions of a jaxpr, those of scans times their length.
+    """Counts floating-point operations of matrix products and convolutions in a jaxpr; a scan's are multiplied by its
+    length.
 
     XLA's own analysis counts the body of a loop once. Of branches, the one of this platform counts; where an argument
     chooses, the largest.
@@ -113,7 +114,7 @@ def operations(jaxpr: Any) -> float:
 
 
 def _of_branch(operations: Sequence[float], platforms: Sequence[Sequence[str] | None] | None) -> float:
-    """Those of the branch that runs; `platforms` of each branch, None of the one for all others."""
+    """Returns the operations of the branch that runs on this platform; `platforms` has None for the default branch."""
     if platforms is None:
         return max(operations)
     own = [n for n, names in zip(operations, platforms, strict=True) if names and jax.default_backend() in names]
@@ -121,7 +122,9 @@ def _of_branch(operations: Sequence[float], platforms: Sequence[Sequence[str] | 
 
 
 def share_of_peak(size: str, args: argparse.Namespace) -> dict[str, float]:
-    """An update of vectors of CartPole: its operations, their rate, and the machine's."""
+    """Measures an update on CartPole: its operations, their rate, and the rate relative to the machine's matrix
+    product.
+    """
     settings = settings_of(LOOP, size, args)
     config = DreamerV3Config().training(**settings["training"]).debugging(seed=0).learners(num_cpus_per_learner=1)
     spaces = (gym.spaces.Box(-np.inf, np.inf, (4,), np.float32), gym.spaces.Discrete(2))
@@ -149,7 +152,7 @@ def share_of_peak(size: str, args: argparse.Namespace) -> dict[str, float]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Creates the parser of the command line."""
     out = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     out.add_argument("--tables", default=",".join(BARS), help="some of rllib, loop, peak")
     out.add_argument("--sizes", help="model sizes; those with bars by default")

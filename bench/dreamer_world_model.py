@@ -1,4 +1,4 @@
-"""DreamerV3's world model alone, on recorded random steps of CartPole: does it know what comes next?
+"""Prediction error of DreamerV3's world model, trained without actor and critic on recorded random steps of CartPole.
 
     python -m bench.dreamer_world_model
     python -m bench.dreamer_world_model --size micro --updates 3000
@@ -36,7 +36,7 @@ NUM_ACTIONS = 2
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How the model learns.
+    """Settings of the world model's training.
 
     Args:
         size: See `jaxrl_stack.algorithms.dreamerv3.sizes`.
@@ -56,7 +56,7 @@ class Settings:
 
 
 class Known(NamedTuple):
-    """What a model knows of steps that it has not seen.
+    """Prediction errors of a model on steps that it was not trained on.
 
     Attributes:
         error: Mean squared error of imagined observations over the error of the last one that was given.
@@ -70,7 +70,7 @@ class Known(NamedTuple):
 
 
 def recorded(num_steps: int, seed: int) -> EpisodeReplayBuffer:
-    """Random steps of CartPole."""
+    """Records random steps of CartPole in a replay buffer."""
     env, rng = gym.make("CartPole-v1"), np.random.default_rng(seed)
     rows, (obs, _) = [], env.reset(seed=seed)
     for _ in range(num_steps):
@@ -85,14 +85,14 @@ def recorded(num_steps: int, seed: int) -> EpisodeReplayBuffer:
 
 
 def observed(model: WorldModel, windows: dict[str, jax.Array], key: jax.Array | None) -> tuple[Any, Any]:
-    """``(normalised observations, what the model makes of windows)``."""
+    """Returns the normalised observations of windows, and the model's outputs for them."""
     normalised = model.normalised(windows["obs"])
     actions = jax.nn.one_hot(windows["actions"], NUM_ACTIONS)
     return normalised, model.observe(normalised, actions, windows["is_first"], key)
 
 
 def learned(settings: Settings, buffer: EpisodeReplayBuffer) -> WorldModel:
-    """A model that has learned from windows of a buffer; all updates are one scan."""
+    """Trains a model on windows of a buffer; all updates are one scan."""
     rate = optax.cosine_decay_schedule(settings.lr, settings.updates)
     optimizer = optax.chain(optax.clip_by_global_norm(100.0), optax.adam(rate))
     columns, _ = host_windows(buffer, settings.windows * settings.updates, settings.length)
@@ -119,7 +119,9 @@ def learned(settings: Settings, buffer: EpisodeReplayBuffer) -> WorldModel:
 
 @nnx.jit
 def imagined(model: WorldModel, windows: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """``(predictions [N, IMAGINED, 4], what happened, rewards)`` of windows of ``GIVEN + IMAGINED`` items."""
+    """Predicts the last steps of windows of ``GIVEN + IMAGINED`` steps: returns predicted observations ``[N, IMAGINED,
+    4]``, recorded observations and predicted rewards.
+    """
     _, seen = observed(model, {name: x[:, :GIVEN] for name, x in windows.items()}, None)
     actions = jax.nn.one_hot(windows["actions"], NUM_ACTIONS)
 
@@ -135,7 +137,7 @@ def imagined(model: WorldModel, windows: dict[str, jax.Array]) -> tuple[jax.Arra
 
 
 def known_of(model: WorldModel, buffer: EpisodeReplayBuffer) -> Known:
-    """What a model knows of the steps of a buffer."""
+    """Computes the prediction errors of a model on the steps of a buffer."""
     columns, _ = host_windows(buffer, 4000, GIVEN + IMAGINED)
     inside = ~columns["is_first"][:, 1:].any(axis=1)
     columns = {name: x[inside][:400] for name, x in columns.items()}
@@ -155,7 +157,7 @@ def known_of(model: WorldModel, buffer: EpisodeReplayBuffer) -> Known:
 
 
 def run(settings: Settings) -> Known:
-    """Learn from 5,000 steps, and be asked about 2,000 others."""
+    """Trains a model on 5,000 steps, and computes its prediction errors on 2,000 other steps."""
     return known_of(learned(settings, recorded(5000, settings.seed + 1)), recorded(2000, settings.seed + 2))
 
 

@@ -1,4 +1,4 @@
-"""The first hour of a user, timed: a fresh copy, a fresh environment, and every command of a page in its order.
+"""Times the first hour of a user: all commands of a documentation page, in order, in a fresh copy and environment.
 
     python -m bench.first_hour                      # the README
     python -m bench.first_hour --venv ~/.venv       # what is installed already stays out
@@ -57,7 +57,7 @@ for number, block in blocks:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """Something that was run.
+    """Timed command or statement of a page.
 
     Attributes:
         source: The command or statement.
@@ -71,19 +71,21 @@ class Step:
 
 
 def blocks_of(page: str) -> list[tuple[str, str]]:
-    """``(language, code)`` of the blocks of a page."""
+    """Returns ``(language, code)`` of the code blocks of a page."""
     return re.findall(r"^```(bash|python)\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
 
 
 def commands_of(block: str) -> Iterator[str]:
-    """The commands of a ``bash`` block that are run."""
+    """Yields the commands of a ``bash`` block, without comments and commands that are not run."""
     for line in block.replace("\\\n", " ").splitlines():
         if line.strip() and not line.startswith("#") and not _LEFT_OUT.search(line):
             yield from (part.strip() for part in re.split(r"\s&&\s", line))
 
 
 def reached(steps: Sequence[Step]) -> dict[str, float]:
-    """Milestone → seconds that the lines which reach it took; 0 installed before, and NaN where no line does."""
+    """Returns ``{milestone: seconds}`` of the commands that reach it; 0 if the package was installed before, NaN if no
+    command reaches it.
+    """
     seconds = {}
     for name, looks in MILESTONES.items():
         found = [step for step in steps if re.search(looks, step.source)]
@@ -140,7 +142,7 @@ def _run(command: Sequence[str], directory: Path, environment: dict[str, str]) -
 
 
 def _copy(directory: Path) -> None:
-    """What git has of this checkout, as it is now."""
+    """Copies the tracked files of this checkout, in their present state, to a folder."""
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     archive = subprocess.run(
         ["tar", "--create", "--null", "--files-from=-"], cwd=ROOT, input=files, capture_output=True, check=True

@@ -69,13 +69,13 @@ def minimax_value(board: tuple[int, ...]) -> int:
 
 
 def _moves(board: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Field -> position after a move to it, for the player who moves next."""
+    """Returns ``{field: position after a move to it}``, for the player who moves next."""
     other = tuple((0, 2, 1)[mark] for mark in board)
     return {field: (*other[:field], 2, *other[field + 1 :]) for field in range(9) if board[field] == 0}
 
 
 def positions() -> set[tuple[int, ...]]:
-    """All positions of tic-tac-toe that games reach, each for the player to move."""
+    """Returns all positions of tic-tac-toe that games reach, each for the player to move."""
     found, new = set[tuple[int, ...]](), {(0,) * 9}
     while new:
         found |= new
@@ -148,7 +148,7 @@ class PolicyPlayers:
         self._graph = nnx.split(algo.get_policy(MAIN).module)[0]
 
     def now(self) -> Player:
-        """Player with the present weights."""
+        """Returns a player with the present weights."""
         return Player(self._act, nnx.split(self._algo.get_policy(MAIN).module)[1])
 
     def _act(self, weights: Any, obs: Any, key: jax.Array) -> jax.Array:

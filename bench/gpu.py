@@ -56,7 +56,7 @@ share the memory of a GPU."""
 
 
 def facts() -> dict[str, Any]:
-    """Device and versions of this machine."""
+    """Returns device and versions of this machine."""
     import jax
 
     from jaxrl_stack.runs.origin import installed_versions
@@ -126,7 +126,7 @@ class Lines:
         return any(line["commit"] == commit and line["run"] == run and "measured" in line for line in self._old)
 
     def append(self, line: dict[str, Any]) -> None:
-        """Writes a line."""
+        """Appends a line to the file."""
         with self._lock:
             self.new.append(line)
             if self._path:
@@ -252,7 +252,7 @@ def _commit() -> str | None:
 
 
 def print_summary(lines: Sequence[Mapping[str, Any]], device: str) -> None:
-    """Table of the new lines."""
+    """Prints a table of the new results."""
     from bench.gpu_page import determinism_rows, speed_rows
 
     for title, (header, rows) in (("Training", speed_rows(lines)), ("Determinism", determinism_rows(lines))):
@@ -261,7 +261,7 @@ def print_summary(lines: Sequence[Mapping[str, Any]], device: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Parser of the command line."""
+    """Creates the parser of the command line."""
     out = argparse.ArgumentParser(
         prog="python -m bench.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

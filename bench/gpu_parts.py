@@ -64,7 +64,7 @@ Loops = Mapping[str, Callable[[], Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Part of the kit.
+    """Part of the benchmark: a training run, its plain loops and its sizes.
 
     Args:
         title: Description in tables.

@@ -28,7 +28,7 @@ Key = TypeVar("Key")
 
 
 class Contender(Protocol):
-    """What is measured: one training iteration per call, finished when the call returns."""
+    """Interface of a measured contender: `step` makes one training iteration and returns when it is finished."""
 
     @property
     def step(self) -> Callable[[], Mapping[str, Any]]: ...
@@ -38,7 +38,7 @@ class Contender(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """One contender's rounds.
+    """Measured rates of a contender, one per round.
 
     Args:
         rates: Environment steps per second, one entry per round.
@@ -71,7 +71,7 @@ class Timing:
 
 
 def interleave(contenders: Mapping[Key, Contender], rounds: int, seconds: float, warmup: int = 2) -> dict[Key, Timing]:
-    """Measure contenders in turns.
+    """Measures contenders in turns.
 
     Args:
         contenders: What to measure.
@@ -106,7 +106,7 @@ def interleave(contenders: Mapping[Key, Contender], rounds: int, seconds: float,
 
 
 def peak_resident_bytes() -> int:
-    """The most memory this process ever had in RAM."""
+    """Peak resident memory of this process, in bytes."""
     # Linux lets a child's ru_maxrss begin at its parent's, so ask for the address space's own mark.
     status = Path("/proc/self/status")
     if status.exists():
@@ -117,7 +117,7 @@ def peak_resident_bytes() -> int:
 
 
 def device_peak_bytes() -> int | None:
-    """The most memory in use on the first device since the start, or None where the backend does not count."""
+    """Peak memory in use on the first device, in bytes; None if the backend does not count it."""
     import jax
 
     stats = jax.devices()[0].memory_stats()
@@ -147,7 +147,7 @@ def matrix_peak(size: int = 2048, tries: int = 9) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """Where and with what the numbers were made."""
+    """Returns processor, devices, versions and load of this machine."""
     import jax
 
     return {
@@ -187,7 +187,7 @@ def _commit_of(root: Path) -> str | None:
 
 
 def report_of(module: str, *arguments: str) -> dict[str, Any]:
-    """The JSON report of a benchmark that runs in a process of its own (its peak memory is then its own, too).
+    """Runs a benchmark in a separate process, so that its peak memory is measured separately; returns its JSON report.
 
     Args:
         module: Benchmark to run, as in `python -m`.
@@ -201,7 +201,7 @@ def report_of(module: str, *arguments: str) -> dict[str, Any]:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> None:
-    """Print rows under column names; None becomes a dash, floats three significant digits.
+    """Prints rows under column names; None becomes a dash, floats three significant digits.
 
     A column without any value is left out.
     """
@@ -225,7 +225,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
 
 
 def write_json(path: str | None, payload: Mapping[str, Any]) -> None:
-    """Write a report as JSON: to a file, to stdout for "-", nowhere for None."""
+    """Writes a report as JSON to a file; "-" is stdout, None writes nothing."""
     if path is None:
         return
     text = json.dumps({"command": " ".join(["python", "-m", *_module_and_arguments()]), **payload}, indent=2)

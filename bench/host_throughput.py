@@ -38,7 +38,9 @@ PARTS = ("sample", "env", "policy", "connectors", "update", "sync")
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Env runners, environments of each, rows of a minibatch; written ``RUNNERSxENVS`` or ``RUNNERSxENVS/ROWS``."""
+    """Numbers of EnvRunners, environments per EnvRunner and minibatch rows; as text ``RUNNERSxENVS`` or
+    ``RUNNERSxENVS/ROWS``.
+    """
 
     num_env_runners: int
     num_envs: int
@@ -46,7 +48,7 @@ class Size:
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """Raises ValueError for anything else."""
+        """Parses ``RUNNERSxENVS`` or ``RUNNERSxENVS/ROWS``; raises ValueError for other texts."""
         counts, _, rows = text.partition("/")
         runners, _, envs = counts.partition("x")
         return cls(int(runners), int(envs), *([int(rows)] if rows else []))
@@ -70,7 +72,7 @@ UPDATE_BAR, WALL_CLOCK_BAR = 20.0, 8.0
 
 @dataclasses.dataclass
 class Row:
-    """One contender in one comparison.
+    """Measured numbers of one contender in one comparison.
 
     Args:
         table: "training", "update" or "wall clock".
@@ -106,13 +108,13 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether the bar is met; None where there is none."""
+        """Whether the ratio reaches the bar; None without a bar or ratio."""
         return None if self.bar is None or self.ratio is None else self.ratio >= self.bar
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What a table's rows have in common.
+    """Properties of all rows of a table.
 
     Args:
         table: Its name.
@@ -162,7 +164,7 @@ def compare(
     seconds: float,
     ours: str = OURS,
 ) -> list[Row]:
-    """Start the contenders, let them take turns, end them.
+    """Starts the contenders, measures them in turns, and ends them.
 
     Args:
         peers: Name -> command of its process.
@@ -211,7 +213,9 @@ def compare(
 
 
 def timing_of(turns: Sequence[Sequence[Mapping[str, Any]]], comparison: Comparison) -> harness.Timing:
-    """A rate per turn, the median of its iterations: of steps, or of whole iterations where `per` is None."""
+    """Converts turns to rates: the median over the iterations of a turn, of steps, or of whole iterations if `per` is
+    None.
+    """
     rates = [
         statistics.median((each["steps"] if comparison.per else 1) / each["seconds"] for each in turn) for turn in turns
     ]
@@ -220,13 +224,13 @@ def timing_of(turns: Sequence[Sequence[Mapping[str, Any]]], comparison: Comparis
 
 
 def per_core(timing: harness.Timing) -> harness.Timing:
-    """Rates per CPU second."""
+    """Converts rates per second to rates per CPU second."""
     rates = [rate / cores for rate, cores in zip(timing.rates, timing.cores, strict=True)]
     return dataclasses.replace(timing, rates=rates)
 
 
 def median_parts(iterations: Sequence[Mapping[str, Any]], per: int | None) -> dict[str, float]:
-    """Median seconds of each part, for `per` steps."""
+    """Returns the median seconds of each part of an iteration, per `per` steps."""
     names = dict.fromkeys(name for each in iterations for name in each["parts"])
     return {
         name: statistics.median(
@@ -267,7 +271,7 @@ def measure(peers: Mapping[str, Sequence[str]], args: argparse.Namespace) -> lis
 
 
 def over_seeds(rows: Sequence[Row]) -> Row:
-    """Medians over trainings with different seeds."""
+    """Combines the rows of trainings with different seeds to one row of medians."""
     rates = [row.rate for row in rows]
     ratios = [row.ratio for row in rows if row.ratio is not None]
     return dataclasses.replace(

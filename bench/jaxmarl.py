@@ -48,7 +48,7 @@ PEERS: dict[str, tuple[type[Settings], Callable[..., Any]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """Training iterations of ours."""
+    """Training loop of this project's algorithm."""
 
     algo: Any
     steps_per_iteration: int
@@ -59,7 +59,9 @@ class Loop:
 
 
 def ours(s: Settings, seed: int, updates_per_call: int, num_devices: int = 1) -> Loop:
-    """PPO with a policy for all agents, and as many updates per call in one program."""
+    """Creates PPO of this project with one policy for all agents, and `updates_per_call` updates per call in one
+    program.
+    """
     name = f"jaxmarl/{s.env_id}"
     num_agents = len(resolve_env(name).make().possible_agents)
     config = (
@@ -102,12 +104,12 @@ def ours(s: Settings, seed: int, updates_per_call: int, num_devices: int = 1) ->
 
 
 def name_of(s: Settings) -> str:
-    """The algorithm that settings are of."""
+    """Returns the name of the algorithm to which the settings belong."""
     return next(name for name, (settings, _) in PEERS.items() if type(s) is settings)
 
 
 def learned(side: str, s: Settings, seed: int) -> dict[str, Any]:
-    """Train one seed to the end; ``final``: the mean return of the last update, ``seconds``."""
+    """Trains one seed to the end; returns ``final``, the mean return of the last update, and ``seconds``."""
     started, calls = time.perf_counter(), 8
     make = ours if side == SIDES[0] else PEERS[name_of(s)][1]
     loop = make(s, seed, max(1, s.num_updates // calls))
@@ -121,7 +123,7 @@ def learned(side: str, s: Settings, seed: int) -> dict[str, Any]:
 
 
 def learn(s: Settings, num_seeds: int, journal: Journal) -> bool:
-    """All seeds of both sides; whether ours is not below by more than one standard error."""
+    """Trains all seeds of both sides; returns whether this project's mean is at most one standard error lower."""
     finals: dict[str, list[float]] = {side: [] for side in SIDES}
     for seed in range(num_seeds):
         for side in SIDES:
@@ -138,7 +140,7 @@ def learn(s: Settings, num_seeds: int, journal: Journal) -> bool:
 
 
 def speed(s: Settings, rounds: int, seconds: float, num_devices: int) -> None:
-    """Env steps per second of both, in turns."""
+    """Measures env steps per second of both sides in turns, and prints them."""
     # About as many steps in a call of both algorithms.
     updates = max(1, 32768 // s.steps_per_update)
     loops = {SIDES[0]: ours(s, 0, updates, num_devices), SIDES[1]: PEERS[name_of(s)][1](s, 0, updates)}

@@ -224,7 +224,7 @@ def rllib_settings() -> dict[str, dict[str, Any]]:
 
 
 def settings_of(env: str, algorithm: str = "PPO", rllib: bool = False) -> dict[str, Any]:
-    """The settings to train an environment with.
+    """Returns the settings for training in an environment.
 
     Args:
         env: Its id.
@@ -243,7 +243,7 @@ def settings_of(env: str, algorithm: str = "PPO", rllib: bool = False) -> dict[s
 
 
 def config_of(env: str, settings: Mapping[str, Any], algorithm: str = "PPO") -> Any:
-    """The config of an algorithm on an environment."""
+    """Creates the config of an algorithm for an environment."""
     return get_algorithm_config_class(algorithm)().environment(env).update_from_dict(dict(settings))
 
 
@@ -274,7 +274,7 @@ def run_folder(path: Path | None, *parts: str, seeds: Sequence[int]) -> Path | N
 
 
 def numbers(run: Run, name: str) -> np.ndarray:
-    """Number of a run by iteration, ``float64[iterations]``; NaN if it was not reported."""
+    """Returns a number that a run reported, by iteration, ``float64[iterations]``; NaN if it was not reported."""
     history = run.history
     return history[name] if name in history else np.full(len(history), np.nan)
 
@@ -314,7 +314,7 @@ def evaluated_mean(algo: Any, standard_error: float) -> float:
 
 
 def area(points: Sequence[tuple[int, float]], within: int) -> float:
-    """Mean height of a curve up to `within` steps: trapezoids, constant before its first point.
+    """Mean of a learning curve up to `within` steps: the integral by trapezoids, constant before the first point.
 
     Raises:
         ValueError: The curve ends earlier.
@@ -414,7 +414,7 @@ def run_all_seeds(
 
 
 def criterion_of(algorithm: str, env: str, args: argparse.Namespace) -> Criterion:
-    """Target and limit of the command line; by default the environment's.
+    """Returns the goal of the command line; by default the goal of the environment.
 
     Raises:
         SystemExit: One is missing.
@@ -428,7 +428,7 @@ def criterion_of(algorithm: str, env: str, args: argparse.Namespace) -> Criterio
 
 
 def hold_of(args: argparse.Namespace) -> Hold:
-    """The bound of the command line.
+    """Returns the goal of the option ``--hold``.
 
     Raises:
         SystemExit: Its env steps are missing.
@@ -473,7 +473,7 @@ def run_comparison(args: argparse.Namespace, journal: Journal) -> bool:
 
 
 def overrides(args: argparse.Namespace) -> dict[str, int]:
-    """Settings of the command line."""
+    """Returns the settings that options of the command line change."""
     given = {"num_env_runners": args.env_runners, "num_envs_per_env_runner": args.envs}
     return {name: value for name, value in given.items() if value is not None}
 

@@ -1,4 +1,4 @@
-"""An environment with a mask of its actions, and the same one without it: what masks cost."""
+"""Environment with and without an action mask, to measure the cost of masks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxrl_stack.env.jax_env import AutoResetJaxEnv, GymnaxEnv
 
 
 class MaskedEnv(AutoResetJaxEnv):
-    """A gymnax environment of discrete actions that says with each observation which of them are valid: all.
+    """gymnax environment with discrete actions whose observations contain a mask that allows all actions.
 
     Args:
         config: ``{"env": id without "gymnax/", "has_mask": whether observations are

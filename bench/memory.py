@@ -31,12 +31,12 @@ HOST = Comparison("training", 4000, lambda name, size: HOST_BAR if name == RLLIB
 
 
 def task(max_seq_len: int) -> Task:
-    """CartPole with one dense layer and an LSTM, shared."""
+    """Returns the task: CartPole with a dense layer and an LSTM, which policy and value share."""
     return Task("CartPole-v1", (WIDTH,), max_seq_len=max_seq_len)
 
 
 def measure_device(num_envs: int, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """All contenders on the device, in turns."""
+    """Measures all contenders on the device, in turns."""
     from bench.baselines.recurrent_loop import make_loop
 
     makers = {BASELINE: functools.partial(make_loop, num_envs, NUM_STEPS, NUM_EPOCHS, NUM_MINIBATCHES, WIDTH)}
@@ -63,7 +63,7 @@ def measure_device(num_envs: int, args: argparse.Namespace) -> list[dict[str, An
 
 
 def measure_host(args: argparse.Namespace) -> list[dict[str, Any]]:
-    """RLlib and this project on the host, in turns."""
+    """Measures RLlib and this project on the host, in turns."""
     settings = {
         "job": "train",
         "warmup": 2,

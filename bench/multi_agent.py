@@ -46,42 +46,44 @@ POLICIES = ("p0", "p1")
 
 
 def own_policy(agent_id: Any, episode: Any, **kwargs: Any) -> str:
-    """Each agent its policy: "p0" for the first one, "p1" for the second."""
+    """Maps the first agent to the policy "p0", the second one to "p1"."""
     return POLICIES[agent_id in (1, "player2")]
 
 
 def shared_policy(agent_id: Any, episode: Any, **kwargs: Any) -> str:
-    """One policy for all."""
+    """Maps all agents to the policy "p0"."""
     return "p0"
 
 
 def cart_poles() -> PPOConfig:
-    """Two agents, two policies, with the tuned settings of one agent's."""
+    """Config of PPO for two CartPoles with two policies, with the tuned settings of a single agent."""
     config = PPOConfig.tuned(SINGLE).environment(f"{ENVS}:MultiAgentCartPole")
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
 
 
 def cart_poles_on_host() -> PPOConfig:
-    """The same with gymnasium's environments."""
+    """Config of PPO for two of gymnasium's CartPoles with two policies."""
     config = PPOConfig.tuned("CartPole-v1").environment(MultiAgentCartPole, env_config={"num_agents": 2})
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
 
 
 def appo_cart_poles() -> APPOConfig:
-    """APPO on two CartPoles, with its tuned settings of one agent's."""
+    """Config of APPO for two CartPoles with two policies, with the tuned settings of a single agent."""
     config = APPOConfig.tuned(SINGLE).environment(f"{ENVS}:MultiAgentCartPole")
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
 
 
 def stateless() -> PPOConfig:
-    """Two agents that see no velocities, two policies with an LSTM, with the tuned settings of one agent's."""
+    """Config of PPO for two CartPoles without velocities, with two LSTM policies and the tuned settings of a single
+    agent.
+    """
     config = PPOConfig.tuned("jaxrl_stack.examples.envs.memory:StatelessCartPole")
     config.environment(f"{ENVS}:MultiAgentStatelessCartPole")
     return config.multi_agent(policies={*POLICIES}, policy_mapping_fn=own_policy)
 
 
 def rock_paper_scissors() -> PPOConfig:
-    """A policy against one that repeats its first move."""
+    """Config of PPO for rock-paper-scissors, against a policy that repeats its first move."""
     opponent = RLModuleSpec(module_class=AlwaysSameHeuristicRLM)
     spec = MultiRLModuleSpec(rl_module_specs={"p0": RLModuleSpec(), "p1": opponent})
     config = PPOConfig.tuned(SINGLE).environment(f"{ENVS}:RockPaperScissors").training(lr=1e-3)
@@ -90,7 +92,7 @@ def rock_paper_scissors() -> PPOConfig:
 
 
 def tic_tac_toe() -> DQNConfig:
-    """One policy that plays tic-tac-toe against itself."""
+    """Config of DQN with one policy that plays tic-tac-toe against itself."""
     return (
         DQNConfig()
         .environment(TicTacToe)
@@ -140,7 +142,7 @@ def score_against_random(algo: Any) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is learned.
+    """Learning task: config and goal.
 
     Args:
         config: Makes the settings.
@@ -168,7 +170,7 @@ TASKS = {
 
 
 def learned(task: Task, seed: int) -> dict[str, Any]:
-    """Train one seed until it passes or has had its steps.
+    """Trains one seed until it reaches the target or the step limit.
 
     Returns:
         ``solved_at``: env steps, or None; ``best``: the highest mean return of the worse policy; ``seconds``.
@@ -194,7 +196,7 @@ def learned(task: Task, seed: int) -> dict[str, Any]:
 
 
 def learn(names: Sequence[str], num_seeds: int, journal: Journal) -> bool:
-    """Run all seeds of some tasks; whether all of these pass."""
+    """Trains all seeds of some tasks; returns whether all tasks pass."""
     rows, all_pass = [], True
     for name in names:
         task = TASKS[name]
@@ -212,7 +214,7 @@ def learn(names: Sequence[str], num_seeds: int, journal: Journal) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """Training iterations of one config, whose steps are rows of agents.
+    """Training loop of a config; its steps are rows of agents.
 
     Args:
         algo: The algorithm.
@@ -232,7 +234,7 @@ class Loop:
 
 
 def speed(rounds: int, seconds: float, num_steps: int = 128) -> None:
-    """Rows per second of two agents beside those of one in twice as many environments."""
+    """Measures rows per second of two agents, and of one agent in twice as many environments."""
 
     def loop(env: str, num_envs: int, rows: int, mapping: Any = None, policies: Sequence[str] = ()) -> Loop:
         sizes = {"train_batch_size_per_learner": num_steps * num_envs, "lr": 2.5e-4, "grad_clip": 0.5}

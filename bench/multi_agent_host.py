@@ -32,7 +32,7 @@ NUM_ENVS, NUM_AGENTS, NUM_STEPS, NUM_ROUNDS = 8, 2, 500, 9
 
 
 def bare_rate(envs: list[Any]) -> float:
-    """Steps per second of the environments alone, with actions that were drawn before."""
+    """Measures steps per second of bare environments, with actions that were drawn before."""
     actions = np.random.default_rng(0).integers(2, size=(NUM_STEPS, NUM_ENVS, NUM_AGENTS)).tolist()
     obs = [env.reset()[0] for env in envs]
     started = time.perf_counter()
@@ -48,14 +48,14 @@ def bare_rate(envs: list[Any]) -> float:
 
 
 def sampled_rate(runner: MultiAgentEnvRunner) -> float:
-    """Steps per second of a runner."""
+    """Measures steps per second of a runner."""
     started = time.perf_counter()
     runner.sample_block(num_steps=NUM_STEPS)
     return NUM_STEPS * NUM_ENVS / (time.perf_counter() - started)
 
 
 def make_runner() -> MultiAgentEnvRunner:
-    """A runner with two policies, each with PPO's default network for CartPole."""
+    """Creates a runner with two policies, each with PPO's default network for CartPole."""
     config = (
         PPOConfig()
         .environment(MultiAgentCartPole, env_config={"num_agents": NUM_AGENTS})
@@ -66,12 +66,12 @@ def make_runner() -> MultiAgentEnvRunner:
 
 
 def settings() -> dict[str, Any]:
-    """Settings of contenders that train."""
+    """Returns the settings of the contenders that train."""
     return {"num_envs": NUM_ENVS, "training": TRAINING, "model": MODEL, "warmup": 2}
 
 
 def against_rllib(rllib_python: str, rounds: int) -> None:
-    """Train both in turns, and print env steps/s."""
+    """Trains this project and RLlib in turns, and prints env steps per second."""
     commands = {
         "jaxrl": [sys.executable, "-m", "bench.peers.jaxrl_multi_agent"],
         "rllib": [rllib_python, "-m", "bench.peers.rllib_multi_agent"],

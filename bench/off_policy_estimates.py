@@ -1,4 +1,4 @@
-"""Do estimates of a policy's worth say the truth? A chain whose values are known exactly, and 200 data sets of it.
+"""Error of off-policy estimates: estimates from 200 data sets of a Markov chain whose values are known exactly.
 
     python -m bench.off_policy_estimates --json bench/off_policy_estimates.json
 
@@ -39,12 +39,12 @@ Q_MODEL = {"fcnet_hiddens": (64, 64), "num_updates": 2000, "minibatch_size": 256
 
 
 def behavior() -> np.ndarray:
-    """Its probabilities, ``[state, action]``."""
+    """Action probabilities of the recording policy, ``[state, action]``."""
     return EPSILON / NUM_ACTIONS + (1 - EPSILON) * np.eye(NUM_ACTIONS)[GREEDY]
 
 
 def largest_product() -> float:
-    """Of the ratios of an episode, over all that can happen."""
+    """Largest possible product of an episode's probability ratios."""
     ratios = (TARGET / behavior()).max(axis=1)
     best = ratios.copy()
     for _ in range(HORIZON - 1):
@@ -53,7 +53,7 @@ def largest_product() -> float:
 
 
 def exact_value(probs: np.ndarray) -> float:
-    """What a policy is worth from the first state, by dynamic programming."""
+    """Exact value of a policy at the first state, by dynamic programming."""
     values = np.zeros(NUM_STATES)
     for _ in range(HORIZON):
         following = MOVES * np.roll(values, -1)[:, None] + (1 - MOVES) * values[:, None]
@@ -62,7 +62,7 @@ def exact_value(probs: np.ndarray) -> float:
 
 
 def recorded(num_episodes: int, seed: int) -> Steps:
-    """Episodes of the recording policy."""
+    """Samples episodes of the recording policy."""
     rng, probs = np.random.default_rng(seed), behavior()
     state = np.zeros(num_episodes, int)
     rows: dict[str, list[np.ndarray]] = {name: [] for name in ("state", "action", "reward")}
@@ -93,7 +93,7 @@ def recorded(num_episodes: int, seed: int) -> Steps:
 
 
 class TableModule(RLModule):
-    """Acts in the chain with the probabilities of `TARGET`."""
+    """Module that acts in the chain with the probabilities of `TARGET`."""
 
     def setup(self) -> None:
         self.log_probs = np.log(TARGET).astype(np.float32)
@@ -104,12 +104,12 @@ class TableModule(RLModule):
 
 
 def module() -> TableModule:
-    """The policy that is estimated."""
+    """Creates the policy whose value is estimated."""
     return TableModule(observation_space=SPACES[0], action_space=SPACES[1])
 
 
 def measure(num_data_sets: int, num_episodes: int) -> dict[str, Any]:
-    """How often intervals have the exact value in them, and how far estimates are from it on average."""
+    """Measures how often confidence intervals contain the exact value, and the mean relative error of the estimates."""
     policy, truth = module(), exact_value(TARGET)
     inside: dict[str, int] = dict.fromkeys(METHODS, 0)
     values: dict[str, list[float]] = {name: [] for name in METHODS}

@@ -29,7 +29,7 @@ STEPS = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A comparison.
+    """Comparison of contenders with the same settings.
 
     Args:
         title: Of its table.
@@ -180,7 +180,9 @@ JOBS = {
 
 
 def settings_of(job: str, args: argparse.Namespace) -> dict[str, Any]:
-    """What a comparison's contenders are told; a shorter iteration brings an earlier first update with it."""
+    """Returns the settings of a comparison's contenders; with shorter iterations (``--steps``) the first update is
+    earlier.
+    """
     settings = copy.deepcopy(dict(JOBS[job].settings))
     settings |= {"job": job, "seed": 0, "warmup": args.warmup, "torch_threads": args.torch_threads}
     settings["env_runners"]["num_env_runners"] = 0
@@ -219,12 +221,12 @@ def measure(peers: Mapping[str, Sequence[str]], args: argparse.Namespace) -> lis
 
 
 def updates_per_step(row: Row) -> float:
-    """Gradient steps for each env step."""
+    """Returns the number of gradient steps per env step."""
     return sum(each["updates"] for each in row.results) / sum(each["steps"] for each in row.results)
 
 
 def print_rows(rows: Sequence[Row], args: argparse.Namespace) -> None:
-    """A table of each comparison, and what its bar is about."""
+    """Prints a table of each comparison, and whether it reaches its bar."""
     for name in dict.fromkeys(row.table for row in rows):
         mine = [row for row in rows if row.table == name]
         parts = list(dict.fromkeys(part for row in mine for part in row.parts))
@@ -264,7 +266,7 @@ def print_rows(rows: Sequence[Row], args: argparse.Namespace) -> None:
 
 
 def jobs(text: str) -> list[str]:
-    """Names of comparisons.
+    """Parses comma-separated names of comparisons.
 
     Raises:
         argparse.ArgumentTypeError: One is unknown.
