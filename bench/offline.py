@@ -1,4 +1,4 @@
-"""Does it learn from recorded data? BC, MARWIL, CQL and IQL on data sets of `bench.offline_data`, beside their bars.
+"""Learning from recorded data: mean returns of BC, MARWIL, CQL and IQL on the data sets of `bench.offline_data`.
 
     python -m bench.offline_data --out data
     python -m bench.offline --data data --json bench/offline.jsonl
@@ -42,7 +42,7 @@ EPISODES = 50
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is trained on what.
+    """Training of an algorithm on a data set, with its goal.
 
     Attributes:
         algorithm: Its name.
@@ -67,7 +67,7 @@ class Job:
     data_settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def passes(self, mean: float) -> bool:
-        """Whether this mean return passes."""
+        """Whether a mean return is on the required side of the bar."""
         return (mean >= self.bar) == self.is_above
 
 
@@ -124,7 +124,7 @@ JOBS: dict[str, Job] = {
 
 
 def run_seed(job: Job, data: Path, seed: int) -> dict[str, Any]:
-    """Train one seed.
+    """Trains one seed.
 
     Returns:
         ``return``: mean of the greedy policy; ``num_updates``; ``rows_per_s``, without the first iteration;

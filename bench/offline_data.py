@@ -1,4 +1,4 @@
-"""Data sets to learn from offline: recorded by policies that are trained here, the same files from the same seed.
+"""Data sets for offline learning, recorded by policies that this module trains; a seed always gives the same files.
 
     python -m bench.offline_data --out data
     python -m bench.offline_data --out data --only cartpole-mixed --seed 1
@@ -72,7 +72,7 @@ Act = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Recorded:
-    """Whole episodes.
+    """Recorded complete episodes.
 
     Attributes:
         steps: Of all of them.
@@ -84,7 +84,7 @@ class Recorded:
 
 
 def policy_of(module: RLModule, *, explore: bool) -> Act:
-    """What a module does, with its weights of now.
+    """Returns the acting function of a module with its present weights.
 
     Args:
         module: Without a recurrent state.
@@ -106,7 +106,7 @@ def policy_of(module: RLModule, *, explore: bool) -> Act:
 
 
 def reversed_in(share: float, act: Act) -> Act:
-    """With the other one of two actions in a share of the steps."""
+    """Returns an acting function that takes the other one of two actions in a random share of the steps."""
 
     def reverse(obs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         actions = act(obs, generator)
@@ -116,7 +116,8 @@ def reversed_in(share: float, act: Act) -> Act:
 
 
 def roll_out(env_id: str, act: Act, num_steps: int, seed: int) -> Recorded:
-    """Episodes in `NUM_ENVS` environments, until so many steps have been made and all have ended.
+    """Records episodes in `NUM_ENVS` environments, until they have `num_steps` steps and all running episodes have
+    ended.
 
     Args:
         env_id: Of gymnasium; with a Box of actions, these are scaled from [-1, 1] to its bounds.
@@ -165,11 +166,11 @@ def roll_out(env_id: str, act: Act, num_steps: int, seed: int) -> Recorded:
 
 
 def steps_of(episodes: Sequence[dict[str, Any]]) -> Steps:
-    """One after the other, each with its final row."""
+    """Concatenates episodes to a table of steps, each with a final row for its last observation."""
     lengths = np.array([len(own["rewards"]) for own in episodes])
 
     def rows(name: str, dtype: Any = None) -> np.ndarray:
-        """A column of steps, with zeros in final rows."""
+        """Returns a column of the table, with zeros in final rows."""
         parts = [np.asarray(own[name], dtype) for own in episodes]
         return np.concatenate([np.concatenate([part, np.zeros_like(part[:1])]) for part in parts])
 
@@ -188,7 +189,7 @@ def steps_of(episodes: Sequence[dict[str, Any]]) -> Steps:
 
 
 def with_positions_only(steps: Steps) -> Steps:
-    """What `cartpole-stateless` shows."""
+    """Removes the velocities from observations, as in the data set `cartpole-stateless`."""
     return steps.map_columns(lambda name, own: own[:, SHOWN].copy() if name == Columns.OBS else own)
 
 
@@ -196,7 +197,9 @@ def with_positions_only(steps: Steps) -> Steps:
 
 
 def cartpole_policies(seed: int) -> list[Act]:
-    """Those of two learners, which take the likeliest actions, and of the expert, which draws them; of one training."""
+    """Trains PPO on CartPole; returns acting functions at two early stages (greedy) and at the end (with sampled
+    actions).
+    """
     config = (
         PPOConfig.tuned("gymnax/CartPole-v1")
         .env_runners(num_envs_per_env_runner=16)
@@ -224,7 +227,7 @@ def cartpole_policies(seed: int) -> list[Act]:
 
 
 def pendulum_expert(seed: int) -> Act:
-    """SAC's, which takes the means."""
+    """Trains SAC on Pendulum; returns its greedy acting function."""
     algo = SACConfig.tuned("gymnax/Pendulum-v1").debugging(seed=seed).build_algo()
     for _ in range(30):
         algo.train()
@@ -238,7 +241,7 @@ def pendulum_expert(seed: int) -> Act:
 
 
 def record_pendulum_replay(folder: Path, seed: int) -> None:
-    """What a training of SAC samples, from its first random actions on.
+    """Records all steps that a training of SAC samples, from its first random actions on.
 
     Raises:
         RuntimeError: If it has not learned to swing up.
@@ -264,9 +267,9 @@ def record_pendulum_replay(folder: Path, seed: int) -> None:
 
 
 def maze_walks(number: int, seed: int) -> Recorded:
-    """Walks that end at a cell of their own, which the maze does not know: truncated, unless it is the maze's goal.
+    """Records walks in the maze, from random cells to random targets; a walk ends truncated, except at the maze's goal.
 
-    None of them passes start and goal, so that all which is known of the way between these is in pieces.
+    No walk contains both start and goal, so that the data contain the way between them only in parts.
     """
     generator, episodes = np.random.default_rng(seed), []
     eye = np.eye(maze.IS_FREE.size, dtype=np.float32)
@@ -294,7 +297,9 @@ def maze_walks(number: int, seed: int) -> Recorded:
 
 
 def write(folder: Path, parts: Sequence[Recorded], env_id: str, seed: int, env: Any = None) -> None:
-    """A folder of Parquet files, in place of one that is there; `env` has the spaces, if gymnasium does not know it."""
+    """Writes episodes as a folder of Parquet files, which replaces an existing one; `env` has the spaces if gymnasium
+    does not know the id.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     env = env or gym.make(env_id)
     space: Any = env.observation_space
@@ -311,7 +316,7 @@ def write(folder: Path, parts: Sequence[Recorded], env_id: str, seed: int, env: 
 
 
 def make(out: Path, names: Sequence[str], seed: int) -> None:
-    """Those data sets."""
+    """Records the data sets with the given names."""
     if any(name.startswith("cartpole") for name in names):
         *learners, expert = cartpole_policies(seed)
         if {"cartpole-expert", "cartpole-stateless"} & set(names):

@@ -41,7 +41,7 @@ LOOPS = {"CQL": cql_loop.make_loop, "IQL": iql_loop.make_loop}
 
 
 def columns_of(steps: Steps) -> dict[str, np.ndarray]:
-    """What the loops are given."""
+    """Returns the columns of transitions for the hand-written loops."""
     rows = np.flatnonzero(~steps.is_final)
     obs = np.asarray(steps.columns[Columns.OBS], np.float32)
     return {
@@ -55,7 +55,7 @@ def columns_of(steps: Steps) -> dict[str, np.ndarray]:
 
 @dataclasses.dataclass(frozen=True)
 class Ours:
-    """This project's API.
+    """Contender that uses this project's API.
 
     Args:
         step: `Algorithm.train`.
@@ -67,7 +67,7 @@ class Ours:
 
 
 def make_ours(algorithm: str, data: Path, num_updates: int) -> Ours:
-    """An algorithm with its default settings."""
+    """Creates the contender: an algorithm with its default settings."""
     config = get_algorithm_config_class(algorithm)().environment("Pendulum-v1")
     algo = (
         config.offline_data(input_=[str(data)], dataset_num_iters_per_learner=num_updates)
@@ -79,14 +79,14 @@ def make_ours(algorithm: str, data: Path, num_updates: int) -> Ours:
 
 
 def measure_rllib(python: str, algorithm: str, table: Path, seconds: float) -> float:
-    """RLlib's updates per second, in a process of its own: the median of its iterations."""
+    """Measures RLlib's updates per second in a separate process, the median of its iterations."""
     settings = {"warmup": 1, "algorithm": algorithm, "data": str(table), "batch_size": BATCH, "num_iters": 10}
     with Peer([python, "-m", "bench.peers.rllib_offline_q"], settings) as peer:
         return statistics.median(own["steps"] / own["seconds"] for own in peer.measure(seconds))
 
 
 def measure(algorithm: str, args: argparse.Namespace, data: Mapping[str, np.ndarray], table: Path) -> dict[str, Any]:
-    """All rates of one algorithm, and whether its bars are met."""
+    """Measures all rates of one algorithm, and whether it reaches its bars."""
     loop = LOOPS[algorithm](data, batch_size=BATCH, num_updates=args.updates)
     # Before and after: the peak of a machine that was busy in between would be too high a bar.
     contenders: dict[str, Any] = {"loop": loop, "jaxrl": make_ours(algorithm, args.data, loop.steps_per_iteration)}

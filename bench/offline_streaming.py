@@ -33,7 +33,7 @@ BATCH = 8192
 
 
 class Cloning(Learner):
-    """The loss of behaviour cloning."""
+    """Learner with the loss of behaviour cloning."""
 
     def compute_loss_for_module(self, *, module_id, config, batch, fwd_out):
         distribution = self.module[module_id].get_train_action_dist_cls()
@@ -41,7 +41,7 @@ class Cloning(Learner):
 
 
 class CountingStep(OfflineStep):
-    """Notes which rows minibatches are made of; observations begin with the number of the row."""
+    """Training step that counts how often each row is in a minibatch; observations begin with the number of the row."""
 
     def plan(self, driver):
         super().plan(driver)
@@ -60,13 +60,13 @@ class CountingStep(OfflineStep):
 
 
 class Clone(PPO):
-    """Behaviour cloning of recorded steps."""
+    """Algorithm that clones the behaviour of recorded steps."""
 
     training_step_class = CountingStep
 
 
 def write(folder: pathlib.Path, num_bytes: int) -> int:
-    """Make the data set; its number of steps."""
+    """Writes the data set; returns its number of steps."""
     rows_at_once = 40 * (EPISODE + 1)
     num_blocks = max(1, round(num_bytes / (4 * OBS_SIZE * rows_at_once)))
     generator = np.random.default_rng(0)
@@ -94,13 +94,13 @@ def write(folder: pathlib.Path, num_bytes: int) -> int:
 
 
 def resident() -> int:
-    """Bytes of the resident set of this process."""
+    """Resident memory of this process, in bytes."""
     fields = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
     return int(fields["VmRSS"].split()[0]) * 1024
 
 
 class Peak(threading.Thread):
-    """Watches the resident set."""
+    """Thread that records the peak of the resident memory."""
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -113,7 +113,7 @@ class Peak(threading.Thread):
 
 
 def config(folder: pathlib.Path, budget: int) -> PPOConfig:
-    """Behaviour cloning of the data set with so many bytes."""
+    """Config of behaviour cloning with a memory budget in bytes."""
     return (
         PPOConfig(algo_class=Clone)
         .environment(observation_space=SPACES[0], action_space=SPACES[1])
@@ -125,7 +125,7 @@ def config(folder: pathlib.Path, budget: int) -> PPOConfig:
 
 
 def measure(folder: pathlib.Path, num_steps: int, budget: int) -> dict[str, float]:
-    """Two passes, of which the second is begun again in its middle, from a checkpoint."""
+    """Trains for two passes over the data; the second one continues from a checkpoint in its middle."""
     algo = config(folder, budget).build_algo()
     step = algo.driver.step
     assert isinstance(step, CountingStep)
@@ -163,7 +163,7 @@ def measure(folder: pathlib.Path, num_steps: int, budget: int) -> dict[str, floa
 
 
 def main() -> None:
-    """Write the data set, train on it, print what was measured."""
+    """Writes the data set, trains on it, and prints the measured numbers."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gib", type=float, default=2.0)
     parser.add_argument("--budget-mib", type=int, default=256)

@@ -45,7 +45,7 @@ BATCH, NUM_UPDATES, LR, HIDDENS = 1024, 500, 1e-3, [64, 64]
 
 
 def write_table(steps: Steps, path: Path) -> None:
-    """Steps as a table in RLlib's columns, one row a step with its next observation."""
+    """Writes steps as a table with RLlib's columns; each row has a step and its next observation."""
     rows = np.flatnonzero(~steps.is_final)
     obs = steps.columns[Columns.OBS]
     columns = {
@@ -60,7 +60,7 @@ def write_table(steps: Steps, path: Path) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Ours:
-    """This project's API.
+    """Contender that uses this project's API.
 
     Args:
         step: `Algorithm.train`.
@@ -72,7 +72,7 @@ class Ours:
 
 
 def make_ours(path: Path) -> Ours:
-    """BC with the data of a file."""
+    """Creates the contender: BC with the data of a file."""
     algo = (
         BCConfig()
         .environment("CartPole-v1")
@@ -85,7 +85,8 @@ def make_ours(path: Path) -> Ours:
 
 
 def reading_rates(table: Path, rounds: int) -> tuple[float, float]:
-    """Rows per second of reading a table: into this project's steps, and by pyarrow into arrays of the same columns.
+    """Measures rows per second of reading a table: into this project's steps, and by pyarrow into arrays of the same
+    columns.
 
     Args:
         table: In RLlib's columns, as `write_table` makes it.
@@ -115,7 +116,7 @@ def reading_rates(table: Path, rounds: int) -> tuple[float, float]:
 
 
 def measure_rllib(python: str, path: Path, num_rows: int, seconds: float) -> float:
-    """RLlib's rows per second, in a process of its own: the median of its iterations."""
+    """Measures RLlib's rows per second in a separate process, the median of its iterations."""
     settings = {
         "warmup": 2,
         "data": str(path),

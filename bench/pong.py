@@ -62,7 +62,7 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
 
 
 def measure(args: argparse.Namespace) -> list[Row]:
-    """A row of every contender."""
+    """Measures all contenders in turns; returns a row for each."""
     peers = commands(args)
     table = host_throughput.Comparison("pong", args.batch, lambda name, size: None)
     settings = {name: settings_of(name, args) for name in peers}

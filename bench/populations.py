@@ -31,7 +31,7 @@ NUM_ENVS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A contender of `harness.interleave`; `compile_s` is the first iteration with all that comes before it."""
+    """Contender of `harness.interleave`; `compile_s` is the time until the end of the first iteration."""
 
     step: Callable[[], Mapping[str, Any]]
     steps_per_iteration: int
@@ -39,7 +39,7 @@ class Run:
 
 
 def make_loop(num_members: int) -> Run:
-    """The hand-written loop under vmap."""
+    """Creates the contender with the hand-written loop under vmap."""
     from bench.baselines.sorting_loop import make_loop
 
     started = time.perf_counter()
@@ -58,7 +58,7 @@ def make_population(num_members: int, num_devices: int, at_once: int | None = No
 
 
 def make_solo() -> Run:
-    """One run alone."""
+    """Creates the contender with a single run."""
     started = time.perf_counter()
     algo = config_of(TASKS["CartPole-v1"], NUM_ENVS, 1).build_algo()
     algo.train()
@@ -66,7 +66,7 @@ def make_solo() -> Run:
 
 
 def contenders(members: int, sizes: list[int]) -> dict[str, Run]:
-    """By name; the first one is what the others are compared with."""
+    """Creates the contenders by name; the others are compared with the first one."""
     if members == 1:
         return {"alone": make_solo(), "1 device": make_population(1, 1)}
     runs = {"loop": make_loop(members), "1 device": make_population(members, 1)}
@@ -77,12 +77,14 @@ def contenders(members: int, sizes: list[int]) -> dict[str, Run]:
 
 
 def _rates(number: int) -> list[float]:
-    """Learning rates from 1e-4 on."""
+    """Returns learning rates from 1e-4 on, each 5 % higher than the one before."""
     return [1e-4 * 1.05**i for i in range(number)]
 
 
 def time_rates(number: int, num_steps: int) -> dict[str, float]:
-    """Seconds of a sweep over learning rates, as one program and one run after the other, and their ratio."""
+    """Measures the seconds of a sweep over learning rates, as one program and as single runs in sequence, and their
+    ratio.
+    """
     seconds = {}
     for name in ("one_program", "one_after_the_other"):
         seconds[f"{name}_s"] = _seconds_of_sweep(_rates(number), num_steps, one_program=name == "one_program")
@@ -91,7 +93,7 @@ def time_rates(number: int, num_steps: int) -> dict[str, float]:
 
 
 def _seconds_of_sweep(rates: list[float], num_steps: int, *, one_program: bool) -> float:
-    """One program on two devices, or one run after the other on one."""
+    """Measures a sweep as one program on two devices, or as single runs in sequence on one device."""
     from jaxrl_stack.runs.sweep import run_sweep
 
     config = config_of(TASKS["CartPole-v1"], NUM_ENVS, 2 if one_program else 1)
@@ -102,7 +104,7 @@ def _seconds_of_sweep(rates: list[float], num_steps: int, *, one_program: bool) 
 
 
 def time_tune(number: int, num_steps: int, python: str, num_trials: int = 4) -> dict[str, Any]:
-    """Seconds of the same sweep by Tune with RLlib, extrapolated from a few of its trials, and our share of them.
+    """Measures the sweep by Tune with RLlib, extrapolated from a few trials, and this project's time relative to it.
 
     Ray is running already; its processes, what Tune writes, and the trials' own start count.
     """

@@ -26,7 +26,9 @@ OURS, LIBRARY, UNROLLED = "this layer", "library cell", "library cell, unrolled"
 
 
 def layer_over(x: jax.Array, resets: jax.Array, state: jax.Array) -> Any:
-    """The layer, and a function of it that gives its outputs ``[T, B, WIDTH]``."""
+    """Returns the layer of the default modules, and a function of layer and inputs that computes outputs ``[T, B,
+    WIDTH]``.
+    """
     layer = RecurrentLayer(
         WIDTH, WIDTH, cell_type="lstm", use_bias=True, kernel_init=None, bias_init=None, rngs=nnx.Rngs(0)
     )
@@ -34,7 +36,7 @@ def layer_over(x: jax.Array, resets: jax.Array, state: jax.Array) -> Any:
 
 
 def cell_over(x: jax.Array, resets: jax.Array, state: jax.Array, *, unroll: int = 1) -> Any:
-    """The library's cell, and a function of it that gives its outputs ``[T, B, WIDTH]``."""
+    """Returns Flax's LSTM cell, and a function of cell and inputs that computes outputs ``[T, B, WIDTH]`` in a scan."""
     cell = nnx.OptimizedLSTMCell(WIDTH, WIDTH, rngs=nnx.Rngs(0))
 
     def outputs(cell: nnx.OptimizedLSTMCell, x: jax.Array) -> jax.Array:
@@ -51,7 +53,7 @@ def cell_over(x: jax.Array, resets: jax.Array, state: jax.Array, *, unroll: int 
 
 
 class Gradients:
-    """A contender: its gradients, compiled."""
+    """Contender: the compiled gradients of a recurrent layer."""
 
     def __init__(self, make: Any, length: int, num_sequences: int):
         keys = jax.random.split(jax.random.key(0), 3)

@@ -60,7 +60,7 @@ def settings_of(contender: str, seed: int, training: Mapping[str, Any]) -> dict[
 
 
 def run_seed(command: Sequence[str], settings: Mapping[str, Any], within: int) -> dict[str, Any]:
-    """Train one seed in a process of its own.
+    """Trains one seed in a separate process.
 
     Args:
         command: Of the contender.

@@ -28,7 +28,7 @@ BEGIN, END = "<!-- scores: begin -->", "<!-- scores: end -->"
 
 
 class Published(NamedTuple):
-    """A final score that others have published.
+    """Published final score of another implementation.
 
     Attributes:
         score: Mean return.
@@ -118,7 +118,7 @@ def published_text(one: Published, cell: Cell) -> str:
 
 
 def row_of(cell: Cell, runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The cells of a row of the table."""
+    """Returns the cells of a row of the table."""
     measured = [run["measured"] for run in runs]
     scores = [one["score"] for one in measured]
     kept = share_of_best([(one["end_of_curve"], one["best_of_curve"]) for one in measured])
@@ -155,12 +155,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def cost_text(cell: Cell, runs: Sequence[Any]) -> str:
-    """CPU minutes of the runs of a cell that are missing."""
+    """Formats the CPU minutes that the missing runs of a cell need."""
     return number_text(cell.minutes * (cell.seeds - len(runs)))
 
 
 def section(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The section of the page, made of the lines of a journal."""
+    """Formats the section of the page from the lines of the journal."""
     found = [(cell, runs_of(cell, lines)) for cell in CELLS]
     header = ["task", "algorithm", "score", "runs", "published", "steps", "kept", "CPU minutes", "commit"]
     rows = [row_of(cell, runs) for cell, runs in found if runs]
@@ -211,7 +211,7 @@ PAGES: dict[Path, Callable[[Sequence[Mapping[str, Any]]], str]] = {
 
 
 def with_section(page: str, text: str, *, begin: str = BEGIN, end: str = END) -> str:
-    """A page with another text between two comments.
+    """Returns a page with the text between two comments replaced.
 
     Raises:
         ValueError: The page lacks them.

@@ -125,7 +125,7 @@ class CpuSeconds:
 
 
 def config_of(cell: Cell, changed: Mapping[str, Any] = {}) -> Any:
-    """The tuned config of a cell, with changed settings."""
+    """Returns the tuned config of a cell, with changed settings."""
     from jaxrl_stack.algorithms.registry import get_algorithm_config_class, tuned_settings
 
     settings = dict(tuned_settings(cell.algorithm).get(cell.task, {}))
@@ -138,7 +138,7 @@ def config_of(cell: Cell, changed: Mapping[str, Any] = {}) -> Any:
 
 
 def run_cell(cell: Cell, results: Path, journal: Journal, factor: str | None = None) -> None:
-    """Train the runs of a cell that the journal does not have, and append them."""
+    """Trains the runs of a cell that the journal does not contain, and appends their scores."""
     from jaxrl_stack import run_benchmark
 
     config = config_of(cell, FACTORS[factor] if factor else {})
@@ -163,13 +163,13 @@ def run_cell(cell: Cell, results: Path, journal: Journal, factor: str | None = N
 
 
 def key_of(cell: Cell, seed: int, factor: str | None = None) -> dict[str, Any]:
-    """The part of a line that tells a run from others."""
+    """Returns the entries of a journal line that identify a run."""
     key = {"algorithm": cell.algorithm, "env": cell.task, "seed": seed, "steps": cell.steps}
     return key | ({"changed": factor} if factor else {})
 
 
 def measured(run: Any, score: float, num_runs: int = 1) -> dict[str, Any]:
-    """The numbers of a finished run.
+    """Returns the numbers of a finished run for the journal.
 
     Args:
         run: A `Run`.
@@ -196,7 +196,7 @@ def _rounded(value: float) -> float | None:
 
 
 def chosen_cells(args: argparse.Namespace) -> list[Cell]:
-    """The cells that are asked for.
+    """Returns the cells that the command line selects.
 
     Raises:
         SystemExit: There is no such cell.

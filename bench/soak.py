@@ -1,4 +1,4 @@
-"""Does training survive? PPO solves CartPole-v1 while its actors are killed.
+"""Test of fault tolerance: PPO solves CartPole-v1 while its actors are killed.
 
     python -m bench.soak --kill-every 3
     python -m bench.soak --kill-every 5 --num-learners 2
@@ -29,7 +29,7 @@ ENV = "CartPole-v1"
 
 
 class Flaky(gym.Wrapper):
-    """Raises a RuntimeError in a step, now and then.
+    """Wrapper that raises a RuntimeError in random steps.
 
     Args:
         env: The environment.
@@ -53,7 +53,7 @@ def make_env(config: Any) -> gym.Env:
 
 
 class Killer:
-    """Kills registered processes, one every few seconds, from a thread of its own.
+    """Kills registered processes, one every few seconds, in a separate thread.
 
     A process is known by a file descriptor from the moment that it tells its number: no other process is hit that got
     this number later.
@@ -77,7 +77,7 @@ class Killer:
         self._thread = threading.Thread(target=self._run, name="killer", daemon=True)
 
     def register(self, name: str, pid: int) -> None:
-        """This actor of the run is this living process."""
+        """Registers the process of an actor of the run."""
         with self._lock:
             known = self._processes.get(name)
             if known is not None and known[0] == pid:
@@ -119,7 +119,7 @@ class Killer:
 
 
 def register_actors(algo: Any, killer: Killer) -> None:
-    """Tell the killer which processes the actors are now."""
+    """Registers the present processes of all actors at the killer."""
     pids = algo.env_runner_group.foreach_env_runner(pid_of, local_env_runner=False, return_actor_ids=True)
     for actor_id, pid in pids:
         killer.register(f"env runner {actor_id}", pid)
@@ -130,13 +130,13 @@ def register_actors(algo: Any, killer: Killer) -> None:
 
 
 def pid_of(actor: Any) -> int:
-    """Its process."""
+    """Returns the process id of an actor."""
     del actor
     return os.getpid()
 
 
 def train(args: argparse.Namespace, report: Callable[[str], None]) -> dict[str, Any]:
-    """Train until the target is reached and enough actors were killed, or time is up.
+    """Trains until the target is reached and enough actors were killed, or the time is over.
 
     Returns:
         Numbers about the run.

@@ -1,4 +1,4 @@
-"""Do IMPALA and APPO survive, and account for every step, while their actors are killed?
+"""Test of fault tolerance: IMPALA and APPO train, and account for every step, while their actors are killed.
 
     python -m bench.soak_asynchronous --seconds 600
     python -m bench.soak_asynchronous --algorithm IMPALA --num-learners 0 --num-aggregators 0
@@ -49,7 +49,7 @@ def make_config(args: argparse.Namespace) -> Any:
 
 
 def register(algo: Any, workers: Killer, learners: Killer) -> None:
-    """Tell the killers which processes the actors are now."""
+    """Registers the present processes of all actors at the killers."""
     for actor_id, pid in algo.env_runner_group.foreach_env_runner(
         pid_of, local_env_runner=False, return_actor_ids=True, timeout_seconds=10.0
     ):
@@ -78,14 +78,14 @@ def unaccounted(result: Any) -> int:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process."""
+    """Resident memory of this process, in bytes."""
     import psutil
 
     return psutil.Process().memory_info().rss
 
 
 def train(args: argparse.Namespace) -> dict[str, Any]:
-    """Train for so long while actors are killed."""
+    """Trains for ``--seconds`` seconds while actors are killed; returns the numbers of the run."""
     algo = make_config(args).build_algo()
     started, best, before, result = time.monotonic(), -math.inf, None, None
     num_wrong = 0

@@ -27,7 +27,7 @@ from bench import harness
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What both sides train with.
+    """Training settings of both sides.
 
     Args:
         num_envs: Environments side by side.
@@ -106,8 +106,9 @@ def ours(name: str, s: Settings, seed: int = 0) -> Loop:
 
 
 def craftax_peer(name: str, s: Settings) -> Loop:
-    """A single-file loop whose environments start anew as those of Craftax's scripts: in every step a sixteenth as
-    many fresh worlds as there are environments is made, and dealt out to those whose episode ended."""
+    """Creates the contender with a single-file loop that resets environments as Craftax's scripts do: each step creates
+    one new world per 16 environments, and assigns these worlds to the environments whose episode ended.
+    """
     import jax
     import jax.numpy as jnp
     from craftax.craftax_env import make_craftax_env_from_name  # pyright: ignore[reportMissingImports]
@@ -159,7 +160,9 @@ def craftax_peer(name: str, s: Settings) -> Loop:
 
 
 def navix_peer(name: str, s: Settings) -> Loop:
-    """Navix's own, on flattened grids; every call starts a training anew, as its ``train`` does."""
+    """Creates the contender with Navix's trainer, on flattened grids; every call starts a new training, as its
+    ``train`` does.
+    """
     import jax
     import navix  # pyright: ignore[reportMissingImports]
     from navix.agents import PPO, ActorCritic, MLPEncoder, PPOHparams  # pyright: ignore[reportMissingImports]

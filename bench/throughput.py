@@ -29,7 +29,7 @@ BASELINE, TIGHTEST, UNMASKED = "sorting", "tight", "unmasked"
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is trained.
+    """Task of the contenders: environment and networks.
 
     Args:
         env: gymnax's name of the environment.
@@ -46,7 +46,7 @@ class Task:
 
     @property
     def model_config(self) -> dict[str, Any]:
-        """Settings of the same networks."""
+        """Returns the model config of the same networks."""
         if not self.filters:
             dense = {"fcnet_hiddens": list(self.hiddens), "fcnet_activation": "tanh"}
             if self.max_seq_len is None:
@@ -69,7 +69,7 @@ TASKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A contender that can be asked for by name.
+    """Contender that the command line can select by name.
 
     Args:
         make: (task, num_envs, num_devices, until) -> a compiled loop with `step`, `steps_per_iteration`, `compile_s`.
@@ -108,7 +108,7 @@ def make_tight(task: Task, num_envs: int, num_devices: int, until: str) -> Any:
 
 
 def make_masked(task: Task, num_envs: int, num_devices: int, until: str, *, has_mask: bool) -> ApiLoop:
-    """The public API, with a mask of actions beside the observations or without."""
+    """Creates the contender that uses the public API, with or without an action mask in the observations."""
     from bench.masked_env import MaskedEnv
 
     environment = {"env": MaskedEnv, "env_config": {"env": task.env, "has_mask": has_mask}}
@@ -124,7 +124,7 @@ def make_api(
     num_training_steps: int = 1,
     environment: Mapping[str, Any] | None = None,
 ) -> ApiLoop:
-    """The public API with the settings that the hand-written loops have as defaults.
+    """Creates the contender that uses the public API, with the default settings of the hand-written loops.
 
     Several training steps per `train()` are what the public loops do, which have all of theirs in one scan.
     """
@@ -144,7 +144,7 @@ def config_of(
     num_training_steps: int = 1,
     environment: Mapping[str, Any] | None = None,
 ) -> Any:
-    """The settings that the hand-written loops have as defaults."""
+    """Returns the config with the default settings of the hand-written loops."""
     import jax
 
     from jaxrl_stack.algorithms.ppo import PPOConfig
@@ -178,7 +178,7 @@ def config_of(
 
 
 def first_stages(algo: Any, until: str) -> Callable[[], Mapping[str, Any]]:
-    """The sampling part of an algorithm's iteration, and its learner connectors if `until` is "advantages"."""
+    """Compiles the sampling part of an iteration, with the learner connectors if `until` is "advantages"."""
     import jax
     import jax.numpy as jnp
 
@@ -232,7 +232,7 @@ ENTRIES = {
 
 @dataclasses.dataclass
 class Row:
-    """One contender at one size."""
+    """Measured numbers of one contender at one size."""
 
     contender: str
     num_envs: int
@@ -251,7 +251,7 @@ class Row:
 
 
 def measure(names: list[str], num_envs: int, device_counts: list[int], args: argparse.Namespace) -> list[Row]:
-    """Build every contender for one number of environments, then time all of them in turns."""
+    """Builds every contender for one number of environments, then measures all of them in turns."""
     task = TASKS[args.env]
     loops: dict[tuple[str, int, str], Any] = {}
     rows: dict[tuple[str, int], Row] = {}

@@ -40,7 +40,7 @@ def far_target_config(num_envs: int = 32) -> Any:
 
 
 def pbt(seed: int, iterations: int) -> dict[str, Any]:
-    """Both ways with one seed."""
+    """Compares a sweep of fixed learning rates with population-based training, with one seed."""
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
 
@@ -78,7 +78,7 @@ def pbt(seed: int, iterations: int) -> dict[str, Any]:
 
 
 def halving(iterations: int) -> dict[str, Any]:
-    """Both ways, and fresh seeds of both winners."""
+    """Compares a full sweep with a sweep by ASHA; trains the best settings of both with new seeds."""
     from ray.tune.schedulers import ASHAScheduler
 
     from jaxrl_stack import PPOConfig

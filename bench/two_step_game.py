@@ -1,4 +1,4 @@
-"""Returns of greedy teams in the two-step game, by values that are summed and by independent ones.
+"""Returns of greedy teams in the two-step game: VDN, which sums Q-values, and independent Q-learning.
 
 python -m bench.two_step_game [--seeds 5] [--steps 60000]
 """
@@ -15,7 +15,7 @@ STEPS_PER_ITERATION = 6400
 
 
 def trained_return(learner_class: type[Learner], seed: int, num_steps: int) -> tuple[int, float]:
-    """``(sampled steps, mean return of 10 greedy episodes)``, with at most `num_steps` steps."""
+    """Trains for at most `num_steps` steps; returns ``(sampled steps, mean return of 10 greedy episodes)``."""
     algo = (
         VDNConfig()
         .environment("jaxrl_stack.examples.envs.multi_agent:TwoStepGame")
@@ -36,7 +36,7 @@ def trained_return(learner_class: type[Learner], seed: int, num_steps: int) -> t
 
 
 def main() -> None:
-    """Train and print."""
+    """Trains both algorithms, and prints their returns."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=60_000)

@@ -41,7 +41,7 @@ def make_tight(num_envs: int, num_devices: int) -> Any:
 
 
 def make_api(name: str, num_envs: int, num_devices: int) -> ApiLoop:
-    """An algorithm with the settings that the loop has as defaults."""
+    """Creates the contender: an algorithm with the default settings of the hand-written loop."""
     name, _, single = name.partition("_")
     num_training_steps = 1 if single else TOGETHER
     algo = config_of(name, num_envs, num_devices, num_training_steps).build_algo()
@@ -53,7 +53,7 @@ def make_api(name: str, num_envs: int, num_devices: int) -> ApiLoop:
 def config_of(
     name: str, num_envs: int, num_devices: int, num_training_steps: int, env: Any = "gymnax/CartPole-v1"
 ) -> Any:
-    """Config with the settings that the loop has as defaults.
+    """Returns the config with the default settings of the hand-written loop.
 
     Args:
         name: "impala", "appo" or "ppo".
@@ -89,7 +89,7 @@ def config_of(
 
 @dataclasses.dataclass
 class Row:
-    """One contender at one size."""
+    """Measured numbers of one contender at one size."""
 
     contender: str
     num_envs: int
@@ -103,7 +103,7 @@ class Row:
 
 
 def measure(names: list[str], num_envs: int, device_counts: list[int], args: argparse.Namespace) -> list[Row]:
-    """Build every contender for one number of environments, then time all of them in turns."""
+    """Builds every contender for one number of environments, then measures all of them in turns."""
     loops: dict[tuple[str, int], Any] = {}
     for name in names:
         for num_devices in device_counts:

@@ -1,1 +1,1 @@
-"""Contenders that run in processes, and possibly in virtual environments, of their own."""
+"""Contenders that run in separate processes, if necessary with separate virtual environments."""

@@ -1,4 +1,4 @@
-"""ale-py's vector environment with random actions, and nothing else: what is there to be trained on at most."""
+"""ale-py's vector environment with random actions: the upper bound of frames per second for training."""
 
 # pyright: reportMissingImports=false
 

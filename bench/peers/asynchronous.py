@@ -1,4 +1,4 @@
-"""What asynchronous contenders of this project and of RLlib do alike: the same settings through the same API."""
+"""Common code of the asynchronous contenders of this project and of RLlib: the same settings through the same API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.peers import protocol
 
 
 def make_work(config: Any, model_config_class: Any, settings: dict[str, Any], close: Any) -> protocol.Work:
-    """Training of a config; an iteration is one `train`.
+    """Creates the contender that trains a config; an iteration is one call of `train`.
 
     Args:
         config: An IMPALAConfig or APPOConfig.

@@ -1,4 +1,4 @@
-"""What a contender with DreamerV3 does, written once: this project and RLlib take the same calls.
+"""Common code of the DreamerV3 contenders of this project and of RLlib, which have the same API.
 
 Settings: ``env``, ``seed``, ``warmup``, and the keyword arguments of ``env_runners``, ``learners``, ``training`` and
 ``reporting``.

@@ -20,7 +20,7 @@ TIMERS = {
 
 
 def parts_of(algo: Any) -> Callable[[Mapping[str, Any]], dict[str, float]]:
-    """The timers of a result, without those that nothing was logged to: they are NaN."""
+    """Returns the timers of a result, without unused ones, which are NaN."""
 
     def read(result: Mapping[str, Any]) -> dict[str, float]:
         found = {part: result["timers"].get(name, math.nan) for part, name in TIMERS.items()}

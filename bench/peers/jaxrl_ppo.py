@@ -28,7 +28,7 @@ def make(settings: dict[str, Any]) -> protocol.Work:
 
 
 def start_ray(num_cpus: int) -> Any:
-    """Start Ray; returns what shuts it down."""
+    """Starts Ray; returns the function that shuts it down."""
     import ray
 
     ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False, configure_logging=False)

@@ -1,4 +1,6 @@
-"""What this project and RLlib do alike with several agents: PPO on two CartPoles with a policy for each."""
+"""Common code of the contenders of this project and of RLlib with several agents: PPO on two CartPoles with two
+policies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a PPO contender of the new API stack does, written once: this project and RLlib take the same calls.
+"""Common code of the PPO contenders of this project and of RLlib, which have the same new API stack.
 
 Settings: ``job`` ("train", "episodes", "rows", "trajectories" or "wall_clock"), ``warmup``, ``env``, ``seed``, the
 keyword arguments of ``environment`` (may be left out), ``env_runners``, ``training``, ``reporting`` and ``model``
@@ -24,7 +24,7 @@ NUM_ROWS, EPISODE_LENGTH = 4000, 200
 
 @dataclasses.dataclass(frozen=True)
 class Api:
-    """Where an implementation's classes are, and what it alone spells in its own way.
+    """Classes of an implementation, and functions for the calls that differ.
 
     Args:
         ppo_config: `PPOConfig`.
@@ -46,7 +46,7 @@ class Api:
 
 
 def make_work(api: Api, settings: Mapping[str, Any]) -> Work:
-    """The contender for ``settings["job"]``."""
+    """Creates the contender for ``settings["job"]``."""
     makers = {"train": train, "episodes": episodes, "rows": update, "trajectories": update, "wall_clock": wall_clock}
     return makers[settings["job"]](api, settings)
 
@@ -70,13 +70,13 @@ def config_of(api: Api, settings: Mapping[str, Any]) -> Any:
 
 
 def env_of(name: str) -> Any:
-    """The class that "module:Class" names, and other names as they are."""
+    """Imports the class that "module:Class" names; returns other names unchanged."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute) if attribute else name
 
 
 def train(api: Api, settings: Mapping[str, Any]) -> Work:
-    """`Algorithm.train`, one call per iteration."""
+    """Creates the contender that trains; an iteration is one call of `Algorithm.train`."""
     algo = config_of(api, settings).build_algo()
 
     def prepare() -> None:
@@ -96,8 +96,9 @@ def train(api: Api, settings: Mapping[str, Any]) -> Work:
 
 
 def episodes(api: Api, settings: Mapping[str, Any]) -> Work:
-    """`Algorithm.train`, with the returns of all episodes that ended in the call, in their order, and the mean that the
-    implementation reports itself."""
+    """Creates the contender that trains and also returns, for each call of `Algorithm.train`, the returns of all ended
+    episodes in order, and the mean return that the implementation reports.
+    """
     ended: list[float] = []
 
     def record(*, episode: Any, prev_episode_chunks: Any = None, **kwargs: Any) -> None:
@@ -121,7 +122,7 @@ def episodes(api: Api, settings: Mapping[str, Any]) -> Work:
 
 
 def parts_of(result: Mapping[str, Any], config: Any) -> dict[str, float]:
-    """Where an iteration's seconds went, from its own timers; parts that an implementation does not time are absent.
+    """Returns the seconds of an iteration's parts from the timers of its result, without parts that have no timer.
 
     "sample" is the whole of sampling; "env", "policy" and "connectors" are the parts of it that repeat with every
     step of the vector environment (of one runner, the mean over runners).
@@ -154,7 +155,7 @@ def _at(tree: Any, *path: str) -> float | None:
 
 
 def wall_clock(api: Api, settings: Mapping[str, Any]) -> Work:
-    """From `build_algo` until the mean return reaches a target: one iteration."""
+    """Creates the contender whose iteration lasts from `build_algo` until the mean return reaches a target."""
     built: list[Any] = []
 
     def iterate() -> Iteration:
@@ -183,7 +184,9 @@ def wall_clock(api: Api, settings: Mapping[str, Any]) -> Work:
 
 
 def update(api: Api, settings: Mapping[str, Any]) -> Work:
-    """A Learner alone, on made-up data that is the same for every implementation; steps are samples trained on."""
+    """Creates the contender that updates only a Learner, on made-up data that are equal for all implementations; steps
+    are trained samples.
+    """
     config = config_of(api, settings)
     env = gym.make(settings["env"])
     learner = config.build_learner(env=env)
@@ -218,7 +221,7 @@ def update(api: Api, settings: Mapping[str, Any]) -> Work:
 
 
 def trajectories(obs_space: Any, action_space: Any, seed: int) -> dict[str, np.ndarray]:
-    """Columns ``[T, B, ...]`` of as many whole episodes as make `NUM_ROWS` rows; discrete actions."""
+    """Makes up columns ``[T, B, ...]`` of whole episodes with `NUM_ROWS` rows in total and discrete actions."""
     rng = np.random.default_rng(seed)
     shape = (EPISODE_LENGTH, NUM_ROWS // EPISODE_LENGTH)
     obs = rng.normal(size=(shape[0] + 1, shape[1], *obs_space.shape)).astype(np.float32)
@@ -238,7 +241,7 @@ def trajectories(obs_space: Any, action_space: Any, seed: int) -> dict[str, np.n
 
 
 def rows_of(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What a loss reads, ``[N, ...]``, with advantages and value targets as they may come."""
+    """Returns the columns that a loss needs, ``[N, ...]``, with made-up advantages and value targets."""
     rows = {
         column: data[column].reshape(NUM_ROWS, *data[column].shape[2:])
         for column in ("obs", "actions", "action_dist_inputs", "action_logp")
@@ -248,7 +251,7 @@ def rows_of(data: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def episodes_of(api: Api, data: Mapping[str, np.ndarray], env: Any) -> list[Any]:
-    """The same trajectories as episodes."""
+    """Converts the columns of `trajectories` to episodes."""
     return [
         api.episode(
             observations=[*data["obs"][:, i], data["final_obs"][-1, i]],

@@ -1,4 +1,4 @@
-"""What an off-policy contender of the new API stack does, written once: this project and RLlib take the same calls.
+"""Common code of the off-policy contenders of this project and of RLlib, which have the same new API stack.
 
 Settings of all off-policy contenders: ``algorithm`` ("DQN" or "SAC"), ``warmup``, ``env``, ``seed``,
 ``torch_threads``, and the keyword arguments of ``env_runners``, ``learners``, ``training``, ``reporting`` and
@@ -16,7 +16,7 @@ from bench.peers.protocol import Iteration, Work
 
 @dataclasses.dataclass(frozen=True)
 class Api:
-    """Where an implementation's classes are.
+    """Classes of an implementation, and functions for the calls that differ.
 
     Args:
         configs: Algorithm -> its config class.
@@ -50,7 +50,7 @@ def config_of(api: Api, settings: Mapping[str, Any]) -> Any:
 
 
 def members_work(api: Api, settings: Mapping[str, Any]) -> Work:
-    """A population, which this project alone has."""
+    """Creates the contender that trains a population, which only this project has."""
     population = config_of(api, settings).build_population(seeds=settings["members"])
     rows = population.config.total_train_batch_size
     lifetime = {"steps": 0, "updates": 0}
@@ -69,7 +69,9 @@ def members_work(api: Api, settings: Mapping[str, Any]) -> Work:
 
 
 def make_work(api: Api, settings: Mapping[str, Any]) -> Work:
-    """`Algorithm.train`, or `Population.train` of so many ``members``, one call per iteration."""
+    """Creates the contender; an iteration is one call of `Algorithm.train`, or of `Population.train` if the settings
+    have ``members``.
+    """
     if "members" in settings:
         return members_work(api, settings)
     algo = config_of(api, settings).build_algo()

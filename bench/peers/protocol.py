@@ -1,4 +1,4 @@
-"""How a benchmark talks to a contender in another process: JSON lines over the standard streams.
+"""Protocol between a benchmark and a contender in another process: JSON lines over the standard streams.
 
 The contender's process is ``PYTHON -m bench.peers.NAME SETTINGS``. It sends one line when it is ready, then answers
 each line that it reads with one, and ends with its standard input. It sits idle in between, so that contenders can
@@ -27,7 +27,7 @@ GRACE = 60.0
 
 
 class Iteration(NamedTuple):
-    """What one iteration did.
+    """Result of one iteration.
 
     Args:
         steps: Environment steps, or samples trained on.
@@ -42,7 +42,7 @@ class Iteration(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """A contender, ready to run.
+    """Contender that is ready to run.
 
     Args:
         iterate: One iteration; this is what is timed.
@@ -56,7 +56,7 @@ class Work:
 
 
 def measure(work: Work, seconds: float, iterations: int = 1) -> list[dict[str, Any]]:
-    """Run at least so many iterations and at least so long.
+    """Runs at least `iterations` iterations, and at least for `seconds` seconds.
 
     Returns:
         Of each iteration, its `Iteration` as a dict with ``seconds``, and ``cores``: CPU seconds of this process per
@@ -74,7 +74,7 @@ def measure(work: Work, seconds: float, iterations: int = 1) -> list[dict[str, A
 
 
 def serve(make: Callable[[dict[str, Any]], Work], packages: Sequence[str]) -> None:
-    """A contender's main program.
+    """Main program of a contender's process: answers requests to measure.
 
     Args:
         make: The settings of the command line -> the contender. ``settings["warmup"]`` iterations come first.
@@ -96,7 +96,7 @@ def serve(make: Callable[[dict[str, Any]], Work], packages: Sequence[str]) -> No
 
 
 class Peer:
-    """A contender's process, seen from the benchmark. Leaving the context ends the process.
+    """Context manager that starts a contender's process and sends it requests; the end of the block ends the process.
 
     Args:
         command: Interpreter and its arguments up to the settings, such as ``[python, "-m", "bench.peers.sb3_ppo"]``.
@@ -131,7 +131,7 @@ class Peer:
         return self
 
     def measure(self, seconds: float, iterations: int = 1) -> list[dict[str, Any]]:
-        """`measure` in the contender's process."""
+        """Runs `measure` in the contender's process."""
         return self.ask({"seconds": seconds, "iterations": iterations})
 
     def ask(self, request: Mapping[str, Any]) -> Any:

@@ -57,7 +57,7 @@ def make(settings: dict[str, Any]) -> Work:
 
 
 def work(algo: Any, settings: dict[str, Any]) -> Work:
-    """Iterations of an algorithm, or of so many ``members`` of it under vmap."""
+    """Creates the contender that trains an algorithm, or ``members`` copies of it under vmap."""
     import jax
 
     num_envs = settings["env_runners"]["num_envs_per_env_runner"]

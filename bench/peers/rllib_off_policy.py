@@ -13,7 +13,7 @@ from bench.peers import off_policy, protocol
 
 
 def parts_of(algo: Any) -> Callable[[Mapping[str, Any]], dict[str, float]]:
-    """Stopwatches around the methods that a training step calls.
+    """Times the methods that a training step calls.
 
     RLlib's own timers are averages that remember the first call, which compiles, for hundreds of calls.
     """

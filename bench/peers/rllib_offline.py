@@ -12,7 +12,7 @@ from bench.peers import protocol
 
 
 def make(settings: dict[str, Any]) -> protocol.Work:
-    """BC on a table of steps, one iteration a pass over it.
+    """Creates the contender: BC on a table of steps; an iteration is one pass over the table.
 
     Args:
         settings: ``data``, ``batch_size``, ``num_iters``, ``lr``, ``hiddens``.

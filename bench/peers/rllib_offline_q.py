@@ -12,7 +12,7 @@ from bench.peers import protocol
 
 
 def make(settings: dict[str, Any]) -> protocol.Work:
-    """CQL or IQL with RLlib's settings on a table of steps of Pendulum.
+    """Creates the contender: CQL or IQL with RLlib's settings on a table of Pendulum steps.
 
     Args:
         settings: ``algorithm``, ``data``, ``batch_size``, ``num_iters``.

@@ -11,7 +11,7 @@ from bench.peers.protocol import Iteration, Work, serve
 
 
 def make_work(sac: Callable[..., Any], settings: dict[str, Any]) -> Work:
-    """An SAC class with Stable-Baselines3's interface: `learn`, one call per iteration.
+    """Creates the contender from an SAC class with Stable-Baselines3's interface; an iteration is one call of `learn`.
 
     Raises:
         ValueError: Another algorithm than SAC.
