@@ -19,7 +19,7 @@ EPISODE_HOOKS = ("on_episode_created", "on_episode_start", "on_episode_step", "o
 
 
 class CallbackList:
-    """Calls a hook on many callbacks: first the objects, then the functions, each in order.
+    """Calls a hook of all callbacks: first of the callback objects, then of the functions in the config, each in order.
 
     Every hook is a method of the same name, ``callbacks.on_train_result(algorithm=..., ...)``; ``callbacks[0]`` is the
     first object. Hooks that an object does not override cost nothing. An error in a hook goes through to the caller,

@@ -192,8 +192,8 @@ def _framework_of_model(source: SourceCode, node: ast.Call) -> None:
 
 
 def _builder(source: SourceCode, node: ast.FunctionDef) -> None:
-    """Adds a to-do comment to a method of a catalog or model config that takes a framework, such as
-    ``build_encoder(self, framework)``.
+    """Adds a to-do comment to a method of a catalog or model config such as ``build_encoder(self, framework)``, because
+    in this package such methods also take `rngs`.
     """
     names = [arg.arg for arg in (*node.args.args, *node.args.kwonlyargs)]
     if node.name.startswith("build") and "framework" in names and "rngs" not in names:

@@ -297,7 +297,9 @@ class SourceCode:
 
 
 def _tokens_of(text: str, first_byte: int) -> tuple[list[Token], list[int]]:
-    """Tokens of a text that begins at byte `first_byte` of a script, and the positions of its comments."""
+    """Splits a text, which begins at byte `first_byte` of the script, into tokens; returns the tokens, and the byte
+    positions of the comments in the text.
+    """
     lines = text.split("\n")
     starts = list(itertools.accumulate((len(line.encode()) + 1 for line in lines), initial=first_byte))
     tokens, comments = [], []

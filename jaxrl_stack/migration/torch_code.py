@@ -163,7 +163,10 @@ class TorchCode:
             self.methods.rewrite(node, node.func)
 
     def _no_gradients(self, node: ast.Call) -> None:
-        """Rewrites ``with torch.no_grad():``, because JAX computes gradients of functions only."""
+        """Rewrites ``torch.no_grad()``: a context becomes ``contextlib.nullcontext()``, a decorator becomes a comment;
+        adds a to-do comment where gradients may matter. JAX has no such context: it computes gradients of functions
+        only.
+        """
         parent = self.source.parents[node]
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef) and node in parent.decorator_list:
             self.uses(node, "")

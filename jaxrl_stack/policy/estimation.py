@@ -259,9 +259,9 @@ def _terms(
     q_values: QValues | None,
     gamma: float,
 ) -> dict[str, Any]:
-    """Computes the terms of off-policy estimates for E recorded episodes: by method (and "behavior", the recording
-    policy) the numerators and denominators of a ratio of sums, ``[E]``; the log importance weights ``[E]``; and the
-    effective sample size.
+    """Computes the terms of off-policy estimates, which are ratios of sums over E recorded episodes: per method (and
+    for "behavior", the recording policy) numerators and denominators ``[E]``; also the log importance weights ``[E]``
+    and the effective sample size.
     """
     rows = episodes.rows
     zeros = np.zeros(rows.shape, np.float32)
