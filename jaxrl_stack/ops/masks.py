@@ -15,12 +15,12 @@ _COUNTED_AT_ONCE = 1 << 15
 class TrueRows(NamedTuple):
     """Index of a boolean mask that finds the row of the k-th True value quickly.
 
-    A running count of many rows is slow on every backend. So rows are counted by blocks, about as many as a block has
-    rows, and row by row only in the blocks that hold a wanted one.
+    A running count of many rows is slow on every backend. Therefore True values are counted per block, about
+    ``sqrt(N)`` blocks, and per row only in the blocks that contain a wanted row.
 
     Attributes:
-        blocks: bool ``[n, rows per block]``, the mask; rows behind its end are False.
-        running: int32 ``[n]``, how many are True up to the end of each block.
+        blocks: bool ``[n, rows per block]``, the mask; rows after its end are False.
+        running: int32 ``[n]``, number of True values up to the end of each block.
         num_rows: ``N``, the length of the mask.
     """
 
@@ -70,8 +70,8 @@ def valid_first(mask: jax.Array) -> tuple[jax.Array, jax.Array]:
         mask: bool ``[T, ...]``.
 
     Returns:
-        ``(rows, is_valid)``, int32 and bool ``[T, ...]``: entry ``[k, b]`` is the number of the row of the k-th True
-        value of column b; behind the last one it is ``T - 1``, and `is_valid` False.
+        ``(rows, is_valid)``, int32 and bool ``[T, ...]``: entry ``[k, b]`` is the row of the k-th True value of column
+        b; after the last True value it is ``T - 1``, and `is_valid` is False.
     """
     num_rows = mask.shape[0]
     running = jnp.cumsum(mask, axis=0, dtype=jnp.int32)

@@ -1,7 +1,7 @@
 """Off-policy evaluation: the value of a policy from episodes that another policy recorded.
 
 Index range of all functions: episodes ``i = 0 .. E-1`` and their steps ``t = 0 .. T-1``; rows with ``mask`` False are
-behind the end of an episode. ``log_ratios[i, t]`` is ``log pi(a_t | s_t) - log mu(a_t | s_t)`` of the recorded action,
+after the end of an episode. ``log_ratios[i, t]`` is ``log pi(a_t | s_t) - log mu(a_t | s_t)`` of the recorded action,
 where ``pi`` is the policy that is evaluated and ``mu`` the one that acted. Ratios are multiplied as sums of logs.
 """
 

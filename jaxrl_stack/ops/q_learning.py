@@ -1,12 +1,12 @@
 """Q-learning on batches of transitions: greedy and exploring actions, targets, losses, target networks.
 
-``N`` counts transitions, ``A`` discrete actions, ``K`` atoms of a value distribution. Where a shape starts with ``...``
-any leading axes will do, and in the place of ``N`` may stand ``N, J``, sequences of steps. Action masks are arguments
-of their own: Q-values stay finite, so no masked action can turn a loss into NaN.
+``N`` counts transitions, ``A`` discrete actions, ``K`` atoms of a value distribution. A shape that starts with ``...``
+allows any leading axes; ``N`` may also be ``N, J``, sequences of steps. Action masks are separate arguments: Q-values
+stay finite, so no masked action can turn a loss into NaN.
 
-A transition spans ``n`` steps, of which each row has its own number: ``rewards`` is ``sum_k gamma^k r_{t+k}`` over
-them, and the state after them is discounted by ``gamma^n``. ``terminateds`` is whether the last of them ended the
-episode; a truncated transition bootstraps from the state that it was cut at.
+A transition spans ``n`` steps; ``n`` may differ between rows. ``rewards`` is ``sum_k gamma^k r_{t+k}`` over these
+steps, and the state after them is discounted by ``gamma^n``. ``terminateds`` is True if the last of them terminated the
+episode; a truncated transition bootstraps from its last state.
 """
 
 from __future__ import annotations
@@ -414,7 +414,7 @@ def soft_update(online: Any, target: Any, tau: jax.Array | float) -> Any:
         tau: Weight of ``online`` in [0, 1], scalar; 1 copies.
 
     Returns:
-        The new target. Leaves that are no floats (counters) are those of ``online``.
+        The new target. Leaves that are not floats, such as counters, are copied from ``online``.
     """
 
     def update(new: jax.Array, old: jax.Array) -> jax.Array:

@@ -1,9 +1,9 @@
 """Means and sums over the valid rows of a batch and over devices.
 
-A mean over devices is not the mean of the devices' means once the devices hold unequal numbers of valid rows, so every
-mean that enters a loss or a statistic goes through this file: sums and counts are added up over the axis first, and
-divided last. ``axis_name=None`` makes each reduction local, which is also what a population (one agent per device or
-per batch member) needs: its members must not be averaged.
+If devices have different numbers of valid rows, the mean over all rows is not the mean of the devices' means. Means for
+losses and statistics are therefore computed by this module: sums and counts are added over the devices first, and
+divided last. ``axis_name=None`` makes each reduction local, as for the members of a population, which must not be
+averaged.
 """
 
 from __future__ import annotations

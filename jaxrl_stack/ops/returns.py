@@ -106,7 +106,7 @@ def lambda_returns(
 
     Args:
         rewards: float32 ``[T, B]``.
-        discounts: float32 ``[T, B]``, ``gamma`` times the probability that the episode goes on after the step.
+        discounts: float32 ``[T, B]``, ``gamma`` times the probability that the episode continues after the step.
         next_values: float32 ``[T, B]``, ``V(s_{t+1})``.
         lambda_: Trace decay, scalar.
 
@@ -137,17 +137,17 @@ def value_targets_of_rows(
     """Computes the value targets of generalised advantage estimation (`gae`) for recorded episodes that are
     concatenated along one axis.
 
-    Every piece of an episode ends with a final row, which is the state after its last step: no step of its own. A piece
-    that did not terminate goes on with the value of that state.
+    Every piece of an episode ends with a final row, which contains the state after its last step and is no step itself.
+    A piece that did not terminate bootstraps from the value of this state.
 
-    The recursion ``A_i = delta_i + c_i A_{i+1}`` is computed by pairs, in ``log2(R)`` rounds: a loop over a million
-    rows would take a second.
+    The recursion ``A_i = delta_i + c_i A_{i+1}`` is computed as an associative scan in ``log2(R)`` rounds, because a
+    loop over a million rows would take a second.
 
     Args:
         rewards: float32 ``[R]``.
-        terminateds: bool ``[R]``, True in the last step of a piece at most.
-        values: float32 ``[R]``, of the states of all rows.
-        is_final: bool ``[R]``, which rows are final rows; the last one is.
+        terminateds: bool ``[R]``, True only in the last step of a piece that terminated.
+        values: float32 ``[R]``, values of the states of all rows.
+        is_final: bool ``[R]``, True in final rows; the last row is a final row.
         gamma: Discount, scalar.
         lambda_: Trace decay, scalar.
 

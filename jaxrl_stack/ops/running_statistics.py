@@ -1,9 +1,9 @@
 """Running mean and variance of observations or other rows, merged exactly over batches, devices and runners.
 
-Counts are integers, ``uint32[2]`` (high word, low word) of a 64-bit number: a float32 count stands still at
-2^24. What is kept beside them is the variance, not the sum of squared deviations of the textbook: in float32
-that sum stops growing once a batch adds less than its last bit, while the count goes on, and the variance
-would sink to zero. A mean and a variance that are moved by ``weight * difference`` only stop moving.
+Counts are 64-bit integers as ``uint32[2]`` (high word, low word), because a float32 count stops at 2^24. The statistics
+contain the variance instead of the textbook's sum of squared deviations: in float32 this sum stops growing once a batch
+adds less than its last bit, while the count still grows, so that the variance would sink to zero. A mean and a variance
+that change by ``weight * difference`` only stop changing.
 
 Source: Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance", equations 2.1.
 """
@@ -185,7 +185,7 @@ def normalize(
     """Normalizes values: ``(x - mean) / (std + epsilon)``, clipped to ``[-clip, clip]``.
 
     Args:
-        statistics: Of rows like those in ``batch``.
+        statistics: Statistics of rows with the shape of those in ``batch``.
         batch: Number array ``[N, ...]``.
         subtract_mean: Whether to subtract the mean.
         divide_by_std: Whether to divide by the standard deviation.

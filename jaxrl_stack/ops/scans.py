@@ -33,14 +33,14 @@ def scan_ahead(
     """Performs `jax.lax.scan`, but computes values that depend only on the inputs `xs`, not on the carry, for all steps
     at once before the loop.
 
-    Of a rollout these are its random numbers. Drawn in the loop they are a loop of their own in each step, over a few
-    numbers each, which takes longer than the dynamics of a small environment.
+    In a rollout these values are the random numbers. If they are drawn inside the loop, each step contains another loop
+    over few numbers, which takes longer than the dynamics of a small environment.
 
     Args:
         body: ``(carry, x) -> (carry, y)``.
-        carry: Before the first step.
+        carry: Carry before the first step.
         xs: Pytree of arrays ``[T, ...]``.
-        max_bytes: What is computed ahead takes at most so much; else all of it stays in the loop.
+        max_bytes: Largest size of the values computed ahead; if they are larger, all of them are computed in the loop.
 
     Returns:
         ``(carry, ys)``, as of `jax.lax.scan`.
@@ -75,9 +75,9 @@ class _Split(NamedTuple):
     """Equations of a scan's traced body in two parts: those computed before the loop, and those computed in each step.
 
     Attributes:
-        ahead: Equations that depend on known variables only.
-        in_loop: All others, which may take what those make.
-        handed_over: Variables that the second part, or the result, takes of the first, or of what was known.
+        ahead: Equations that depend only on known variables.
+        in_loop: All other equations, which may read results of `ahead`.
+        handed_over: Known variables and results of `ahead` that `in_loop` or the outputs read.
     """
 
     ahead: Sequence[Any]

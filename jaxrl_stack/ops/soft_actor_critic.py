@@ -1,11 +1,11 @@
 """Losses of soft actor-critic, for continuous and for discrete actions, per transition of a batch. The caller takes
 means.
 
-The temperature is given by its logarithm and acts as a constant everywhere but in `temperature_loss`. Twin critics are
-two arrays, the second of which may be None: one critic then.
+The temperature is given by its logarithm, and is a constant in all losses except `temperature_rows` and
+`temperature_rows_discrete`. Twin critics are two arrays; the second one is None for a single critic.
 
-``N`` counts transitions, ``A`` discrete actions. Targets and their n-step discount are those of
-`jaxrl_stack.ops.q_learning.n_step_targets`, with the soft values below as ``next_values``.
+``N`` counts transitions, ``A`` discrete actions. Targets are computed by `jaxrl_stack.ops.q_learning.n_step_targets`,
+with the soft values of this module as ``next_values``.
 
 Sources: Haarnoja et al., 2018, "Soft Actor-Critic Algorithms and Applications" (arXiv:1812.05905); Christodoulou, 2019,
 "Soft Actor-Critic for Discrete Action Settings" (arXiv:1910.07207).
@@ -28,10 +28,10 @@ class CriticRows(NamedTuple):
     """Critic losses and TD error of each transition.
 
     Attributes:
-        loss: float32 ``[N]``, of the first critic, times the importance weight.
-        twin_loss: float32 ``[N]``, of the second critic; None without one.
-        td_error: float32 ``[N]``, mean over the critics of the distance from the target, not weighted, no gradient:
-            the basis of priorities.
+        loss: float32 ``[N]``, loss of the first critic, times the importance weight.
+        twin_loss: float32 ``[N]``, loss of the second critic; None for a single critic.
+        td_error: float32 ``[N]``, distance from the target, mean over the critics, without weights and gradient; for
+            priorities.
     """
 
     loss: jax.Array

@@ -35,8 +35,8 @@ class TwoHot(NamedTuple):
     """Distribution over atoms that has all its mass on two neighbouring atoms.
 
     Attributes:
-        places: int32 ``[..., 2]``, which atoms.
-        weights: float32 ``[..., 2]``, how much lies on each.
+        places: int32 ``[..., 2]``, indices of the two atoms.
+        weights: float32 ``[..., 2]``, probabilities of the two atoms.
     """
 
     places: jax.Array
@@ -46,8 +46,8 @@ class TwoHot(NamedTuple):
 def two_hot(values: jax.Array, atoms: jax.Array) -> TwoHot:
     """Distribution over atoms whose mean is the given number (Hafner et al., 2023, section "Critic Learning").
 
-    It lies on the two atoms that are nearest, each in proportion to the distance from the other. Numbers beyond an end
-    are taken for that end.
+    Only the two nearest atoms have probability, each in proportion to the number's distance from the other one. Numbers
+    outside of the atoms are clipped to the first or last atom.
 
     Args:
         values: float32 ``[...]``.
@@ -184,8 +184,8 @@ def imagined_weights(continues: jax.Array, gamma: jax.Array | float) -> jax.Arra
     ``w_0 = c_0`` and ``w_t = w_{t-1} gamma c_t``.
 
     Args:
-        continues: float32 ``[H + 1, N]``, probabilities that the episode goes on from a state; of the first one,
-            whether the recorded episode does.
+        continues: float32 ``[H + 1, N]``, probabilities that the episode continues from a state; for the first state, 1
+            or 0 as in the recorded episode.
         gamma: Discount, scalar.
 
     Returns:
@@ -199,9 +199,9 @@ class ReturnRange(NamedTuple):
     """Moving averages of two percentiles of returns, which scale advantages; state of `update_range`.
 
     Attributes:
-        low: float32, of the lower percentile.
-        high: float32, of the upper one.
-        is_known: bool, whether there were any returns yet.
+        low: float32, average of the lower percentile.
+        high: float32, average of the upper percentile.
+        is_known: bool, True after the first returns.
     """
 
     low: jax.Array
@@ -218,7 +218,7 @@ class ReturnRange(NamedTuple):
         """Divisor of advantages, float32: ``max(1, high - low)`` of the percentiles of returns (Hafner et al., 2023,
         equations 11 and 12).
 
-        Small returns are not blown up, so that without rewards the actor is moved by its entropy alone.
+        Small returns are not scaled up, so that without rewards only the entropy changes the actor.
         """
         return jnp.maximum(1.0, self.high - self.low)
 

@@ -340,7 +340,7 @@ def _checked_program(file: Path, about: Mapping[str, Any]) -> bytearray:
     """Reads the serialized program of an exported policy, and checks its checksum.
 
     Raises:
-        ValueError: If it is not what was written.
+        ValueError: If its checksum differs from the stored one.
     """
     content = file.read_bytes()
     # Exports of before there were checksums have none.

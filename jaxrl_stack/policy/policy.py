@@ -111,7 +111,7 @@ class Policy(Acting[PolicyState], Checkpointable):
 
     Raises:
         ValueError: If a pipeline has no spaces, or there is no such module.
-        TypeError: If a host connector (RLlib's ``__call__``) stands where only pure ones can.
+        TypeError: If a host connector (RLlib's ``__call__``) is at a position where only pure connectors are possible.
 
     Attributes:
         module_id: Id of the module that acts.
@@ -264,8 +264,9 @@ class Policy(Acting[PolicyState], Checkpointable):
     ) -> Estimates:
         """Estimates the value of the policy from episodes that another policy recorded, without acting.
 
-        Observations and actions of the data are the module's, as `offline_data` records and reads them; observations of
-        the environment's space, where that is another one, pass the policy's connectors. Only whole episodes count.
+        Observations and actions of the data are the module's inputs and outputs, as `offline_data` records and reads
+        them. If the data contain the environment's observations, and its space differs, the policy's connectors convert
+        them. Only complete episodes are used.
 
         =========  =============================================================================================
         ``is``     importance sampling: the product of an episode's ratios times its return (Precup et al., 2000)

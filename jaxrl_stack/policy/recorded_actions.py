@@ -64,7 +64,7 @@ def action_probabilities(
         columns: ``{column: [R, ...]}``, ``OBS`` as the module takes them and ``ACTIONS`` at least.
         episodes: Episodes of these rows. Modules with a recurrent state run over them from their beginnings.
         acting: Exploration mode of the module.
-        num_samples: S, actions to draw in every row, where they are not Discrete.
+        num_samples: S, number of actions to draw per row, if actions are not Discrete.
         seed: Seed of these draws.
 
     Raises:
