@@ -45,8 +45,8 @@ def read_arrays(
         described: ``{name: (shape, dtype)}`` of all arrays in it.
 
     Raises:
-        OSError: If it cannot be read.
-        ValueError: If it contains something else. Nothing has been allocated then.
+        OSError: If the file cannot be read.
+        ValueError: If the file does not contain exactly these arrays. Sizes are checked before memory is allocated.
     """
     header, names = _header(described)
     size = len(header) + sum(math.prod(shape) * dtype.itemsize for shape, dtype in described.values())

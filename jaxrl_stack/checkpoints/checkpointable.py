@@ -65,7 +65,7 @@ class Checkpointable:
         change.
 
         Raises:
-            ValueError: If it does not fit.
+            ValueError: If `state` does not fit this object.
         """
         raise NotImplementedError(
             f"{type(self).__name__} does not override set_state(state). Define it to load what get_state() returns."

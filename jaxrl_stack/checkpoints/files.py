@@ -351,7 +351,7 @@ class Stored:
         """Returns the stored component with the given name that is inside of this one.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If this component has no part with the name.
         """
         if name not in self.parts:
             raise ValueError(f"The checkpoint at {self.path} has no component {name!r}; it has {list(self.parts)}.")

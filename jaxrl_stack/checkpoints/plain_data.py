@@ -423,7 +423,7 @@ class StoredArray:
         """Reads the description of the array to which a JSON node refers.
 
         Raises:
-            ValueError: If it is invalid.
+            ValueError: If the description is invalid.
         """
         shape, dtype = node.get("shape"), node.get("dtype")
         is_shape = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)

@@ -212,7 +212,7 @@ def td_loss(prediction: jax.Array, target: jax.Array, td_error_loss_fn: str = "h
         td_error_loss_fn: ``"huber"`` or ``"mse"``.
 
     Raises:
-        ValueError: If there is no such loss.
+        ValueError: If `td_error_loss_fn` is unknown.
     """
     difference = prediction - target
     if td_error_loss_fn == "mse":

@@ -235,7 +235,7 @@ def update_range(
     them.
 
     Args:
-        state: Before.
+        state: Moving averages before the update.
         returns: float32, any shape.
         decay: Decay of the averages, in ``[0, 1)``.
         percentiles: The lower and the upper one.

@@ -121,7 +121,7 @@ def steps_of(data: Any, options: ReadOptions | None = None) -> Steps:
         options: Options for reading paths.
 
     Raises:
-        BadDataError: There are no files, or they cannot be read.
+        BadDataError: If the paths contain no files, or the files cannot be read.
     """
     if isinstance(data, Steps):
         return data
@@ -236,7 +236,7 @@ def behavior_log_probs(columns: Mapping[str, Any]) -> np.ndarray:
     """Returns the log-probabilities of the recorded actions under the recording policy, float32 ``[R]``.
 
     Raises:
-        ValueError: They were not recorded.
+        ValueError: If the data contain no probabilities of actions.
     """
     if Columns.ACTION_LOGP in columns:
         return np.asarray(columns[Columns.ACTION_LOGP], np.float32)

@@ -73,7 +73,7 @@ class Acting(abc.ABC, Generic[State]):
             num_envs: Number of environments to act for; None for one.
 
         Raises:
-            ValueError: If it cannot act for this many.
+            ValueError: If the policy cannot act for this number of environments.
         """
         num_envs = 1 if num_envs is None else num_envs
         self._check_num_envs(num_envs)

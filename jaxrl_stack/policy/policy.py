@@ -597,7 +597,7 @@ def _of_module(modules: Stored, module_id: str) -> Stored:
     """Returns the part of a checkpoint that contains the module with the given id.
 
     Raises:
-        ValueError: There is none.
+        ValueError: If the checkpoint has no module with this id.
     """
     if module_id not in modules:
         raise ValueError(
