@@ -5,8 +5,8 @@
 
 Every ten seconds a random EnvRunner or aggregator of this run is sent SIGKILL, and every two minutes the learner. After
 each iteration, sampled env steps have to be those used, dropped, lost and in flight, exactly. Exits with 1 if they are
-not, if the mean return has not reached the target in the end, or if the memory of this process has grown by a tenth
-since the first minute.
+not, if the mean return never reached the target, or if the memory of this process has grown by a tenth since the first
+minute.
 """
 
 from __future__ import annotations
