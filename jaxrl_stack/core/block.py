@@ -200,8 +200,9 @@ class Block:
         missing = [name for name in layout.columns if name not in self.columns]
         if missing:
             raise ValueError(
-                f"The steps of module {module_id!r} lack the columns {missing}, which {layout} requires; they have "
-                f"{sorted(self.columns)}. Pass an experience that was sampled with this layout."
+                f"The steps of module {module_id!r} lack the columns {missing}, which their {layout} requires; they "
+                f"have only {sorted(self.columns)}. Pass an experience that was sampled with this Layout, and keep "
+                "these columns in learner connectors."
             )
         if Columns.LOSS_MASK in self.columns and not layout.is_masked:
             raise ValueError(
@@ -220,8 +221,9 @@ class Block:
         if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
             found = {name: [np.shape(leaf) for leaf in jax.tree.leaves(own)] for name, own in self.columns.items()}
             raise ValueError(
-                f"All columns of a block must be [T, B, ...] with the same T and B above 0; module {module_id!r} has "
-                f"{found}."
+                f"All columns of module {module_id!r} must have the shape [T, B, ...] with the same T and B, both at "
+                f"least 1, but have the shapes {found}. Pass Experience.of_steps({{module_id: {{column: array [T, B, "
+                f"...]}}}})."
             )
         num_steps, num_columns = next(iter(shapes))
         expected = layout_of(module, num_steps)
@@ -286,14 +288,15 @@ class Block:
         return self.columns
 
     def fits_minibatches(self, num_rows: int) -> bool:
-        """Whether a minibatch of `num_rows` rows can consist of whole env steps: `num_rows` must be a multiple of the
-        number of agents whose rows of an env step are drawn together.
+        """Whether a minibatch of `num_rows` rows can consist of whole env steps, each with the rows of all agents:
+        `num_rows` must be a multiple of the layout's `num_agents` (1 if rows are drawn one by one).
         """
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Converts a function of observations to functions of rows of this block, which restore frame-stacked
-        observations if the block stores single frames; see `frames.rows_of_block`.
+        """Returns two pairs ``(rows, function of rows)``, for the observations before and after each step of this
+        block. Each function restores frame-stacked observations, if the block stores single frames, and then calls
+        `function`; see `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
@@ -392,8 +395,8 @@ class Block:
         shapes = {own.shape for own in several}
         if len({num_steps for num_steps, _ in shapes}) > 1:
             raise ValueError(
-                f"The samples of one update differ in their numbers of steps: {listed(shapes)}. Pass samples with the "
-                f"same T."
+                f"The samples of one update have different numbers of steps: {listed(shapes)}. Pass samples with the "
+                "same T, for example from EnvRunners with the same rollout_fragment_length."
             )
         layouts = [own.layout for own in several]
         layout = None if any(own is None for own in layouts) else layouts[0]
@@ -418,8 +421,8 @@ def _concatenated(several: Sequence[Recorded], axis: int) -> Any:
 
 
 def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    """Removes from a recurrent module's columns ``STATE_OUT``, and all recurrent states except those at the starts of
-    chunks (training sequences of fixed length).
+    """Returns a module's columns in which ``STATE_IN`` has only the recurrent states at the starts of chunks (training
+    sequences of fixed length), and without ``STATE_OUT``; unchanged for a module without a recurrent state.
 
     Chunks are cut at fixed steps, independent of episodes: all states of a chunk follow from its first state, its
     observations, and the ends of episodes.
@@ -432,7 +435,7 @@ def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
 
 def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
     """Cuts an array of a rollout, ``[R * T, B, ...]``, in time into R fragments, and joins them on axis 1, ``[T, R * B,
-    ...]``; all columns of an agent become adjacent.
+    ...]``. If the rows of several agents are drawn together, the columns of each agent stay contiguous.
     """
     x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
     num_steps, rest = x.shape[0], x.shape[3:]

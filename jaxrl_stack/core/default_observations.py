@@ -142,7 +142,8 @@ def check_action_mask(space: gym.Space | None, action_space: gym.Space | None) -
     if shape != (num_actions,):
         raise ValueError(
             f"The {ACTION_MASK!r} of the observation space has the shape {shape}, but {num_actions} actions need "
-            f"({num_actions},). Set 1 for valid actions, else 0."
+            f"({num_actions},). Give it the space gymnasium.spaces.Box(0, 1, ({num_actions},)), and set 1 for valid "
+            "actions, else 0."
         )
 
 
@@ -162,9 +163,9 @@ def check_has_masks(batch: Mapping[str, Any], modules: Any, *, connectors: Seque
             if name in columns and mask_of(columns[name]) is None:
                 source = f"after the learner connectors {list(connectors)}" if connectors else "of the given episodes"
                 raise ValueError(
-                    f"Column {name!r} {source} has no {ACTION_MASK!r}, so that the loss of module {mid!r} would count "
-                    f"forbidden actions. Pass observations with the mask: {{{ACTION_MASK!r}: mask, {OBSERVATIONS!r}: "
-                    f"...}}."
+                    f"Column {name!r} {source} has no {ACTION_MASK!r}, without which the loss of module {mid!r} treats "
+                    f"forbidden actions as possible. Pass observations with the mask: {{{ACTION_MASK!r}: mask, "
+                    f"{OBSERVATIONS!r}: ...}}."
                 )
 
 

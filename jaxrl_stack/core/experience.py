@@ -45,8 +45,8 @@ class RecordingId(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """Range of the versions of the weights that sampled some steps; a version is a number of updates (uint32 arrays on
-    the device).
+    """Lowest and highest version of the policy weights with which some steps were sampled; a version is a number of
+    updates (int, or a uint32 array on the device).
     """
 
     lowest: Any = 0
@@ -60,8 +60,8 @@ class Versions(NamedTuple):
 
 
 class AgentTimes(NamedTuple):
-    """Vector steps (steps of all environments at once) in which agents' steps began and became complete, for envs with
-    several agents; NumPy arrays.
+    """Times at which agents' steps began and became complete, counted in vector steps (steps of all environments at
+    once) of one `Part`; NumPy arrays, for environments with several agents.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the running episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
@@ -132,8 +132,8 @@ class Part:
         return self.reference is not None
 
     def kept_at(self, reference: Any) -> Part:
-        """Returns a copy without columns, but with their layouts and all other attributes; the columns are in Ray's
-        object store under `reference`.
+        """Returns a copy of this part that has, instead of the columns, a Ray reference to them in Ray's object store
+        (`reference`); layouts and all other attributes stay.
         """
         blocks = {mid: own.with_columns({}) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=reference)
@@ -152,7 +152,9 @@ class Part:
         try:
             modules = RAY.get(self.reference)
         except ObjectLostError as error:
-            raise LostExperienceError(f"Sampled steps are lost: {error}") from error
+            raise LostExperienceError(
+                f"Sampled steps were lost in Ray's object store. Sample again; the cause is: {error}"
+            ) from error
         blocks = {mid: own.with_columns(modules[mid]) for mid, own in self.blocks.items()}
         return dataclasses.replace(self, blocks=blocks, reference=None)
 
@@ -186,8 +188,8 @@ class Part:
 
 @struct.dataclass
 class Experience:
-    """Steps (sampled, or drawn from replay) on their way to the Learner, in parts (one per sample) that are joined when
-    columns are read.
+    """Steps on their way to the Learner, sampled or drawn from replay: a tuple of `Part`s, one for each `sample()`
+    call, whose columns are concatenated when they are read.
 
     It is a pytree: inside of a compiled program it has one part of arrays; on the host it has one part per sample, and
     parts need not be in this process. It may be empty.
@@ -228,7 +230,8 @@ class Experience:
 
     @classmethod
     def check(cls, given: Any, *, is_rows: bool) -> Experience:
-        """Returns `given` if it is an Experience with rows (`is_rows`), or with steps in temporal order (otherwise).
+        """Checks that `given` is an `Experience` of the needed form: rows ``[N, ...]`` without temporal order if
+        `is_rows`, else steps ``[T, B, ...]`` in temporal order; returns `given`.
 
         Raises:
             TypeError: If it is not.
@@ -239,7 +242,10 @@ class Experience:
                 if is_rows
                 else "of_steps({module_id: {column: [T, B, ...]}})"
             )
-            raise TypeError(f"Expected an Experience, got {type(given).__name__}. Pass Experience.{needed}.")
+            raise TypeError(
+                f"The argument, a {type(given).__name__}, is not an Experience of the form that is needed here. Pass "
+                f"Experience.{needed}."
+            )
         return given
 
     @property
@@ -265,7 +271,7 @@ class Experience:
     def _joined_blocks(self) -> Mapping[str, Any]:
         if self.has_episodes:
             raise ValueError(
-                "This experience has whole episodes without columns (batch_mode='complete_episodes', or an EnvRunner "
+                "This experience has no columns, only whole episodes (batch_mode='complete_episodes', or an EnvRunner "
                 "with a custom sample()). Read Experience.episodes."
             )
         return _concatenated_blocks([part.fetched() for part in self.parts])
@@ -292,7 +298,7 @@ class Experience:
 
     @property
     def versions(self) -> Versions:
-        """Range of the weight versions that sampled the steps; (0, 0) without samples."""
+        """Lowest and highest version of the policy weights with which steps were sampled; (0, 0) without samples."""
         versions = [part.versions for part in self.parts]
         return functools.reduce(Versions.with_others, versions) if versions else Versions()
 
@@ -402,9 +408,9 @@ class Share:
         start, stop = self.start * num_columns, (self.start + self.length) * num_columns
         if start.denominator > 1 or stop.denominator > 1:
             raise ValueError(
-                f"Samples of {num_columns} columns (one per environment) cannot be split over learners that need "
-                f"{self.length} samples each. Make num_envs_per_env_runner a multiple of {self.length.denominator}, or "
-                f"the number of env runners a multiple of num_learners."
+                f"Each learner needs {self.length} samples, but samples of {num_columns} columns (one per environment) "
+                f"cannot be split that way. Make num_envs_per_env_runner a multiple of {self.length.denominator}, or "
+                "num_env_runners a multiple of num_learners."
             )
         return [
             (max(int(start) - i * num_columns, 0), min(int(stop) - i * num_columns, num_columns))

@@ -56,8 +56,8 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Adds to a rollout of single frames, which will be cut into fragments, the columns from which frame-stacked
-    observations can be restored.
+    """Computes, for a rollout of single frames that will be cut into fragments, the columns from which frame-stacked
+    observations can be restored: ``NUM_BEFORE``, and ``FRAMES_BEFORE`` of each fragment.
 
     Args:
         columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.
@@ -139,8 +139,8 @@ class FrameRows:
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Converts a function of observations to functions of rows of a block, which restore frame-stacked observations if
-    the block stores single frames.
+    """Converts a function of observations to functions of a block's rows, which restore frame-stacked observations, if
+    the block stores single frames, and then call the given function.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}`` with ``OBS`` and ``FINAL_OBS``.

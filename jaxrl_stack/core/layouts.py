@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Static description of a `Block`'s columns: recurrent chunks, stacked frames, masks and the rows of an env step's
-    agents.
+    """Static description of a `Block`'s columns: recurrent chunks, stacked frames, masks, and the number of agents
+    whose rows are always drawn together.
 
     Attributes:
         chunk_length: ``L``, number of steps of a chunk. If it is set, ``STATE_IN`` ``[ceil(T / L), B, ...]`` has the
@@ -83,7 +83,9 @@ class Layout:
         return dataclasses.replace(self, num_frames=1)
 
     def with_rows_apart(self) -> Layout:
-        """Returns a copy of this layout with which minibatches draw each agent's row of an env step independently."""
+        """Returns a copy of this layout with ``num_agents=1``: minibatches then draw the row of each agent
+        independently.
+        """
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:

@@ -109,7 +109,7 @@ class ModuleMap:
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any], of_opponents: Any = 0) -> dict[str, dict[str, Any]]:
-        """Returns metrics by agent, and their sums over each module's agents.
+        """Returns a metric for results: its number for each agent, and the sums over the agents of each module.
 
         If episodes assign agents to modules, the sums are missing.
 
@@ -290,7 +290,8 @@ class ByModule(Mapping[str, ValueT]):
 def single_agent(
     module_ids: Collection[str] = (), needs: str = "batches of the form {module_id: columns}"
 ) -> ModuleMap:
-    """Returns the `ModuleMap` (agents to modules) of an env with a single agent, also for batches without module ids.
+    """Returns the `ModuleMap` (agents to modules) of an env with a single agent, which acts with the only module of
+    `module_ids`, or with ``"default_policy"`` if there are several or none.
 
     Args:
         module_ids: Ids of the modules. The agent acts with the only one, or with "default_policy" if there are several
@@ -303,6 +304,6 @@ def single_agent(
     ids = list(module_ids)
     if len(ids) > 1 and DEFAULT_MODULE_ID not in ids:
         raise ValueError(
-            f"None of the modules {ids} is {DEFAULT_MODULE_ID!r}, so that it is unclear which one acts. Pass {needs}."
+            f"None of the modules {ids} is {DEFAULT_MODULE_ID!r}, so it is unclear which module acts. Pass {needs}."
         )
     return ModuleMap({DEFAULT_AGENT_ID: ids[0] if len(ids) == 1 else DEFAULT_MODULE_ID})

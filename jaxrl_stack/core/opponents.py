@@ -56,9 +56,9 @@ DrawFunction = Callable[[Sequence[SnapshotRecord], Any], Any]
 class Snapshots:
     """Setting ``multi_agent(opponents=...)``: the policy plays against snapshots of itself.
 
-    Of the environments of each device, the first `share_of_self_play` are self-play: the policy plays all roles, and
-    learns from all of them. The other environments are `size` equal blocks, and each block plays one snapshot. The
-    stack begins with a snapshot of the initial weights. A block draws its opponent again when it has finished as many
+    On each device, the first environments, a share of `share_of_self_play`, use self-play: the policy plays all roles,
+    and learns from all of them. The other environments form `size` equal blocks, and each block plays against one
+    snapshot. The stack of snapshots begins with the initial weights. A block draws its opponent again after as many
     games as it has environments.
 
     Args:
@@ -73,8 +73,8 @@ class Snapshots:
             ``(records, key) -> index`` of a list of `SnapshotRecord` and a PRNG key. Records cover the games since the
             last snapshot.
         share_of_self_play: Share of the environments with self-play, in [0, 1).
-        replace: Snapshot that leaves a full stack: ``"oldest"``, or ``"weakest"``, against which the policy has most
-            points per game.
+        replace: Snapshot that is removed from a full stack: ``"oldest"``, or ``"weakest"``, against which the policy
+            has the most points per game.
         min_games: Number of games for `add_when_win_rate`; whole training steps are counted.
 
     Raises:
@@ -126,10 +126,11 @@ class Snapshots:
         if num_self_play is None:
             fitting = self._fitting(each)
             raise ValueError(
-                f"Snapshots(size={self.size}, share_of_self_play={self.share_of_self_play}) does not divide the {each} "
-                f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)): {each} "
-                f"- {self.share_of_self_play * each:g} environments must form {self.size} equal blocks.\n"
-                f"Use num_envs_per_env_runner={fitting * num_devices}, or another size or share_of_self_play."
+                f"Snapshots(size={self.size}, share_of_self_play={self.share_of_self_play}) does not fit the {each} "
+                f"environments of each device (num_envs_per_env_runner={num_envs} on {num_devices} device(s)): the "
+                f"number with self-play, {self.share_of_self_play * each:g}, must be whole, and the number of the "
+                f"others a multiple of size.\nUse num_envs_per_env_runner={fitting * num_devices}, or another size or "
+                "share_of_self_play."
             )
         return num_self_play, (each - num_self_play) // self.size
 

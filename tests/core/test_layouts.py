@@ -270,7 +270,7 @@ def test_chunks_that_lack_what_is_planned_are_not_taken_for_rows(recurrent, miss
     layout, columns = layout_of(recurrent.template[MID], NUM_STEPS), recurrent_block()
     updated(recurrent, columns, layout, minibatch_size=6)
     del columns[missing]
-    with pytest.raises(ValueError, match=rf"lack the columns \['{missing}'\], which Layout\(chunk_length=3"):
+    with pytest.raises(ValueError, match=rf"lack the columns \['{missing}'\], which their Layout\(chunk_length=3"):
         updated(recurrent, columns, layout, minibatch_size=6)
 
 

@@ -252,9 +252,9 @@ def test_layers_with_batch_statistics_see_no_padding():
 
 
 def test_columns_of_other_lengths(learner):
-    with pytest.raises(ValueError, match="same number of rows.*'default_policy' has.*'rewards': {\\(4,\\)}"):
+    with pytest.raises(ValueError, match="same number of rows.*'default_policy' have .*'rewards': {\\(4,\\)}"):
         learner.update(batch=rows(5) | {Columns.REWARDS: np.zeros(4, np.float32)})
-    with pytest.raises(ValueError, match="same number of rows, above 0"):
+    with pytest.raises(ValueError, match="same number of rows, at least 1"):
         learner.update(batch=rows(0))
 
 
@@ -440,7 +440,7 @@ def test_blocks_that_do_not_fit(block_learners):
     uneven = block(5, 4) | {Columns.REWARDS: np.zeros((4, 4))}
     with pytest.raises(ValueError, match=r"\[T, B, ...\] with the same T and B.*'rewards': \[\(4, 4\)\]"):
         update(block_learners[1], {DEFAULT_MODULE_ID: uneven})
-    with pytest.raises(ValueError, match="module 'other'. This learner has"):
+    with pytest.raises(ValueError, match="unknown module 'other'"):
         update(block_learners[1], {"other": block(5, 4)})
     with pytest.raises(ValueError, match="minibatch_size=7 must be a positive multiple of the 2 shuffle shards"):
         block_learners[1].update_block(Experience.of_steps({DEFAULT_MODULE_ID: block(5, 4)}), minibatch_size=7)

@@ -72,8 +72,8 @@ def episodes_to_batch(
         module_id = episode.module_id or single_agent(modules, "episodes with a module_id").module_id
         if module_id not in modules:
             raise ValueError(
-                f"Episode {episode.id_!r} belongs to module {module_id!r}, which the learner does not have. Its "
-                f"modules: {list(modules)}."
+                f"Episode {episode.id_!r} belongs to module {module_id!r}, which the learner does not have. Set "
+                f"episode.module_id to one of {list(modules)}."
             )
         if len(episode):
             own = _columns(episode) | (columns[i] if columns is not None else {})
@@ -81,7 +81,10 @@ def episodes_to_batch(
                 own = _with_states(own, episode, modules[module_id])
             by_module.setdefault(module_id, []).append(own)
     if not by_module:
-        raise ValueError(f"update(episodes=...): none of the {len(episodes)} episodes has a step to learn from.")
+        raise ValueError(
+            f"update(episodes=...): none of the {len(episodes)} episodes has a step to learn from. Pass at least one "
+            "episode with len(episode) > 0."
+        )
     sizes = {}
     for module_id, own in by_module.items():
         longest = max(len(c[Columns.REWARDS]) for c in own)
@@ -145,8 +148,9 @@ def _with_states(columns: dict[str, Any], episode: SingleAgentEpisode, module: R
         if first is None or (after is None and not is_one_chunk):
             raise ValueError(
                 f"update(episodes=...): episode {episode.id_!r} has no recurrent states for a {type(module).__name__}. "
-                f"Sample it with this module, or add the extra model output {Columns.STATE_IN!r}, or "
-                f"{Columns.STATE_OUT!r} (with one step of look-back if the chunk starts after t=0)."
+                f"Sample it with this module, or add the extra model output {Columns.STATE_IN!r} (state before each "
+                f"step) or {Columns.STATE_OUT!r} (state after each step; an episode chunk that starts after t=0 then "
+                "needs one look-back step)."
             )
         if after is None:  # only the first state is read
             after = jax.tree.map(lambda start: np.repeat(np.asarray(start)[None], len(episode), axis=0), first)
@@ -190,8 +194,8 @@ def _side_by_side(
     for i, other in enumerate(columns):
         if set(other) != names:
             raise ValueError(
-                f"The columns of episodes differ: {sorted(names)} in episode 0, {sorted(other)} in episode {i}. All "
-                f"episodes of an update need the same extra model outputs."
+                f"The columns of episodes differ: {sorted(names)} in episode 0, {sorted(other)} in episode {i}. Pass "
+                "only episodes with the same extra model outputs."
             )
     block = {name: jax.tree.map(lay_out, *[c[name] for c in columns]) for name in columns[0]}
     rows = [

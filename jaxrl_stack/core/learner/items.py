@@ -59,14 +59,12 @@ class RowForm:
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Reshapes the columns of a minibatch, ``[m, ...]`` for m drawn items (here single steps), to the shapes that
-        losses receive.
-        """
+        """Returns the columns of drawn steps, ``[m, ...]``, which are already in the shapes that losses receive."""
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one step of each of the m drawn items: the items are single steps, so that `step`, ``[m]``, is
-        ignored.
+        """Returns the drawn items unchanged, because each item is a single step; `step`, ``[m]``, the index of a step
+        within each item, is ignored.
         """
         return items
 
@@ -81,8 +79,8 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns how many steps a microbatch may contain, so that its gradients need as much memory as the gradients
-        of `num_rows` single steps.
+        """Returns the maximum number of steps of a microbatch whose gradients need about as much memory as the
+        gradients of `num_rows` single steps.
         """
         return num_rows
 
@@ -129,8 +127,8 @@ class EnvStepForm(RowForm):
         return self._by_kind(items, lambda x: x.reshape(-1, *x.shape[2:]), lambda x: x)
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns the row of one agent of each drawn env step ``[m, A, ...]``; shared observations have no axis of
-        agents.
+        """Returns the row of one agent of each drawn env step ``[m, A, ...]``; `step`, ``[m]``, contains the agents'
+        indices. Shared observations have no axis of agents and stay unchanged.
         """
         return self._by_kind(items, lambda x: x[jnp.arange(len(step)), step], lambda x: x)
 
@@ -213,8 +211,8 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns how many steps a microbatch may contain, so that its gradients need as much memory as the gradients
-        of `num_rows` single steps.
+        """Returns the maximum number of steps of a microbatch whose gradients need about as much memory as the
+        gradients of `num_rows` single steps.
         """
         return num_rows
 
@@ -253,7 +251,7 @@ class SequenceForm(ChunkForm):
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
         """Calls `module.forward_train` on training sequences, step by step if `is_stepped`; returns the columns for the
-        loss and the outputs. Unless `keeps_order`, stepping changes both to ``[m * L, 1, ...]``.
+        loss and the outputs. If `is_stepped` and not `keeps_order`, both have the shape ``[m * L, 1, ...]``.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -261,8 +259,8 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns how many steps a microbatch may contain, so that its gradients need as much memory as the gradients
-        of `num_rows` single steps.
+        """Returns the maximum number of steps of a microbatch whose gradients need about as much memory as the
+        gradients of `num_rows` single steps.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -311,7 +309,8 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
     if is_recurrent and Columns.STATE_IN not in columns:
         raise ValueError(
             f"A batch for a {type(module).__name__}, which has a recurrent state, needs sequences [N, L, ...] and the "
-            f"state before each of them in the column {Columns.STATE_IN!r}; this batch has {sorted(columns)}."
+            f"column {Columns.STATE_IN!r} with the state before each sequence; this batch has {sorted(columns)}. Add "
+            "the column, or pass episodes: update(episodes=...)."
         )
     if not (is_recurrent or needs_time):
         return RowForm(is_masked)
@@ -322,8 +321,8 @@ def form_of_batch(module: Any, columns: Mapping[str, Any], *, needs_time: bool) 
     ) < 2:
         shapes = {name: np.shape(jax.tree.leaves(own)[0]) for name, own in columns.items()}
         raise ValueError(
-            f"A batch for a loss that needs steps in order (loss_needs_time=True) must have sequences [N, L, ...]; "
-            f"the shapes of this batch's columns are {shapes}."
+            "A batch for a loss that needs steps in order (loss_needs_time=True) must have sequences [N, L, ...], but "
+            f"its columns have the shapes {shapes}. Reshape the columns, or pass episodes: update(episodes=...)."
         )
     if not is_recurrent:
         return ChunkForm(leading[1], is_masked)
@@ -406,8 +405,9 @@ class Items:
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Finds the items (units that minibatches draw) with at least one valid step, for an update in which any module
-        has masks. The padding of chunks is not valid; items without a mask are all valid.
+        """Returns the indices of the items (units that minibatches draw) with at least one valid step. An update in
+        which any module has masks needs them for all modules. The padding of chunks is not valid; items without a mask
+        are all valid.
         """
         if self.valid is not None:
             return self.valid

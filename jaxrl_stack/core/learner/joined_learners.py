@@ -101,7 +101,10 @@ class JoinedLearners:
             self._remember(self._gather([self._actors[0].apply.remote(GET_STATE, {})])[0], num_sent=0)
         except _LostLearnersError as lost:
             self._kill()
-            raise RuntimeError(f"A learner was lost while the group was started: {lost.__cause__}") from lost.__cause__
+            raise RuntimeError(
+                f"A learner was lost while the group was started: {lost.__cause__}\nRepair this cause, and build the "
+                "algorithm or LearnerGroup again."
+            ) from lost.__cause__
         except BaseException:
             self._kill()
             raise
@@ -167,8 +170,8 @@ class JoinedLearners:
                 raise _LostLearnersError from outcome.error
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Ray ``scheduling_strategy`` that places `number` additional actors next to each learner; None for all without
-        a placement group, or if a learner's bundle has too few CPUs.
+        """Returns one Ray ``scheduling_strategy`` for each of `number` additional actors per learner, which places the
+        actor next to the learner; all are None without a placement group, or if a learner's bundle has too few CPUs.
 
         Args:
             number: Actors per learner, of one CPU each.
@@ -190,7 +193,7 @@ class JoinedLearners:
         if num_bundles < self.num_learners:
             raise ValueError(
                 f"The placement group has {num_bundles} bundles, fewer than num_learners={self.num_learners}. Create "
-                f"it with one bundle per learner at its end."
+                "it with one bundle per learner, after the bundles of other actors."
             )
         return in_bundle(self._placement_group, num_bundles - self.num_learners + index)
 
@@ -238,7 +241,7 @@ class JoinedLearners:
             RuntimeError: If learners are lost again.
         """
         if self._is_shut_down:
-            raise ValueError("This LearnerGroup was shut down.")
+            raise ValueError("This LearnerGroup was shut down. Build a new one: config.build_learner_group().")
         for _ in range(2):
             try:
                 if self._lost is not None:
@@ -249,7 +252,10 @@ class JoinedLearners:
                 self._lost = lost
         assert self._lost is not None
         reason = self._lost.__cause__
-        raise RuntimeError(f"Learners were lost again after a restart: {reason}") from reason
+        raise RuntimeError(
+            f"Learners were lost again after a restart: {reason}\nRepair this cause; the next call restarts the "
+            "learners."
+        ) from reason
 
     def _gather(self, refs: Sequence[Any]) -> list[Any]:
         """Waits for pending calls of several learner actors (Ray references), and returns their results.

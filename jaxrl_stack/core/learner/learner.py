@@ -319,10 +319,10 @@ class Learner(Checkpointable):
         """Names of the columns that the loss reads from every sampled step, in addition to the standard ones. Override
         it.
 
-        A subclass names its own: ``columns_from_acting = ("confidence",)``. An output of ``forward_exploration`` or a
-        column of an env-to-module connector has the name. A replay stores these columns: a drawn transition has the
-        values of its first step, a sequence the values of all steps. An `RLModule` and a `ConnectorV2` of the learner
-        pipeline can name columns in the same way.
+        Example: ``columns_from_acting = ("confidence",)``. Each column is an output of ``forward_exploration``, or is
+        added by an env-to-module connector. Replay buffers store these columns: a drawn transition has the values of
+        its first step, a sequence the values of all steps. An `RLModule` and a `ConnectorV2` of the learner pipeline
+        can declare columns in the same way.
         """
         return ()
 
@@ -689,7 +689,8 @@ class Learner(Checkpointable):
         return is_trained(self.policies_to_train, module_id)
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook before each update. Overriding it makes every iteration return to the host; `pre_update` does not.
+        """Host hook before each update. If a subclass overrides it, on-device training returns to the host after every
+        training step, which is slow; `pre_update` runs in the compiled program.
 
         Args:
             timesteps: ``{"num_env_steps_sampled_lifetime": n}``.
@@ -787,8 +788,8 @@ class Learner(Checkpointable):
         trace = self._running_trace("compute_gradients")
         if trace.losses is None:
             raise RuntimeError(
-                "compute_gradients() was called before compute_losses() returned. If a loss needs gradients, call "
-                "jax.grad of a function of its terms."
+                "compute_gradients() was called before compute_losses() returned. To differentiate a term inside a "
+                "loss, use jax.grad(function) with a function that computes the term."
             )
         same = jax.tree.structure(loss_per_module) == jax.tree.structure(trace.losses) and all(
             a is b for a, b in zip(jax.tree.leaves(loss_per_module), jax.tree.leaves(trace.losses), strict=True)
@@ -893,8 +894,9 @@ class Learner(Checkpointable):
     def optimizer_is_due(self, module_id: ModuleID, optimizer_name: str) -> Any:
         """Whether an optimizer of the learner makes a step in the current update; by default every optimizer does.
 
-        Without a step, the parameters and the optimizer's state stay as they are. A gradient of 0 would not do, because
-        momentum moves parameters all the same. The loss can skip its computation by `jax.lax.cond` with this scalar.
+        Without a step, the parameters and the optimizer's state do not change. A gradient of 0 has a different effect,
+        because momentum still moves the parameters. The loss can skip its computation by `jax.lax.cond` with this
+        scalar.
 
         Args:
             module_id: Module of the optimizer.
@@ -926,7 +928,8 @@ class Learner(Checkpointable):
         return UpdatedState.of(state, metrics)  # type: ignore[return-value]
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook after each update. Overriding it makes every iteration return to the host; `post_update` does not.
+        """Host hook after each update. If a subclass overrides it, on-device training returns to the host after every
+        training step, which is slow; `post_update` runs in the compiled program.
 
         Args:
             timesteps: ``{"num_env_steps_sampled_lifetime": n}``.
@@ -1119,8 +1122,8 @@ class Learner(Checkpointable):
         """
         if self._tracing.pure_hook is not None:
             raise RuntimeError(
-                f"{self._tracing.pure_hook}() is traced into the update and cannot read the learner's own {what}, "
-                f"module or extra. Use its arguments, and return the changed state."
+                f"{self._tracing.pure_hook}() is compiled into the update and cannot read self.{what}, self.module or "
+                "self.extra of the learner. Use the arguments of the hook, and return the changed state."
             )
 
     # -------------------------------------------------------------------------------------------- updates from the host
@@ -1153,8 +1156,8 @@ class Learner(Checkpointable):
             episodes_refs: Ray references of lists of episodes.
             data_iterators: Iterators over such batches, one batch per update.
             training_data: An object with (some of) the attributes above.
-            timesteps: Lifetime counters, ``{"num_env_steps_sampled_lifetime": n}`` or ``n``; schedules are evaluated
-                there in the next update.
+            timesteps: Lifetime counters, ``{"num_env_steps_sampled_lifetime": n}`` or ``n``; the next update evaluates
+                schedules at this number of env steps.
             num_total_minibatches: Number of gradient steps if above 0, instead of the number that the epochs need.
             num_epochs: Number of passes over the batch.
             minibatch_size: Rows per gradient step over all devices of this learner; None for the whole batch.
@@ -1223,7 +1226,8 @@ class Learner(Checkpointable):
         if self.has_host_connectors:
             raise ValueError(
                 f"update_block() is one compiled program, but the learner connectors {self.host_connector_names} run "
-                f"on the host, on episodes. Use update(episodes=...), or write them as pure functions."
+                "on the host, on episodes. Use update(episodes=...), or write the connectors as pure functions, "
+                "apply(self, state, batch, ctx)."
             )
         plan, blocks = self.plan(**sizes), Experience.check(experience, is_rows=False).blocks
         blocks = {mid: row_blocks.checked_block(mid, own, self.template, plan) for mid, own in blocks.items()}
@@ -1247,7 +1251,8 @@ class Learner(Checkpointable):
         """Makes one gradient step on all rows of a batch, for example one drawn from a replay buffer.
 
         This is the hot path of off-policy algorithms: values of rows are not checked, and metrics stay on the devices
-        until `row_results` fetches the last update's. The learner pipeline receives the rows as one time step.
+        until `row_results` fetches the metrics of the last update. The learner pipeline receives the rows as one time
+        step.
 
         Args:
             experience: Rows ``[N, ...]``, or sequences ``[N, J, ...]``, NumPy; each of this learner's D devices takes
@@ -1344,9 +1349,10 @@ class Learner(Checkpointable):
         num_learners, num_devices = self.num_joined_learners, self.num_devices
         num_shards = self.config.num_shuffle_shards or num_devices
         if num_shards % num_devices:
-            joined = f", over {num_learners} learners" if num_learners > 1 else ""
+            joined = f" (in {num_learners} learners)" if num_learners > 1 else ""
             raise ValueError(
-                f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}{joined}."
+                f"num_shuffle_shards={num_shards} must be a multiple of the number of devices, {num_devices}{joined}. "
+                f"Set learners(num_shuffle_shards={num_devices}), or leave it out."
             )
         numbers = (("num_epochs", num_epochs, 1), ("num_total_minibatches", num_total_minibatches, 0))
         for name, value, least in numbers:
@@ -1423,7 +1429,10 @@ class Learner(Checkpointable):
         if any(key in self.template for key in batch):
             unknown = [key for key in batch if key not in self.template]
             if unknown:
-                raise ValueError(f"The batch has unknown modules {unknown}. This learner has {list(self.template)}.")
+                raise ValueError(
+                    f"The batch has unknown modules {unknown}. Use only the modules of this learner, "
+                    f"{list(self.template)}."
+                )
             columns_of = {mid: dict(columns) for mid, columns in batch.items()}
         else:
             columns_of = {single_agent(self.template).module_id: dict(batch)}
@@ -1476,7 +1485,8 @@ class Learner(Checkpointable):
         if any(n % len(self.devices) for n in num_rows.values()):
             raise ValueError(
                 f"A batch of {num_rows} rows cannot be split over the {len(self.devices)} devices of a learner "
-                f"(num_cpus_per_learner or num_gpus_per_learner). Make train_batch_size_per_learner a multiple."
+                "(num_cpus_per_learner or num_gpus_per_learner). Make train_batch_size_per_learner a multiple of "
+                f"{len(self.devices)}."
             )
         self.programs.sizes_of_all_learners({}, batch)
 
@@ -1486,9 +1496,9 @@ class Learner(Checkpointable):
         """
         if self.num_devices > len(self.devices) * self.num_joined_learners:
             raise ValueError(
-                f"This learner runs on {self.num_devices} devices of several processes, inside the program of a JAX "
-                f"environment, and takes no data from a single process. Leave out distributed.initialize(), and let "
-                f"Ray start the processes: learners(num_learners=...)."
+                f"This learner runs on {self.num_devices} devices of several processes (distributed.initialize()), so "
+                "it trains only in the program of a JAX environment, not on data of one process. Remove "
+                "distributed.initialize(), and set learners(num_learners=...)."
             )
         steps = steps_trained.lifetime_env_steps(timesteps)
         if self.has_host_hooks:
@@ -1580,8 +1590,8 @@ class Learner(Checkpointable):
         learned: Mapping[MetricKey, Any],
         forms: Mapping[ModuleID, Form] = MappingProxyType({}),
     ) -> dict[ModuleID, int]:
-        """Counts the steps on which updates in an on-device program have trained modules, if masks hide steps; for
-        arguments see `training_counts`.
+        """If rows are masked, counts the steps on which the updates of an on-device program have trained each module,
+        and adds them to the lifetime counters. Arguments as in `training_counts`.
 
         Returns:
             ``{module_id: number of steps}`` of these updates, also added to `steps_trained`. {} if no rows are masked:
@@ -1673,8 +1683,8 @@ class Learner(Checkpointable):
         self._register_optimizers()
 
     def _take_new_weights(self) -> bool:
-        """Sets new initial weights of the modules, drawn with the config's seed. Returns False if compiled programs
-        contain constants drawn with the old seed.
+        """Draws new initial weights of the modules with the config's seed; modules given to the constructor keep
+        theirs. Returns False, without a change, if compiled programs contain constants drawn with the old seed.
         """
         if self._module_given is not None:
             return True
@@ -1731,7 +1741,9 @@ class Learner(Checkpointable):
         """
         self._check_is_built()
         if module_id not in self.template:
-            raise ValueError(f"Module {module_id!r} does not exist. This learner has {list(self.template)}.")
+            raise ValueError(
+                f"Module {module_id!r} does not exist. Use one of this learner's modules, {list(self.template)}."
+            )
         modules = {mid: module for mid, module in self._synced_module().items() if mid != module_id}
         if not modules:
             raise ValueError(

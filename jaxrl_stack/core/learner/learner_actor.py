@@ -166,8 +166,8 @@ class LearnerActor:
         )
 
     def weights_for_runners(self) -> tuple[None, dict[str, Any]]:
-        """Returns two Ray objects, None and the weights for env runners: the caller waits for None, so that it need not
-        fetch the weights.
+        """Returns None and the weights for env runners as two Ray objects. The caller can wait for None to notice an
+        error of the call, without fetching the weights.
         """
         return None, weights_for_runners(self.learner)
 
@@ -206,7 +206,8 @@ class LearnerActor:
         smallest, largest = sizes.min(axis=1), sizes.max(axis=1)
         if not smallest[0]:
             raise LostExperienceError(
-                "Another learner could not fetch its steps of this update, so that no learner makes the update."
+                "Another learner could not fetch its samples, so the update was skipped in all learners. Sample again; "
+                "the cause is in the error of the other learner."
             )
         if (smallest != largest).any():
             raise ValueError(
@@ -241,5 +242,5 @@ def module_states(learner: Learner, module_ids: Collection[str] | None, inferenc
     wanted = list(modules) if module_ids is None else list(module_ids)
     unknown = [module_id for module_id in wanted if module_id not in modules]
     if unknown:
-        raise KeyError(f"No module {unknown[0]!r}; this learner has {list(modules)}.")
+        raise KeyError(f"No module {unknown[0]!r} in this learner. Use one of {list(modules)}.")
     return {module_id: modules[module_id].get_state(inference_only=inference_only) for module_id in wanted}

@@ -114,7 +114,7 @@ class LearnerCheckpoint:
         learner = self._learner
         unknown = [module_id for module_id in states if module_id not in learner.template]
         if unknown:
-            raise KeyError(f"No module {unknown[0]!r}; this learner has {list(learner.template)}.")
+            raise KeyError(f"No module {unknown[0]!r} in this learner. Use one of {list(learner.template)}.")
         module = learner.scratch_module()
         for module_id, state in states.items():
             module[module_id].set_state(state)

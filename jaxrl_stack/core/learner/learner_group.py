@@ -153,7 +153,7 @@ class LearnerGroup(Checkpointable):
     @property
     def _local(self) -> Learner:
         if self._learner is None:
-            raise ValueError("This LearnerGroup was shut down.")
+            raise ValueError("This LearnerGroup was shut down. Build a new one: config.build_learner_group().")
         return self._learner
 
     def ping(self) -> list[str]:
@@ -276,7 +276,10 @@ class LearnerGroup(Checkpointable):
             RuntimeError: See `update`.
         """
         if not Experience.check(experience, is_rows=False).parts:
-            raise ValueError("update_block(Experience()): the Experience has no steps. Pass sampled steps.")
+            raise ValueError(
+                "update_block(experience) got an Experience without steps. Pass "
+                "Experience.of_steps({module_id: {column: array [T, B, ...]}})."
+            )
         arguments = {"timesteps": timesteps, **sizes}
         if self._actors is None:
             self._check_is_not_async(async_update)
@@ -291,7 +294,8 @@ class LearnerGroup(Checkpointable):
         """
         if self._actors is None:
             raise ValueError(
-                "num_learners=0: the learner is in this process, and its updates block. Set learners(num_learners=1)."
+                "Asynchronous updates need learners in Ray actors, but num_learners=0 makes the learner part of this "
+                "process. Set learners(num_learners=1) or more."
             )
         return AsynchronousUpdates(self._actors)
 

@@ -1,4 +1,4 @@
-"""Losses of a minibatch as a function for tracing, and the columns that the traced losses read."""
+"""Function from a minibatch to its losses, the JAX trace of this function, and the columns that the losses read."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ class Losses:
             except KeyError as error:
                 columns, outputs = ({mid: sorted(own) for mid, own in x.items()} for x in (batch, fwd_out))
                 raise ValueError(
-                    f"The loss of {type(learner).__name__}, or a forward_train(), looks up {error}, but the batch has "
-                    f"{columns}, and forward_train() returned {outputs}. Add the column in "
-                    f"a learner connector; or add it in forward_exploration() or an env-to-module connector, and set "
+                    f"The loss of {type(learner).__name__}, or a forward_train(), looks up the key {error}, but the "
+                    f"batch has {columns}, and forward_train() returned {outputs}. Add the column in a learner "
+                    "connector; or add it in forward_exploration() or an env-to-module connector, and set "
                     f"columns_from_acting = ({error},) in {type(learner).__name__}."
                 ) from error
         _check_losses(losses, type(learner).__name__)
@@ -143,7 +143,8 @@ class Losses:
 
 
 def loss_is_linear(learner: Learner) -> bool:
-    """Returns True if the class that defines the loss, or a subclass, sets ``loss_is_linear_in_means = True``.
+    """Whether the learner declares that its loss is linear in its means over rows: ``loss_is_linear_in_means = True``
+    in the class that defines the loss, or in a subclass.
 
     False if a module is self-supervised, since its loss is not the learner's.
     """

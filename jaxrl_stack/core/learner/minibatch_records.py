@@ -221,8 +221,8 @@ def _norm(x: jax.Array) -> jax.Array:
 
 
 def _taken(column: Any, shard: jax.Array, item: jax.Array) -> Any:
-    """Returns k entries of a column ``[S, N, ...]``, or of frame-stacked observations: those at the index pairs
-    (shuffle shard, item).
+    """Returns the k entries of a column ``[S, N, ...]``, or of frame-stacked observations, at the index pairs (shuffle
+    shard, item).
     """
     if isinstance(column, FrameRows):
         return jax.vmap(lambda s, i: jax.tree.map(lambda x: x[s], column).take(i[None])[0])(shard, item)

@@ -179,8 +179,8 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
 
 
 def as_vector(params: ParamDict) -> tuple[Any, Callable[[Any], ParamDict]]:
-    """Flattens parameters or gradients to one vector if all are float32 and at most `reductions.LARGEST_VECTOR`
-    elements.
+    """Flattens parameters or gradients to one vector if all are float32 with at most `reductions.LARGEST_VECTOR`
+    elements in total; otherwise returns them unchanged.
 
     Returns:
         ``(vector, or the unchanged dict; inverse function)``.

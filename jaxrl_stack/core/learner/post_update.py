@@ -133,9 +133,7 @@ def _are_same(one: Mapping[MetricKey, Any], other: Mapping[MetricKey, Any]) -> b
 def _check_paths(metrics: Mapping[Any, Any], owner: str) -> None:
     for path in metrics:
         if not (isinstance(path, tuple) and path):
-            raise ValueError(
-                f"{owner}.post_update() returned a metric named {path!r}. Name it by a tuple, {_RETURN.split(', ')[1]}."
-            )
+            raise ValueError(f"{owner}.post_update() returned a metric named {path!r}. Name it by a tuple: {_RETURN}.")
 
 
 def _description(result: Any) -> str:

@@ -109,7 +109,8 @@ def num_rows_of(module_id: str, columns: dict[str, Any]) -> int:
     found = set().union(*lengths.values())
     if len(found) != 1 or found & {(), (0,)}:
         raise ValueError(
-            f"All columns of a batch must have the same number of rows, above 0; module {module_id!r} has {lengths}."
+            f"All columns of a batch must have the same number of rows, at least 1, but those of module {module_id!r} "
+            f"have {lengths}. Pass arrays [N, ...] with the same N."
         )
     return found.pop()[0]
 
@@ -128,7 +129,10 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
         ValueError: If columns do not match the layout, or cannot be split over devices and shards.
     """
     if module_id not in modules:
-        raise ValueError(f"The block has an unknown module {module_id!r}. This learner has {list(modules)}.")
+        raise ValueError(
+            f"The experience has an unknown module {module_id!r}. Use only the modules of this learner, "
+            f"{list(modules)}."
+        )
     block.check_shapes(module_id, modules[module_id])
     num_columns = block.size
     if num_columns % plan.local_shards:
@@ -138,8 +142,8 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
         else:
             what = f"{plan.local_shards} shuffle shards of a learner (num_shuffle_shards={plan.num_shards})"
         raise ValueError(
-            f"A block of B={num_columns} columns, one per environment, cannot be split over the {what}: B must be a "
-            f"multiple of their number. Use {more} environments, or change that number to a divisor of {num_columns}."
+            f"A block of {num_columns} columns (one per environment) cannot be split evenly over the {what}. Use "
+            f"{more} environments, or change the number of devices or shuffle shards to a divisor of {num_columns}."
         )
     block = block.of_module(modules[module_id])
     block.check(module_id)

@@ -65,8 +65,8 @@ def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
 
 
 def amount_of_block(form: Form, num_steps: int, num_columns: int) -> Amount:
-    """Returns the amount of data in sampled steps ``[T, B, ...]``, for minibatches that draw the items of `form`:
-    single steps, chunks or env steps.
+    """Returns the amount of data in sampled steps ``[T, B, ...]``: the number of steps, and of the units that
+    minibatches draw according to `form` (single steps, chunks or env steps).
     """
     return Amount(num_steps * num_columns, form.num_items(num_steps, num_columns), form.rows_per_item)
 
@@ -115,8 +115,8 @@ def trained_in_each(
     forms: Mapping[str, Form],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Counts the rows on which each module is trained in each of several updates of equal size, from batch sizes; see
-    `Learner.training_counts`.
+    """Returns the number of rows on which a single update trains each module, computed from batch sizes, for several
+    updates of equal size; see `Learner.training_counts`.
     """
     columns = num_columns or dict.fromkeys(modules, 1)
     amounts = {mid: amount_of_block(forms.get(mid, RowForm()), num_steps, columns[mid]) for mid in modules}
@@ -176,8 +176,8 @@ class StepsTrained:
         self.num_updates = num_updates
 
     def lifetime(self, name: str, num_steps: int, num_updates: int) -> int:
-        """Returns the lifetime number of steps trained in `num_updates` updates; each update that was not counted adds
-        `num_steps`.
+        """Returns the lifetime number of trained steps after `num_updates` updates: the counted steps, plus `num_steps`
+        for each later update that was not counted.
 
         Args:
             name: Module id, or ALL_MODULES for steps of the environment.

@@ -101,7 +101,10 @@ class TracedMetrics:
             )
         value = jnp.asarray(value, jnp.float32)
         if value.ndim:
-            raise ValueError(f"log_value({path!r}): the value has shape {value.shape}. Log a scalar, such as its mean.")
+            raise ValueError(
+                f"log_value({path!r}): the value has shape {value.shape}, but must be a scalar. Log its mean, or one "
+                f"value per row with log_value({path!r}, value, reduce='item_series')."
+            )
         self._values[path] = (how, value)
 
     def log_dict(self, stats_dict: Mapping[str, Any], *, key: Key | None = None, **kwargs: Any) -> None:
@@ -124,7 +127,10 @@ class TracedMetrics:
         """
         path = (key,) if isinstance(key, str) else tuple(key)
         if path not in self._values and default is None:
-            raise KeyError(f"No metric {path!r} was logged in this update. Logged are {sorted(self._values)}.")
+            raise KeyError(
+                f"No metric {path!r} was logged in this update, only {sorted(self._values)}. Log it before, or pass a "
+                f"default: peek({path!r}, default=0.0)."
+            )
         return self._values[path][1] if path in self._values else default
 
     def log_statistics(
@@ -232,7 +238,7 @@ class Metrics:
 
     def statistics_in_slots(self, axis_name: str | None) -> tuple[RunningStatistics, ...]:
         """Returns the statistics (mean, variance) of logged values with an axis of devices, ``[D, ...]``: this device's
-        values at its index, zeros elsewhere.
+        values at its index and zeros elsewhere, so that a sum over devices collects the values of all.
 
         Their sum over devices contains the statistics of each device, and can join an existing all-reduce: a separate
         one takes tens of microseconds, whatever its size.
@@ -353,7 +359,8 @@ def sum_of_counters(one: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array) -> None:
-    """Adds a float32 setting to the metrics so that results show its shortest decimal, such as 0.0003.
+    """Adds a float32 setting, such as a learning rate, to the metrics, as an array ``[1]``, for which results show the
+    shortest decimal: 0.0003, not 0.000300000014.
 
     Args:
         metrics: Metrics that the program returns; changed in place.

@@ -228,9 +228,9 @@ class UpdatePrograms:
         for mid, of_all in zip(module_ids, everyone[len(sizes) :], strict=True):
             if of_all.min() != of_all.max():
                 raise ValueError(
-                    f"should_module_be_updated({mid!r}) is True in {int(of_all.sum())} of {len(of_all)} learners, "
-                    f"but must be equal in all of them. Let multi_agent(policies_to_train=...), or an override of "
-                    f"that method, not depend on values that differ between learners, such as batches."
+                    f"should_module_be_updated({mid!r}) is True in {int(of_all.sum())} of {len(of_all)} learners, but "
+                    "must be equal in all of them. Make multi_agent(policies_to_train=...), or an override of "
+                    "should_module_be_updated(), independent of data that differs between learners, such as batches."
                 )
         return dict(zip(sizes, everyone[: len(sizes)], strict=True))
 
@@ -273,7 +273,9 @@ class UpdatePrograms:
                 )
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
-        """Registers that `new` replaces `old` as the learner's state and needs no new snapshot."""
+        """Registers that `new` replaces `old` as the learner's state, so that the next update takes no new snapshot
+        because of the change.
+        """
         self._snapshots.renamed(old, new)
 
     def forget(self) -> None:
