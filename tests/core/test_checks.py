@@ -135,7 +135,7 @@ def returns(**columns):
         ),
         (
             returns(action_dist_inputs=lambda m, b: m.pi(b["prev_actions"])),
-            r"looks up 'prev_actions'.*columns \['obs'\]",
+            r"looks up the key 'prev_actions'.*columns \['obs'\]",
         ),
         (
             returns(action_dist_inputs=lambda m, b: m.pi(b["obs"][..., :2])),

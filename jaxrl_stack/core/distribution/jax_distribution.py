@@ -517,9 +517,9 @@ def get_action_dist_cls_for_space(space: Any, squash: bool = False) -> type[Dist
         if len(space.shape) != 1:
             counts = [2] * math.prod(space.shape) if isinstance(space, gym.spaces.MultiBinary) else space.nvec.ravel()
             raise ValueError(
-                f"Action space {space} has rank {len(space.shape)}, but a space of several choices needs rank 1. Use "
-                f"MultiDiscrete({list(map(int, counts))}) and reshape the actions inside the environment (or in a "
-                "wrapper)."
+                f"Action space {space} has rank {len(space.shape)}, but MultiDiscrete and MultiBinary actions need "
+                f"rank 1. Use MultiDiscrete({list(map(int, counts))}) and reshape the actions inside the environment "
+                "(or in a wrapper)."
             )
         return MultiCategorical.get_partial_dist_cls(input_lens=_choices(space))
     if isinstance(space, gym.spaces.Box):

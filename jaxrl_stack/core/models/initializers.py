@@ -111,8 +111,8 @@ def _name_of_jax_factory(function: Any) -> str | None:
 def _fans(shape: Shape) -> tuple[float, float]:
     if len(shape) < 2:
         raise ValueError(
-            f"An initializer that scales with the number of inputs and outputs got the shape {shape}, which "
-            "has none: use 'zeros', 'constant', 'uniform' or 'normal' for biases."
+            "An initializer that scales with the number of inputs and outputs needs a shape of at least 2 axes, got "
+            f"{shape}. Use 'zeros', 'constant', 'uniform' or 'normal' for biases."
         )
     receptive = math.prod(shape[:-2])
     return max(shape[-2] * receptive, 1), max(shape[-1] * receptive, 1)
@@ -150,7 +150,8 @@ def _variance_scaling(scale: float = 1.0, mode: str = "fan_in", distribution: st
     modes, distributions = ("fan_in", "fan_out", "fan_avg"), ("truncated_normal", "normal", "uniform")
     if mode not in modes or distribution not in distributions:
         raise ValueError(
-            f"mode={mode!r}, distribution={distribution!r}: use one of {modes} and one of {distributions}."
+            f"mode must be one of {modes}, and distribution one of {distributions}; got mode={mode!r}, "
+            f"distribution={distribution!r}."
         )
 
     def draw(rng: np.random.Generator, shape: Shape) -> np.ndarray:

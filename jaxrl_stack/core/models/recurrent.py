@@ -70,7 +70,7 @@ def _lstm_pull_back(factors: Any, of_h: Any, of_c: Any) -> Any:
 
 def _gru_step(from_input: Any, from_state: Any, h: Any) -> tuple[State, Any]:
     """Computes one GRU step, with gates in PyTorch's order: reset, update, new. As in PyTorch, the reset gate
-    multiplies h's product including the bias.
+    multiplies the product of state and kernel including the bias, ``r * (W h + b)``.
     """
     (r, z, n), (state_r, state_z, state_n) = (jnp.split(x, 3, axis=-1) for x in (from_input, from_state))
     reset, update = (0.5 * jnp.tanh(0.5 * x) + 0.5 for x in (r + state_r, z + state_z))
@@ -95,16 +95,16 @@ CELLS = {"lstm": Cell(4, ("h", "c"), _lstm_step, _lstm_pull_back), "gru": Cell(3
 def unroll(cell: Cell, inputs: jax.Array, kernel: jax.Array, bias: Any, state: State, resets: Any) -> Any:
     """Runs a recurrent cell over all steps, with a custom gradient that equals autodiff's but is faster.
 
-    Autodiff adds the gradient of the kernel up step by step, a product of ``[H, B]`` and ``[B, k H]`` and a sum over a
-    matrix in each, and keeps more of every step than its gradients need. Here it is one product over all steps, after
-    the loop.
+    Autodiff sums the gradient of the kernel step by step, with a product of ``[H, B]`` and ``[B, k H]`` in each step,
+    and stores more values of every step than the gradients need. Here the gradient of the kernel is one product over
+    all steps, after the loop.
 
     Args:
         cell: The step.
-        inputs: What the inputs give, float ``[T, B, k H]``.
-        kernel: Float ``[H, k H]``, for h.
-        bias: Float ``[k H]``, beside it; None for none.
-        state: Before the first step, each float ``[B, H]``.
+        inputs: Inputs of all steps, multiplied by the input kernel, float ``[T, B, k H]``.
+        kernel: Float ``[H, k H]``, multiplied by the state h.
+        bias: Float ``[k H]``, added to the product of h and `kernel`; None for none.
+        state: State before the first step, arrays float ``[B, H]``.
         resets: bool ``[T, B]``, steps before which the state becomes zeros; None for none.
 
     Returns:

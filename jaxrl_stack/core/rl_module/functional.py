@@ -189,9 +189,9 @@ class PureModule:
         for path in leaves:
             if path[0] != MODULES_ATTRIBUTE:
                 raise ValueError(
-                    f"{type(module).__name__} has the array {join_path(path)!r} outside of its modules, where no "
-                    "optimizer would train it. Make the part with the array a separate module (add_module), to "
-                    "which the others refer."
+                    f"{type(module).__name__} has the array {join_path(path)!r} outside of its RLModules, where no "
+                    "optimizer would train it. Move it into an RLModule that you add with add_module(), and let the "
+                    "other modules use that one."
                 )
         self.definition, params, rest = ModuleDefinition.of(
             module, lambda path: self._ref_of_variable.get(id(leaves[path]), join_path(path[1:]))
@@ -314,7 +314,7 @@ class PureModule:
             KeyError: If the module does not exist.
         """
         if module_id not in self.module_ids:
-            raise KeyError(f"No module {module_id!r}; known modules are {list(self.module_ids)}.")
+            raise KeyError(f"No module {module_id!r}. Use one of the modules {list(self.module_ids)}.")
         return [ref for ref in self.params if ref.startswith(f"{module_id}/")]
 
     def parameter_counts(self) -> dict[str, dict[str, int]]:

@@ -451,7 +451,10 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
         self._fitting(state)
         missing = sorted(set(self._state_leaves()) - set(state))
         if missing:
-            raise ValueError(f"The state of this {type(self).__name__} is damaged: it lacks {missing[:5]}.")
+            raise ValueError(
+                f"The state of this {type(self).__name__} is damaged: it lacks {missing[:5]}. Load an undamaged copy "
+                "of the checkpoint."
+            )
 
     def _state_leaves(self) -> dict[str, tuple[tuple[Any, ...], Any]]:
         """Returns the arrays that are the module's state, `{ref: (path, array)}`: all leaves except constants,
@@ -515,9 +518,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             outputs = method(batch, **_accepted(method, kwargs))
         except TraceContextError as error:
             raise RuntimeError(
-                f"{type(self).__name__}.{name}() changes state (a random stream, batch statistics) of a module from "
-                "outside of the JAX transformation that calls it. Make a PureModule of it, and bind and unbind it "
-                "inside."
+                f"{type(self).__name__}.{name}() cannot change state (a random stream, batch statistics) inside a "
+                "transformation such as jax.jit or jax.grad. Create pure = PureModule(module.as_multi_rl_module()), "
+                "and use pure.bind() and pure.unbind() in the transformed function."
             ) from error
         return outputs if name == "_forward_train" else jax.lax.stop_gradient(outputs)
 
@@ -719,7 +722,8 @@ class MultiRLModule(RLModule):
         missing = sorted(set(self) - set(state))
         if unknown or missing:
             raise ValueError(
-                f"The state of this {type(self).__name__} lacks the modules {missing} and has the unknown {unknown}."
+                f"The state does not match this {type(self).__name__}: missing modules are {missing}, unknown modules "
+                f"are {unknown}. Load a state of the modules {list(self)}."
             )
         for module_id, module in self.items():
             module._check_outline(state[module_id])
@@ -816,7 +820,9 @@ class RLModuleSpec:
             ValueError: If `other` is not an RLModuleSpec.
         """
         if not isinstance(other, RLModuleSpec):
-            raise ValueError(f"RLModuleSpec.update() needs an RLModuleSpec, got {type(other).__name__}.")
+            raise ValueError(
+                f"RLModuleSpec.update() needs an RLModuleSpec, got {type(other).__name__}. Pass RLModuleSpec(...)."
+            )
         _take_over(self, other, override)
 
     def as_multi_rl_module_spec(self) -> MultiRLModuleSpec:
@@ -964,7 +970,8 @@ class MultiRLModuleSpec:
             return
         if not isinstance(other, MultiRLModuleSpec):
             raise ValueError(
-                f"MultiRLModuleSpec.update() needs a MultiRLModuleSpec or an RLModuleSpec, got {type(other).__name__}."
+                f"MultiRLModuleSpec.update() needs a spec, got {type(other).__name__}. Pass a MultiRLModuleSpec(...) "
+                "or an RLModuleSpec(...)."
             )
         self.add_modules(other.rl_module_specs, override=override)
         _take_over(self, other, override, leave="rl_module_specs")
@@ -978,7 +985,10 @@ class MultiRLModuleSpec:
 
     def __getitem__(self, module_id: str) -> RLModuleSpec:
         if module_id not in self.rl_module_specs:
-            raise KeyError(f"No spec for module {module_id!r}; known modules are {list(self.rl_module_specs)}.")
+            raise KeyError(
+                f"No spec for module {module_id!r}. Use one of {list(self.rl_module_specs)}, or add one: "
+                f"add_modules({{{module_id!r}: RLModuleSpec(...)}})."
+            )
         return self.rl_module_specs[module_id]
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 _HOW_TO = (
-    "Write them where RLlib is installed: numpy.savez('weights.npz', **rl_module.get_state()), with rl_module as of "
-    "RLModule.from_checkpoint(path) there."
+    "Where RLlib is installed, write the weights to a file: "
+    "numpy.savez('weights.npz', **RLModule.from_checkpoint(path).get_state())."
 )
 _ENCODERS = {"actor_encoder": "actor", "critic_encoder": "critic", "encoder": "shared"}
 _LAYER = re.compile(
@@ -52,11 +52,14 @@ def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str
             f"which can run code, and are not read. {_HOW_TO}"
         )
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"load_rllib_weights({os.fspath(path)!r}): the file does not exist.")
+        raise FileNotFoundError(f"load_rllib_weights({os.fspath(path)!r}): the file does not exist. Check the path.")
     try:
         found = _READERS[suffix](path, max_bytes)
         if not isinstance(found, Mapping):
-            raise ValueError(f"the file contains a {type(found).__name__}, not a dict of arrays")
+            raise ValueError(
+                f"the file contains a {type(found).__name__}, not a dict of arrays. Save the dict of RLlib's "
+                "rl_module.get_state()"
+            )
         return dict(found)
     except ImportError as error:
         raise ImportError(
@@ -64,7 +67,8 @@ def read_rllib_weights(path: str | os.PathLike[str], max_bytes: int) -> dict[str
         ) from error
     except Exception as error:  # of three libraries
         raise ValueError(
-            f"load_rllib_weights({os.fspath(path)!r}): the file is damaged, or contains more than arrays: {error}"
+            f"load_rllib_weights({os.fspath(path)!r}): the file is damaged, or contains more than arrays: {error}. "
+            f"{_HOW_TO}"
         ) from error
 
 
@@ -72,7 +76,10 @@ def _read_npz(path: Any, max_bytes: int) -> Any:
     with zipfile.ZipFile(path) as packed:
         size = sum(info.file_size for info in packed.infolist())
     if size > max_bytes:
-        raise ValueError(f"the file has {size:,} bytes, more than the {max_bytes:,} allowed for this module")
+        raise ValueError(
+            f"the file has {size:,} bytes, more than the {max_bytes:,} allowed for this module. Pass the weights of a "
+            "module with the same spaces and model config"
+        )
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -126,7 +133,8 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
         return name
     raise ValueError(
         f"load_rllib_weights() got {name!r}, which is no part of RLlib's default modules for PPO, IMPALA, APPO, DQN, "
-        f"SAC and TQC."
+        "SAC and TQC. Pass rl_module.get_state() of one of these, or load other weights with "
+        f"set_state({{'path/to/leaf': array}})."
     )
 
 
@@ -157,8 +165,14 @@ def _net_ref(net: str) -> str:
 
 def _as_array(name: Any, value: Any) -> np.ndarray:
     if not isinstance(name, str) or len(name) > _MAX_NAME:
-        raise ValueError(f"load_rllib_weights() got the invalid name {str(name)[:_MAX_NAME]!r} of weights.")
+        raise ValueError(
+            f"load_rllib_weights() got a weight named {str(name)[:_MAX_NAME]!r}, but names must be str of at most "
+            f"{_MAX_NAME} characters. Pass the result of RLlib's rl_module.get_state()."
+        )
     array = np.asarray(value.detach() if hasattr(value, "detach") else value)
     if not np.issubdtype(array.dtype, np.floating):
-        raise ValueError(f"load_rllib_weights() got {name!r} of dtype {array.dtype}. Weights must be floats.")
+        raise ValueError(
+            f"load_rllib_weights() got {name!r} of dtype {array.dtype}. Weights must be floats: pass the result of "
+            "RLlib's rl_module.get_state()."
+        )
     return array.astype(np.float32)

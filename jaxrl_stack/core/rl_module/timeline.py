@@ -69,7 +69,7 @@ class Timeline:
 
     def _from_first(self, values: Any, number: int) -> Any:
         """Returns `number` steps of each sequence in `values` ``[N, K, ...]``, from the first valid step (after
-        burn-in) on; repeats the last step at the end.
+        burn-in) on; if the sequence ends before, repeats its last step.
         """
         first = self._num_before[:, None] if self.burn_in else jnp.zeros((1, 1), jnp.int32)
         leaves = jax.tree.leaves(values)
@@ -77,14 +77,14 @@ class Timeline:
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """Converts columns `[N, J, ...]` to the steps of `obs`, `[N, M + 1, ...]`: without burn-in steps, with the last
-        step repeated at the end.
+        """Aligns columns `[N, J, ...]` of the sampled sequences with the observations `obs`, `[N, M + 1, ...]` (M steps
+        after burn-in, and one more observation): leaves out burn-in steps, and repeats the last step.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
     def columns(self, state_after: StateAfter) -> dict[str, Any]:
-        """Returns the inputs of a recurrent network: `OBS` `[N, M + 1, ...]`, and `STATE_IN`, the recurrent state after
-        the burn-in steps.
+        """Returns the inputs of a recurrent network: `OBS` `[N, M + 1, ...]` (M steps after burn-in, and one more
+        observation), and `STATE_IN`, the recurrent state after the burn-in steps.
 
         Args:
             state_after: Function from `{OBS: [N, 1, ...], STATE_IN: state}`, with `ACTIONS` if the batch has them, to
@@ -113,14 +113,16 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Converts a network's outputs for `obs`, `[N, M + 1, ...]`, to outputs for the observation of each step, `[N,
-        J, ...]`; meaningless in masked steps.
+        """Selects, from a network's outputs for `obs`, `[N, M + 1, ...]` (M steps after burn-in, and one more
+        observation), the output for the observation of each of the J sampled steps, `[N, J, ...]`; meaningless in
+        masked steps.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Converts a network's outputs for `obs`, `[N, M + 1, ...]`, to outputs for the next observation of each step,
-        `[N, J, ...]`; meaningless in masked steps.
+        """Selects, from a network's outputs for `obs`, `[N, M + 1, ...]` (M steps after burn-in, and one more
+        observation), the output for the next observation of each of the J sampled steps, `[N, J, ...]`; meaningless in
+        masked steps.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 
