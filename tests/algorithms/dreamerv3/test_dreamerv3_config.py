@@ -138,7 +138,7 @@ def test_what_it_does_not_do_is_refused_when_it_is_validated(change, error, mess
     ("model_config", "spaces", "message"),
     [
         ({"fcnet_hiddens": [4]}, (VECTOR, BOX), r"fcnet_hiddens.*training\(model_size=...\)"),
-        ({}, (gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), BOX), "images of 64 x 64 pixels.*flatten"),
+        ({}, (gym.spaces.Box(0, 255, (84, 84, 3), np.uint8), BOX), "images of 64 x 64 pixels.*FlattenObservations"),
         ({}, (gym.spaces.Dict({"a": VECTOR, "b": gym.spaces.Discrete(2)}), BOX), r"its part 'b'"),
         (
             {},
