@@ -340,7 +340,8 @@ def _specs_with(
     added: Mapping[str, RLModuleSpec],
     without: str | None = None,
 ) -> MultiRLModuleSpec:
-    """Returns the module specs of a config together with added specs.
+    """Returns a MultiRLModuleSpec for a config after a change of its modules: the config's module specs and the added
+    ones, without the removed module.
 
     Args:
         config: A config with the policies after the change.

@@ -270,8 +270,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
 
 def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
-    """Computes the loss of each row of the batch, float32 `[N]`, for a policy with continuous actions and for the
-    temperature.
+    """Computes the policy's loss and the temperature's loss for each row of the batch, and log-probabilities of the
+    resampled actions, for continuous actions: float32 `[N]` each.
     """
     logp = fwd_out["logp_resampled"]
     return {
