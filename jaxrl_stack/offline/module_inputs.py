@@ -99,9 +99,9 @@ def check_connectors_of(data: Dataset, config: AlgorithmConfig, inputs: Pipeline
                 )
                 continue
             raise BadDataError(
-                f"The recorded observations were normalised by the connector {statistics}, whose statistics are not in "
-                "the data. Record without this connector and set offline_data(normalize_observations=True), or train "
-                "without an environment: environment(observation_space=..., action_space=...).",
+                f"The recorded observations were normalised by the connectors {statistics}, whose statistics are not "
+                "in the data. Record without these connectors and set offline_data(normalize_observations=True), or "
+                "train without an environment: environment(observation_space=..., action_space=...).",
                 path=reader.path,
             )
         if recorded != here:

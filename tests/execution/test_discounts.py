@@ -144,7 +144,7 @@ def test_targets_of_dqn_are_discounted_by_the_product(num_atoms):
 
 
 def test_errors_say_where_there_is_no_discount():
-    with pytest.raises(ValueError, match=r"the columns \['discount'\].*`info` of a JAX environment"):
+    with pytest.raises(ValueError, match=r"the columns \['discount'\].*`info` of a single-agent JAX environment"):
         programs.ppo("CartPole-v1").learners(learner_class=WatchedPPO).build_algo()
 
     class Reading(DQNLearner):

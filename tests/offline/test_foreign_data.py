@@ -182,7 +182,9 @@ FILTER, FLAT = (
 
 def test_data_behind_a_filter_is_refused_where_an_environment_is_acted_in(tmp_path):
     recorded(tmp_path, FILTER)
-    with pytest.raises(BadDataError, match=r"normalised by \['MeanStdFilter'\].*normalize_observations=True"):
+    with pytest.raises(
+        BadDataError, match=r"normalised by the connectors \['MeanStdFilter'\].*normalize_observations=True"
+    ):
         steps_of(config(tmp_path))
     filtering = config(tmp_path).env_runners(env_to_module_connector=lambda env, spaces, device: MeanStdFilter())
     with pytest.raises(BadDataError, match="whose statistics are not in the data"):
