@@ -122,8 +122,8 @@ class History:
         """
         if not self._num_rows:
             raise KeyError(
-                f"The table has no column {name!r} before the first iteration. Call train() first; then the mean "
-                f"return is history[{RETURN!r}]."
+                f"The table has no column {name!r} before the first train(). Call train(); then the mean return is "
+                f"history[{RETURN!r}]."
             )
         if name not in self:
             get_nested(dict.fromkeys(self.columns), (name,))  # raises, with the names that are near

@@ -204,12 +204,12 @@ def test_ctrl_c_in_an_iteration_leaves_a_table_that_checkpoints_hold():
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"num_rows": 10**15}, "has 2 blocks"),
+        ({"num_rows": 10**15}, "damaged: 2 blocks of rows"),
         ({"num_rows": BLOCK_ROWS + 4}, r"does not contain numbers of shape \(4, 4\)"),
-        ({"widths": [4]}, "2 blocks and 1 widths"),
+        ({"widths": [4]}, "2 blocks of rows and 1 block widths"),
         ({"widths": [4, 10**12]}, "1000000000000 columns, but the table has 4"),
         ({"widths": [3, 4]}, r"does not contain numbers of shape \(3, 1024\)"),
-        ({"columns": ["a"] * 4}, "4 columns cannot"),
+        ({"columns": ["a"] * 4}, "its 4 column names, which must be distinct"),
         ({"columns": ["a"]}, "has 4 columns, but the table has 1"),
         ({"blocks": [np.zeros(100, np.uint8)] * 2}, "damaged"),
         ({"blocks": [np.frombuffer(zlib.compress(bytes(10**8)), np.uint8)] * 2}, "damaged"),

@@ -75,7 +75,7 @@ def test_figures_are_written(tmp_path):
     assert (tmp_path / "elo.png").stat().st_size > 1000
 
 
-@pytest.mark.parametrize(("names", "what"), [("aab", "must differ"), ("ab", "shape")])
+@pytest.mark.parametrize(("names", "what"), [("aab", "two names are equal"), ("ab", "shape")])
 def test_refuses(names, what):
     with pytest.raises(ValueError, match=what):
         GameResults(tuple(names), np.zeros((3, 3), int), np.zeros((3, 3), int))
