@@ -802,7 +802,7 @@ CONNECTORS = [
     case("insert-at-unknown-class", lambda: pipeline().insert_after(MeanStdFilter, connector(apply=unchanged)), ValueError, "No connector", "'MeanStdFilter'", "it has ["),
     case("remove-number", lambda: pipeline().remove(0), TypeError, "0", "not the name or class", "['MyConnector']"),
     case("append-class", lambda: pipeline().append(MeanStdFilter), TypeError, "MeanStdFilter", "is a class", "MeanStdFilter()"),
-    case("append-text", lambda: pipeline().append("MeanStdFilter"), TypeError, "pipeline's connectors", "'MeanStdFilter'", "ConnectorV2 objects"),
+    case("append-text", lambda: pipeline().append("MeanStdFilter"), TypeError, "is not a connector", "'MeanStdFilter'", "Add a ConnectorV2 object"),
     case("same-object-twice", twice_in_a_pipeline, ValueError, "MyConnector", "already", "Add a new one"),
     case("connector-argument-typo", lambda: MeanStdFilter(clip_by_vale=3), TypeError, "MeanStdFilter", "clip_by_vale", "clip_by_value"),
     case("filter-clip-negative", lambda: MeanStdFilter(clip_by_value=-1), ValueError, "clip_by_value=", "-1", "a positive number"),

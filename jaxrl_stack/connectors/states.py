@@ -34,7 +34,7 @@ def check_state(before: Any, after: Any) -> Any:
     if problem is not None:
         raise TypeError(
             f"A connector's `apply` returned a state that differs from the one it got: {problem}. Return a state with "
-            "the structure, shapes and dtypes of the result of `init`."
+            "the structure, shapes and dtypes that `init` made."
         )
     return jax.tree.map(lambda old, new: strong_array(new, old.dtype), before, after)
 

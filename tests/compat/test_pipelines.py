@@ -209,7 +209,7 @@ def test_places_that_are_not_in_a_pipeline_are_named():
         learner.insert_after(AddOneTsToEpisodesAndTruncate, Shift())
     for marker in (AddObservationsFromEpisodesToBatch, NumpyToTensor):
         learner.insert_after(marker, OnEpisodes())
-        with pytest.raises(TypeError, match=r"OnEpisodes.__call__ reads `episodes`.*become arrays.*prepend"):
+        with pytest.raises(TypeError, match=r"OnEpisodes.__call__ reads `episodes`.*already columns.*prepend"):
             learner[0].apply({}, {}, ConnectorContext())
         learner.remove("OnEpisodes")
     assert learner.names == ["GeneralAdvantageEstimation"]

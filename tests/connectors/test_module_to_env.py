@@ -89,7 +89,7 @@ def test_actions_of_the_module_are_left_alone(pure):
 def test_missing_inputs_are_named(pure):
     with pytest.raises(KeyError, match="Module 'cat' returned neither 'actions' nor 'action_dist_inputs'"):
         get_actions(pure, {"cat": {"embeddings": LOGITS}}, explore=False)
-    with pytest.raises(ValueError, match="`ctx.key` is None"):
+    with pytest.raises(ValueError, match="ctx.key is None"):
         get_actions(pure, BATCH, explore=True)
 
 

@@ -34,7 +34,7 @@ def test_a_range_has_its_episodes_and_cuts_no_piece():
     np.testing.assert_array_equal(found.columns[Columns.OBS]["a"][:, 0], range(4, 9))
     with pytest.raises(ValueError, match="start=2 is within a chunk"):
         steps([3, 1]).rows(2, 6)
-    with pytest.raises(ValueError, match="stop=5 is inside"):
+    with pytest.raises(ValueError, match="stop=5 is within"):
         steps([3, 1]).rows(0, 5)
 
 
