@@ -149,7 +149,9 @@ def test_an_unplanned_batch_is_what_its_columns_say(recurrent, stateless):
     # Sequences of replay have no starts of episodes in them.
     found = forms_of_batch(recurrent.template, {MID: own}, needs_time=False)[MID]
     assert found == SequenceForm(NUM_ENVS)
-    with pytest.raises(ValueError, match=r"state before each of them in the column 'state_in'.*has \['action"):
+    with pytest.raises(
+        ValueError, match=r"column 'state_in' with the state before each sequence; this batch has \['action"
+    ):
         recurrent.update(batch=ppo_block())
 
     masked = {Columns.LOSS_MASK: np.ones((NUM_STEPS, NUM_ENVS), bool)}

@@ -134,7 +134,7 @@ def test_forward_passes_inside_a_trace_and_without_gradients(linear):
     np.testing.assert_allclose(gradient[0], (np.diag(module.scale) @ module.pi.kernel[...]).sum(-1), rtol=1e-5)
     for forward in (module.forward_inference, module.forward_exploration):
         assert not jax.grad(lambda obs, f=forward: f({"obs": obs})["action_dist_inputs"].sum())(OBS).any()
-    with pytest.raises(RuntimeError, match="bind and unbind it inside"):
+    with pytest.raises(RuntimeError, match=r"use pure.bind\(\) and pure.unbind\(\)"):
         jax.jit(linear.forward_train)({"obs": OBS})
 
 

@@ -142,7 +142,7 @@ def checked_block(module_id: str, block: Block, modules: MultiRLModule, plan: Up
         else:
             what = f"{plan.local_shards} shuffle shards of a learner (num_shuffle_shards={plan.num_shards})"
         raise ValueError(
-            f"A block of {num_columns} columns (one per environment) cannot be split evenly over the {what}. Use "
+            f"A block of B={num_columns} columns (one per environment) cannot be split evenly over the {what}. Use "
             f"{more} environments, or change the number of devices or shuffle shards to a divisor of {num_columns}."
         )
     block = block.of_module(modules[module_id])

@@ -970,8 +970,7 @@ class MultiRLModuleSpec:
             return
         if not isinstance(other, MultiRLModuleSpec):
             raise ValueError(
-                f"MultiRLModuleSpec.update() needs a spec, got {type(other).__name__}. Pass a MultiRLModuleSpec(...) "
-                "or an RLModuleSpec(...)."
+                f"MultiRLModuleSpec.update() needs a MultiRLModuleSpec or an RLModuleSpec, got {type(other).__name__}."
             )
         self.add_modules(other.rl_module_specs, override=override)
         _take_over(self, other, override, leave="rl_module_specs")
