@@ -62,8 +62,8 @@ class AggregatorActor(FaultAwareApply):
         set_up_actor(num_cpus=1, num_gpus=0)
 
     def get_batch(self, number: int, parts: Sequence[Part]) -> tuple[tuple[int, Part], Any]:
-        """Concatenates the samples of a train batch; returns ``((number, samples without columns), columns)``, where
-        `number` identifies the batch. Ray returns the columns as a second reference, so they stay in the object store.
+        """Concatenates the samples of train batch `number`; returns ``((number, samples without columns), columns)``.
+        Callers request two Ray references, so that the columns stay in the object store.
 
         Raises:
             LostExperienceError: If columns of a part are lost.

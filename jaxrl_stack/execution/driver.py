@@ -192,7 +192,7 @@ class Driver(abc.ABC):
     # -------------------------------------------------------------------------------------------------- training
 
     def start_iteration(self) -> None:
-        """Prepares for an iteration, before its first training step: resets the driver's timers, and informs its
+        """Prepares the driver for an iteration, before its first training step: resets the timers, and prepares the
         evaluation.
         """
         self.device_seconds = self.compile_seconds = 0.0
