@@ -1078,7 +1078,7 @@ COMMAND_LINES = [
     command("file-no-text", ["train", "file", "binary.json"], "--config-file", "binary.json", "Name a .py or a .json file"),
     command("file-fails", ["train", "file", "fails.py"], "--config-file", "line 2", "ZeroDivisionError"),
     command("file-without-config", ["train", "file", "nothing.py"], "--config-file", "is None", "must define `config`"),
-    command("file-stop", ["train", "file", "stop.py"], "--config-file", "475", "a dict of path"),
+    command("file-stop", ["train", "file", "stop.py"], "--config-file", "475", "Define a dict: stop = {"),
     command("evaluate-nothing", ["evaluate"], "arguments are required", "CHECKPOINT", "--help"),
     command("evaluate-missing", ["evaluate", "nope"], "CHECKPOINT nope", "No checkpoint", "Pass the path that `jaxrl train` printed"),
     command("evaluate-no-episodes", ["evaluate", "nope", "--episodes", "0"], "--episodes", "'0'", "at least 1"),
