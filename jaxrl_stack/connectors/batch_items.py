@@ -46,7 +46,7 @@ def single_agent_episode_iterator(
         episodes: SingleAgentEpisodes.
         agents_that_stepped_only: RLlib's argument for multi-agent episodes; has no effect.
         zip_with_batch_column: Column of the batch with one entry per episode, a list or ``{(episode id,): [items]}``.
-            With a column, yields ``(episode, first item of the episode)``.
+            With a column, yields ``(episode, item)``: the episode's entry of the list, or its first item in the dict.
 
     Raises:
         TypeError: An episode is not a SingleAgentEpisode.

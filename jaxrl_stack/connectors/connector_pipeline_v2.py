@@ -540,10 +540,10 @@ class ConnectorPipelineV2(PureConnector):
         """Merges the states of several EnvRunners, connector by connector.
 
         Args:
-            states: States of the runners, one per runner, with the same known part.
-            known: State with the statistics merged so far, for runners that report at different times: replaces the
-                merged statistics of every state in `states`, so that only observations since a runner's last report
-                are added. None: all runners have the same merged statistics.
+            states: States of the runners. Without `known`: one per runner, all with the same merged statistics.
+            known: Merged state of all earlier reports, if runners report at different times and each report contains
+                only the observations since the runner's last report. These observations are added to `known`, and
+                `states` may contain any number of reports per runner. None: the merged statistics are in `states`.
 
         Returns:
             A state for `set_state` of every runner. It lacks connectors without shared state (no state, or histories

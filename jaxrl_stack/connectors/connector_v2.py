@@ -35,10 +35,10 @@ class MyConnector(ConnectorV2):
 class ConnectorV2(Checkpointable, Constructible):
     """Base class of connectors, which transform data between environment, module and learner.
 
-    A subclass overrides one of two methods, which determines its base class:
+    A subclass overrides one of two methods, and gets the base class for this method when it is defined:
 
     * `PureConnector`, by overriding ``apply``: pure functions over an explicit state, which JAX traces, so that the
-      same connector runs in the compiled training step, on a host runner and outside of pipelines;
+      same connector runs in the compiled training step, on a host runner and standalone;
     * `HostConnector`, by overriding ``__call__`` (RLlib's form: episodes in, changes in place). It runs on the actor
       driver only, before all pure connectors. Its ``batch`` is a dict ``batch[column][(episode id,)] = [items]``,
       which the static methods read and change. In a learner pipeline, a connector that does not read episodes may
@@ -55,7 +55,8 @@ class ConnectorV2(Checkpointable, Constructible):
         TypeError: An unknown keyword argument.
 
     Attributes:
-        is_host_connector: Whether it overrides RLlib's ``__call__`` and hence cannot be compiled.
+        is_host_connector: Whether it overrides RLlib's ``__call__`` and hence cannot be compiled. False after the
+            conversion of episodes to arrays in a learner pipeline, where ``__call__`` is compiled.
         needs_all_final_obs: Whether it also reads FINAL_OBS of steps that terminate an episode. A class may set it.
         columns_from_acting: Columns of every sampled step that a connector of the learner pipeline reads; see
             `Learner.columns_from_acting`. A class may set it.
@@ -406,8 +407,8 @@ class ConnectorV2(Checkpointable, Constructible):
         return {}
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Replaces the merged statistics in `state` by those in `known`, another state of this connector; keeps the
-        statistics of observations since the last merge. Returns the new state.
+        """Returns a copy of `state` with the merged statistics of `known`, another state of this connector; statistics
+        of observations since the last merge do not change. By default returns `state`.
 
         Used if runners report at different times; see `ConnectorPipelineV2.merge_states`.
         """
@@ -453,7 +454,8 @@ class HostConnector(ConnectorV2):
         arrays.
 
         Raises:
-            TypeError: ``__call__`` read the episodes, returned no dict, or changed an attribute of the connector.
+            TypeError: ``__call__`` read the episodes, returned no dict, or changed an attribute of the connector: it
+                runs only while JAX traces, once for all batches.
         """
         given = {module_id: jax.tree.map(jnp.asarray, columns) for module_id, columns in batch.items()}
         module = None if ctx.pure is None else ctx.module
@@ -484,7 +486,7 @@ class _NoEpisodes:
     def _refuse(self, *_: Any) -> Any:
         raise TypeError(
             f"{self._connector}.__call__ reads `episodes`, but at this position they are already columns of `batch`. "
-            f"Put it first in the pipeline, pipeline.prepend({self._connector}()), or read the columns."
+            f"Put it first in the pipeline, pipeline.prepend({self._connector}(...)), or read the columns."
         )
 
     __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __getattr__ = _refuse

@@ -75,8 +75,8 @@ class ConnectorContext:
     def loss_mask(self, module_id: str, columns: Mapping[str, Any]) -> Any:
         """Returns the ``LOSS_MASK`` of a module in a learner pipeline, bool ``[T, B]``; None if no row is masked.
 
-        The layout of the module's columns determines whether rows are masked. Without a layout (a batch from the user),
-        the column ``LOSS_MASK`` does.
+        The layout of the module's columns determines whether rows are masked. If the context has no layout of the
+        module (a batch from the user), rows are masked if `columns` contains ``LOSS_MASK``.
 
         Args:
             module_id: The module.

@@ -120,13 +120,13 @@ def columns_of_episodes(columns: dict[str, dict[tuple, list[Any]]], episodes: Ep
         episodes: The same episodes.
 
     Returns:
-        Per episode ``{column: arrays [len(episode), ...]}``, which replace the episode's columns. A chunk without items
-        keeps its own values. An OBS column needs one more item, the observation after the last step; OBS then contains
-        the first ``len(episode)`` items, and FINAL_OBS the last ``len(episode)`` items.
+        Per episode ``{column: arrays [len(episode), ...]}``, which replace or extend the episode's columns. A chunk
+        without items keeps its own values. An OBS column needs one more item, the observation after the last step; OBS
+        then contains the first ``len(episode)`` items, and FINAL_OBS the last ``len(episode)`` items.
 
     Raises:
-        ValueError: The number of items differs from the number of steps; or a chunk has neither items of a column nor
-            own values.
+        ValueError: The number of items differs from the number of steps (OBS: one more); or a chunk has neither items
+            of a column nor own values.
     """
     by_episode: list[dict[str, Any]] = [{} for _ in episodes]
     for name, data in columns.items():

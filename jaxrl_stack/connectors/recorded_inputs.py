@@ -29,7 +29,7 @@ _ROWS = 1024
 class PipelineInputs:
     """Converts recorded observations of an environment to module inputs with an env-to-module pipeline.
 
-    Leaves out `RecordedMeanStdFilter`, because offline training applies the statistics of the data itself.
+    Leaves out `RecordedMeanStdFilter`: `DataNormalization` or the policy normalises the converted observations.
 
     Args:
         space: Space of the module's observations.
@@ -61,7 +61,8 @@ class PipelineInputs:
             observations: Pytree that mirrors `env_space` (leaves ``[N, ...]``).
 
         Raises:
-            ValueError: A connector has a state or works on episodes, so that it cannot convert single observations.
+            ValueError: A connector has a state or works on episodes, so that it cannot convert single observations; or
+                the pipeline's output space differs from `space`.
         """
         self._check_rows_do(observations)
         number = len(jax.tree.leaves(observations)[0])

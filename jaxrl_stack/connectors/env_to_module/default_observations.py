@@ -23,7 +23,7 @@ class DefaultObservations(FlattenObservations):
         input_observation_space: Any observation space, nested or not.
         input_action_space: See ConnectorV2.
         action_mask_key: Name of the mask in Dict observations.
-        keys: Keys of Dict observations that stay separate; all other keys are dropped. None: no selection of keys.
+        keys: Keys of Dict observations that stay separate; all other keys are dropped. None: no key is dropped.
         **kwargs: See ConnectorV2.
 
     Raises:

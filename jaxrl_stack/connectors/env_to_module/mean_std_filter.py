@@ -170,8 +170,8 @@ class MeanStdFilter(ConnectorV2):
         return as_dict(to_host(merged))
 
     def rebase_state(self, state: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-        """Replaces the merged statistics (``base``) in `state` by those in `known`, another state of this connector;
-        keeps the statistics since the last merge (``delta``). Returns the new state.
+        """Returns a copy of `state` with the merged statistics (``base``) of `known`, another state of this connector;
+        statistics since the last merge (``delta``) do not change.
         """
         return {key: {**own, "base": known[key]["base"]} for key, own in state.items()}
 

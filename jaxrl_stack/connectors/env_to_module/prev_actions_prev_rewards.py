@@ -99,8 +99,8 @@ class PrevActionsPrevRewards(ConnectorV2):
 
 
 def _push(history: dict[str, jax.Array], name: str, last: jax.Array, reset: jax.Array) -> jax.Array:
-    """Appends the last action or reward to the earlier ones, ``history[name]``, and returns both; zeros after a reset.
-    Stores the newest entries in ``history``, in place.
+    """Returns the previous n actions or rewards: ``history[name]`` (missing if n is 1) with ``last`` appended; zeros
+    after a reset. Stores the newest n - 1 entries in ``history``, in place.
     """
     window = jnp.concatenate([history[name], last], axis=-1) if name in history else last
     # Also an action 0 is no action after a reset: its one-hot vector must be zero.
