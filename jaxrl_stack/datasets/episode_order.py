@@ -43,7 +43,7 @@ def order_of(
 
     If no step number of an id occurs twice, the rows with this id are one episode, in the order of `t`. If a step
     number occurs twice, several episodes have the id: each file has separate episodes, and within a file an episode
-    begins after the end of another one, or where `t` starts again. Without `t`, rows with one id are in order. An
+    begins after the end of another one, or where `t` starts again. Without `t`, rows with one id keep their order. An
     episode continues in a later file if the first row of its id there follows its last row in the earlier file.
 
     Args:

@@ -333,7 +333,7 @@ def _in_order(
         path, row = table.row_of(error.row)
         raise BadDataError(
             f"Several episodes have the {columns.called(Columns.EPS_ID)} {name_of(error.row)!r}, and their rows are "
-            f"mixed: t={int(t[error.row])} neither continues nor begins an episode. Give each episode a unique id.",  # pyright: ignore[reportOptionalSubscript]
+            f"unsorted: t={int(t[error.row])} neither continues nor begins an episode. Give each episode a unique id.",  # pyright: ignore[reportOptionalSubscript]
             path=path,
             row=row,
         ) from error

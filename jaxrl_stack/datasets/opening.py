@@ -66,7 +66,7 @@ class Dataset(TableView):
 
     def read_parts(self, input_: int | None = None) -> Iterator[Steps]:
         """Yields the steps of the whole data set, or of one entry of the setting `input_`, in several `Steps` objects.
-        A long episode may be divided between two of these; see `Reader.read_all`.
+        A long episode may be divided between these; see `Reader.read_all`.
         """
         for number, reader in self.readers:
             if input_ in (None, number):

@@ -16,7 +16,7 @@ class PieceRef:
 
     Attributes:
         path: File of the part, or the first of its files.
-        index: Index of the part in this file.
+        index: Index of the part in `Reader.pieces`.
         num_rows: Number of rows, including final rows; None if unknown before reading.
         num_steps: Number of steps, or an upper bound; None if unknown before reading.
         input: Index of the entry of the setting `input_`.
@@ -54,8 +54,9 @@ class Reader(Protocol):
         ...
 
     def read_all(self) -> Iterator[Steps]:
-        """Yields all steps of the reader's files, in one or more `Steps` objects. A table is read at once, because its
-        rows may be in any order. A file of episode chunks is read by row group, which may divide a long episode.
+        """Yields all steps of the reader's files, in one or more `Steps` objects. All files with tables are read at
+        once, so that episodes are whole although rows may be in any order. Files of episode chunks are read by row
+        group, which may divide a long episode.
         """
         ...
 

@@ -24,7 +24,7 @@ class Steps:
     A piece is a whole episode, or a part of an episode that was cut during recording. Its final row contains the
     observation after its last step, and no action. So the next observation of the step in row ``i`` is always the
     observation in row ``i + 1``, and no observation is stored twice. A piece that continues a cut piece follows it
-    directly, or is a separate piece.
+    directly and has the same episode id, or counts as a separate episode.
 
     Attributes:
         columns: ``{column: pytree of [N, ...]}``: ``Columns.OBS``, ``ACTIONS``, ``REWARDS`` (float32), ``TERMINATEDS``,
@@ -102,8 +102,8 @@ class Steps:
     def concatenated(cls, parts: Sequence[Steps]) -> Steps:
         """Concatenates several `Steps`, with the columns that all have in common.
 
-        If the first step of a part continues the last episode of the part before it (same id, next step number), both
-        are one episode.
+        If the first step of a part continues the last episode of the part before it (same id, next step number, no end
+        before it), both are one episode.
 
         Raises:
             ValueError: If `parts` is empty.

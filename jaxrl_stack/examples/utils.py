@@ -150,7 +150,8 @@ def run_rllib_example_script_experiment(
     scheduler: Any = None,
     progress_reporter: Any = None,
 ) -> Any:
-    """Applies command-line options to a config and trains it: with Ray Tune, or in a loop if ``--no-tune`` is set.
+    """Applies command-line options to a config (unless `keep_config`) and trains it: with Ray Tune, or in a loop if
+    ``--no-tune`` is set.
 
     Args:
         base_config: The config. The options are set on it.

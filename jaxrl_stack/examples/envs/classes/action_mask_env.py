@@ -39,7 +39,8 @@ class ActionMaskEnv(RandomEnv):
     def step(self, action: Any):
         if self.valid_actions is None or not self.valid_actions[action]:
             raise ValueError(
-                f"The action {action} is not valid now: action_mask={self.valid_actions}. Choose an action with mask 1."
+                f"The action {action} is not valid now: action_mask={self.valid_actions}. Call reset() "
+                "before the first step, and choose an action with mask 1."
             )
         obs, *rest = super().step(action)
         return self._masked(obs), *rest

@@ -192,7 +192,7 @@ def league_seat(
 
 
 def _is_trained(name: str, seed: int) -> bool:
-    """Whether a copy of an exploiter is trained or frozen; drawn from a random stream that the copy's name
-    determines.
+    """Whether a copy of an exploiter is trained (otherwise frozen); drawn from a random stream that the copy's name and
+    `seed` determine.
     """
     return np.random.default_rng(derived_seed(f"league {name}", seed)).random() < _KEEPS_TRAINING
