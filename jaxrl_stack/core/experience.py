@@ -188,8 +188,8 @@ class Part:
 
 @struct.dataclass
 class Experience:
-    """Steps on their way to the Learner, sampled or drawn from replay: a tuple of `Part`s, one for each `sample()`
-    call, whose columns are concatenated when they are read.
+    """Steps on their way to the Learner, as a tuple of `Part`s: one per `sample()` call, or one with rows drawn from a
+    replay buffer or dataset. Columns of several parts are concatenated when they are read.
 
     It is a pytree: inside of a compiled program it has one part of arrays; on the host it has one part per sample, and
     parts need not be in this process. It may be empty.

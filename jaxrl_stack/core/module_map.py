@@ -290,8 +290,8 @@ class ByModule(Mapping[str, ValueT]):
 def single_agent(
     module_ids: Collection[str] = (), needs: str = "batches of the form {module_id: columns}"
 ) -> ModuleMap:
-    """Returns the `ModuleMap` (agents to modules) of an env with a single agent, which acts with the only module of
-    `module_ids`, or with ``"default_policy"`` if there are several or none.
+    """Returns the `ModuleMap` (agents to modules) of an env with a single agent, or of a batch without module ids: one
+    agent, which acts with one module.
 
     Args:
         module_ids: Ids of the modules. The agent acts with the only one, or with "default_policy" if there are several

@@ -58,7 +58,7 @@ class Snapshots:
 
     On each device, the first environments, a share of `share_of_self_play`, use self-play: the policy plays all roles,
     and learns from all of them. The other environments form `size` equal blocks, and each block plays against one
-    snapshot. The stack of snapshots begins with the initial weights. A block draws its opponent again after as many
+    snapshot. The stack begins with one snapshot, of the initial weights. A block draws its opponent again after as many
     games as it has environments.
 
     Args:

@@ -101,9 +101,9 @@ def unroll(cell: Cell, inputs: jax.Array, kernel: jax.Array, bias: Any, state: S
 
     Args:
         cell: The step.
-        inputs: Inputs of all steps, multiplied by the input kernel, float ``[T, B, k H]``.
+        inputs: Products of the inputs of all steps with the input kernel, plus its bias, float ``[T, B, k H]``.
         kernel: Float ``[H, k H]``, multiplied by the state h.
-        bias: Float ``[k H]``, added to the product of h and `kernel`; None for none.
+        bias: Float ``[k H]``, added to the product of h and `kernel`; None for no bias.
         state: State before the first step, arrays float ``[B, H]``.
         resets: bool ``[T, B]``, steps before which the state becomes zeros; None for none.
 

@@ -518,9 +518,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             outputs = method(batch, **_accepted(method, kwargs))
         except TraceContextError as error:
             raise RuntimeError(
-                f"{type(self).__name__}.{name}() cannot change state (a random stream, batch statistics) inside a "
-                "transformation such as jax.jit or jax.grad. Create pure = PureModule(module.as_multi_rl_module()), "
-                "and use pure.bind() and pure.unbind() in the transformed function."
+                f"{type(self).__name__}.{name}() changes state (a random stream, batch statistics) of a module from "
+                "outside of the running JAX transformation, such as jax.grad. Create pure = "
+                "PureModule(module.as_multi_rl_module()), and call pure.bind() and pure.unbind() inside of it."
             ) from error
         return outputs if name == "_forward_train" else jax.lax.stop_gradient(outputs)
 
