@@ -136,7 +136,7 @@ def statistic_of(name: str) -> Callable[..., np.ndarray]:
 def bootstrap_interval(
     scores: np.ndarray, statistic: Callable[..., np.ndarray], *, confidence: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the interval of a statistic over runs, such as the mean, by percentile bootstrap.
+    """Computes the confidence interval of a statistic over runs, such as the mean, by percentile bootstrap.
 
     Args:
         scores: ``float64[runs, points]``; whole runs are resampled.

@@ -66,8 +66,8 @@ class Numbers:
         self._returns_of_modules = of_modules if len(of_modules) > 1 else {}
 
     def column(self, name: str) -> str:
-        """Finds the column of a metric in the run's table. With several modules, the mean return is the column of this
-        module. In all other cases, it is the column `name` or, if that is missing, the learner metric `name`.
+        """Returns the name of a metric's column in the run's table: for the mean return of a run with several modules,
+        the column of `module`; otherwise `name` or, if the table lacks it, the learner metric `name` of `module`.
         """
         if name == RETURN and self.module in self._returns_of_modules:
             return self._returns_of_modules[self.module]

@@ -93,8 +93,8 @@ class Lineage:
         return [(1, place), *reversed(found)]
 
     def schedule(self, member: int, name: str) -> list[tuple[int, Any]]:
-        """Lists the values of a setting over the course of a member's training, including the training of members that
-        it was copied from.
+        """Lists the values of a setting in the training that led to a member's present state, including the training of
+        the members from which it was copied.
 
         Args:
             member: Index of the member.

@@ -233,7 +233,7 @@ class MemberHistory:
         if num_iterations.shape != self.num_iterations.shape:
             raise ValueError(
                 f"The history to restore has {len(num_iterations)} members, but the population has {self.num_members}. "
-                "Restore it into a population with as many members."
+                f"Restore it into a population of {len(num_iterations)} members."
             )
         cells = {**state["shared"], **state["own"]}
         self._cells = {name: list(np.asarray(cells[name], np.float64)) for name in state["columns"]}

@@ -247,7 +247,8 @@ def _num_iterations(trained: Trained, place: int) -> int:
 
 
 class Trainer:
-    """Trainer of a sweep's runs: all runs of a wave together, as members of one population, or one run after the other.
+    """Trainer of a sweep's runs: trains the runs of a wave (several combinations of settings) together, in one
+    population that restarts for each wave, or trains one run after the other.
 
     Args:
         search: Arguments of the sweep.

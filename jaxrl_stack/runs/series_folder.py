@@ -312,7 +312,7 @@ def read_series(path: Path) -> dict[str, Any] | None:
 
 
 def finished_runs(path: Path) -> dict[int, tuple[Run, float | None]]:
-    """Reads the finished runs of the series in a folder: ``{index: (run, score)}``, with score None if it has none."""
+    """Reads the finished runs of the series in a folder: ``{index: (run, score)}``; None for runs without a score."""
     found: dict[int, tuple[Run, float | None]] = {}
     for wave in _waves(path):
         if wave["is_finished"]:

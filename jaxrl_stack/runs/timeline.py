@@ -207,7 +207,8 @@ class Timeline:
         if not self.first < iteration <= self.last:
             kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
             raise NotRecomputableError(
-                f"{self.directory}: iteration {iteration} is not recorded: its table has {kept}. Choose one of these."
+                f"{self.directory}: iteration {iteration} is not recorded; since its start or last restore, the run "
+                f"has {kept}. Choose one of these."
             )
         return self.iterations[iteration - self.first - 1]
 

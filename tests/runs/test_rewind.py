@@ -496,7 +496,7 @@ def test_seeds_take_over_settings_that_the_run_changed(trained):
 
 def test_what_cannot_be_recomputed_is_refused_by_name(trained, tmp_path):
     run = Run.read(trained.folder)
-    with pytest.raises(NotRecomputableError, match=r"iteration 10 is not recorded: its table has iterations 1 to 9"):
+    with pytest.raises(NotRecomputableError, match=r"iteration 10 is not recorded; .* has iterations 1 to 9"):
         run.at(10)
     shutil.copytree(trained.folder, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint_*"))
     with pytest.raises(NotRecomputableError, match=r"reporting\(checkpoint_frequency=10\)"):
