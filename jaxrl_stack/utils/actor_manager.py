@@ -79,8 +79,8 @@ class FaultTolerantActorManager:
     ):
         if max_remote_requests_in_flight_per_actor < 1:
             raise ValueError(
-                f"max_remote_requests_in_flight_per_actor={max_remote_requests_in_flight_per_actor}: must be "
-                f"at least 1, the maximum of unfinished asynchronous calls of an actor."
+                f"max_remote_requests_in_flight_per_actor={max_remote_requests_in_flight_per_actor}: must be at least "
+                f"1, because an actor with this number of unfinished asynchronous calls gets no further call."
             )
         self.backend = backend
         self._max_in_flight = max_remote_requests_in_flight_per_actor
@@ -351,7 +351,7 @@ class FaultTolerantActorManager:
             also: Further Ray references; the wait also ends when one of these is ready.
 
         Returns:
-            The outcomes; if no such call is pending, an empty list without a wait.
+            The outcomes. If no call with the tag is pending, the result is empty, and the method does not wait.
         """
         return self._fetch(tag, timeout_seconds=timeout_seconds, waits_for_all=False, also=also)
 
@@ -425,8 +425,9 @@ class FaultTolerantActorManager:
             actor_ids: Ids of the actors to ping; None pings all.
 
         Returns:
-            Ids of the actors that answer. Actors that are lost for good do not answer, and are not waited for. The
-            same holds for actors whose ``ping`` raises, which shows that they wait for their restart.
+            Ids of the actors that answer. An actor that is lost for good does not answer, and is not waited for. An
+            actor whose ``ping`` raises has not answered: it waits for its restart, and is pinged again until it
+            answers or the time is over.
         """
         now = self.backend.now
         deadline = None if timeout_seconds is None else now() + timeout_seconds

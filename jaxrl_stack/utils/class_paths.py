@@ -104,8 +104,8 @@ class ClassLoader:
         if not isinstance(path, str) or len(path) > _MAX_LENGTH or not _PATH.fullmatch(path):
             shown = repr(path)[:100]
             raise ValueError(
-                f"{what} names the class {shown}, which is not in the form 'module:Name'. Load an unchanged "
-                f"copy of the checkpoint."
+                f"{what} names the class {shown}, which is not in the form 'module:Name': the checkpoint is damaged. "
+                f"Load an unchanged copy."
             )
         bases = {path_of(base)} if base is not None else {*expected}
         found = self._known[path] if path in self._known else _extension_in_main(path, bases)

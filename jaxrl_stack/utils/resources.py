@@ -449,6 +449,8 @@ class _Part(NamedTuple):
 def _near_this_process(part: _Part) -> _Part:
     """Returns the description of a placement group with the request to be placed on a single node, preferably the node
     of this process; unchanged if no node is large enough.
+
+    If the group does not get a node soon, `_reserve` allows several nodes.
     """
     import ray
 

@@ -1,6 +1,4 @@
-"""Conversion of values and classes to plain data, under RLlib's names. Spaces have this package's JSON
-format, which differs from RLlib's.
-"""
+"""Conversion of values and classes to plain data, under RLlib's names. The JSON format of spaces is not RLlib's."""
 
 from __future__ import annotations
 

@@ -236,8 +236,8 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
         target = _leaf_dtype(leaf)
         if not _casts(dtype, target):
             raise ValueError(
-                f"{path} has dtype {dtype}, but {leaf} needs {target}: the conversion could change values. Return "
-                f"{target}, or change the dtype of the space."
+                f"{path} has dtype {dtype}, but {leaf} needs {target}: the conversion could change values. Convert "
+                f"it to {target}, or change the dtype of the space."
             )
     return batch_shape or ()
 
