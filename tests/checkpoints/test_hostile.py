@@ -806,7 +806,7 @@ STATES = [
     pytest.param(
         put(f"{LEARNER}/rl_module/metadata.json", "components", value=["..", "rl_module"]), ["components"], id="loop"
     ),
-    pytest.param(put(RUN_STATE, "learner_group", value=5), ["which are components"], id="state-is-component"),
+    pytest.param(put(RUN_STATE, "learner_group", value=5), ["and also components"], id="state-is-component"),
     pytest.param(put(RUN_STATE, "training_iteration", value="many"), ["does not fit"], id="iteration-text"),
     pytest.param(drop(RUN_STATE, "time_total_s"), ["time_total_s"], id="time-missing"),
     pytest.param(put(RUN_STATE, "driver", "kind", value="evil"), ["evil"], id="driver-unknown"),
