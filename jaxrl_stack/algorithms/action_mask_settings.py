@@ -86,6 +86,7 @@ def check_mask_is_kept(pipeline: EnvToModulePipeline, key: str) -> None:
         )
     raise ValueError(
         f"Env-to-module connector {pipeline.mask_lost_by!r} drops the action mask {key!r}. Let its output and its "
-        f"output space be {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or if it has init() and apply(), set "
-        f"sees_action_mask = False in its class. To train without a mask: environment(action_mask_key='none')."
+        f"output space be {{{key!r}: mask, {OBSERVATIONS!r}: ...}}, or, if it has apply(), set sees_action_mask = "
+        f"False in its class: its output then gets the mask. To train without a mask: environment(action_mask_key="
+        f"'none')."
     )

@@ -197,8 +197,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:
-        """Returns an unfrozen config of this algorithm's class: a copy of `config`, or if `config` is a dict or of
-        another class, the algorithm's default config with the settings of `config`.
+        """Returns an unfrozen config of this algorithm: a copy of `config`, or, if `config` is a dict or of another
+        class, the default config with the settings of the dict, or with those that were explicitly set in `config`.
         """
         own = cls.get_default_config()
         if isinstance(config, type(own)):

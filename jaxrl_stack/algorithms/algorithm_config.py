@@ -744,8 +744,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         )
 
     def settings_without_effect_on_device(self) -> list[str]:
-        """Names of settings that only concern actors, and that the user has changed, although they have no effect: the
-        compiled program steps the environment.
+        """Names of settings that only actors read, and that the user has changed from their defaults. They have no
+        effect if the compiled program steps the environment. Settings that learner actors also read are included only
+        if there are no learner actors.
         """
         return [
             s.name

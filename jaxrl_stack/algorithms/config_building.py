@@ -365,8 +365,9 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """Returns the config to store in a checkpoint. In a copy, functions that create connectors and cannot be imported
-    by name are replaced by the connectors that they have built.
+    """Returns the config to store in a checkpoint: a copy in which the connectors that a function has built replace the
+    function, if it cannot be imported by name and its connectors contain no arrays. Returns `config` itself if no
+    function is replaced.
     """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:

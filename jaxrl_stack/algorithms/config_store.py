@@ -180,10 +180,11 @@ class Settings:
         return self.declarations.by_name[old.maps_to]
 
     def _checked(self, setting: Setting, value: Any) -> Any:
-        """Checks a value of a setting, and returns the value to store, converted if the setting has a converter.
+        """Checks a value of a setting, unless only `validate` checks this setting. Returns the value to store,
+        converted if the setting has a converter and the value is no search space.
 
         Raises:
-            ValueError: If it cannot be right.
+            ValueError: If the value is invalid.
         """
         if setting.check_when_set:
             self.declarations.check(setting, value)

@@ -137,8 +137,8 @@ def _check_values(config: AlgorithmConfig) -> None:
         declarations.check(setting, value)
         if setting.kind == "later" and setting.differs_from_default(value):
             raise NotImplementedError(
-                f"{declarations.call(setting, short(value))} is not supported yet. Leave it at its "
-                f"default, {setting.default!r}. {setting.instead}"
+                f"{declarations.call(setting, short(value))} is not supported yet. {setting.instead} "
+                f"Leave the setting at its default, {setting.default!r}."
             )
 
 

@@ -126,7 +126,7 @@ class TrainedRates:
 
     def add_to(self, learners: Mapping[str, Any], *, seconds: float, since_restore: float) -> None:
         """Counts the trained steps of an iteration, and writes trained steps per second into the iteration's learner
-        results, unless the results already contain rates.
+        results, in place of entries that are NaN.
 
         Args:
             learners: ``result["learners"]``, ``{module id or "__all_modules__": {name: number}}``; changed in place.

@@ -156,8 +156,8 @@ def removed_module(
     if module_id not in driver.module_ids or not left:
         what = "the only module" if not left else "an unknown module"
         raise ValueError(
-            f"remove_module({module_id!r}): this is {what}; the modules are {list(driver.module_ids)}. Name another "
-            f"one of these, or call add_module() first."
+            f"remove_module({module_id!r}): this is {what}; the modules are {list(driver.module_ids)}. Name one of "
+            f"these; to replace the only one, call add_module() first."
         )
     other = config.copy(copy_frozen=False)
     policies = other.policies
@@ -190,8 +190,8 @@ def _complete(config: AlgorithmConfig, driver: Driver, mapping: Callable[..., st
 
 @contextlib.contextmanager
 def stored_modules_added(algorithm: Algorithm, path: Any, component: str | None, filesystem: Any) -> Iterator[None]:
-    """Context manager that adds policies to an algorithm: those that a checkpoint has and the algorithm lacks. If the
-    ``with`` block raises, it removes them again.
+    """Context manager that adds to an algorithm the policies that a checkpoint has and the algorithm lacks. If the
+    ``with`` block raises an error, it removes these policies again.
 
     Args:
         algorithm: Algorithm that gets the policies.

@@ -105,7 +105,7 @@ def check_code(
         settings: Settings that the caller passes.
 
     Raises:
-        ValueError: If code is missing.
+        ValueError: If code or a setting is missing.
     """
     component, needed = stored.component(), NeededCode(loader)
     if component.class_path is not None:
