@@ -303,7 +303,7 @@ class Inspection:
         """
         if not 0 <= episode < len(self.episodes):
             raise IndexError(
-                f"frames({episode}): must be an index below {len(self.episodes)}, the number of episodes that ended in "
+                f"frames({episode}): there is no such episode; {len(self.episodes)} episodes, counted from 0, ended in "
                 f"iteration {self.iteration}. See print(inspection.episodes)."
             )
         return [] if self._frames_of is None else list(self._frames_of(episode))
@@ -572,8 +572,8 @@ def _has_nan_loss(numbers: MinibatchNumbers) -> bool:
 
 
 def _unexplained(recorded: IterationRecord) -> float:
-    """Largest relative difference between a minibatch's loss and the mean loss of its rows, over the recorded
-    minibatches.
+    """Largest difference between a recorded minibatch's loss and the mean loss of its rows, relative to the loss (at
+    least 1): the part of the loss that the rows do not explain.
     """
     most = 0.0
     for record in recorded.updates:

@@ -30,7 +30,7 @@ class RecordedMembers(NamedTuple):
     parameters.
 
     Attributes:
-        num_training_steps: Training steps of it.
+        num_training_steps: Number of training steps of the iteration.
         fingerprints: Member -> ``(low, high)``; without members that had diverged or stopped before it.
     """
 
