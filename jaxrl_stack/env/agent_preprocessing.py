@@ -65,7 +65,7 @@ class AgentPreprocessing:
                     raise ValueError(
                         f"{type(connector).__name__} removes the action mask {key!r} of agent {agent!r}: its output "
                         f"space is {made}. Return {{{key!r}: mask, {OBSERVATIONS!r}: ...}} from preprocess() and "
-                        "declare it in recompute_output_observation_space(), or set "
+                        "declare it in recompute_output_observation_space(), or, if no action is forbidden, set "
                         "environment(action_mask_key='none')."
                     )
 

@@ -478,7 +478,7 @@ class DeviceEnvRunner(EnvRunner):
                 number of environments continue, and the first episodes that end count.
 
         Returns:
-            ``(env steps, episodes included, metrics that callbacks logged, for `MetricsLogger.aggregate`)``.
+            ``(env steps, counted episodes, metrics that callbacks logged, for `MetricsLogger.aggregate`)``.
 
         Raises:
             TimeoutError: If the episodes are not over in time.

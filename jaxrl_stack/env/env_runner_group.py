@@ -577,8 +577,9 @@ class EnvRunnerGroup:
             also: Ray references of other objects; the wait also ends when one of them is ready.
 
         Returns:
-            All results that have arrived, in the order of their requests. If nothing was requested, or if no actor
-            returns from its restart in time: []. A failed or lost actor also ends the wait, but gives no result.
+            All results that have arrived, in the order of their requests. [] if nothing was requested, without a wait,
+            or if no actor returns from its restart in time. A failed or lost actor also ends the wait, but gives no
+            result.
 
         Raises:
             Exception: Errors of environments, unless they are tolerated; see the class.
@@ -953,8 +954,8 @@ class EnvRunnerGroup:
 
 
 def merges_env_runner_states(config: AlgorithmConfig) -> bool:
-    """Whether the runners of a config merge the running statistics of their connectors; the setting is
-    ``merge_env_runner_states`` ("training_only": not in an evaluation).
+    """Whether the running statistics of the runners' connectors are merged; the setting is ``merge_env_runner_states``
+    ("training_only": not in an evaluation).
     """
     wanted = config.merge_env_runner_states
     return not config.in_evaluation if wanted == "training_only" else bool(wanted)

@@ -215,7 +215,7 @@ class MultiAgentRollout:
         preprocessing: Joint preprocessing of all agents' observations, before the modules' pipelines.
         metrics: Counts steps, ended episodes and durations.
         make_live: ``() -> LiveMultiAgentEpisodes``.
-        needs_live: Whether callbacks or connectors in Python read every step of running episodes.
+        needs_live: Whether callbacks, host connectors or `preprocessing` read every step of running episodes.
         live: Running episodes, from the first `reset` on; None if they are not needed.
         num_recordings: Number of the next recording, which leaves one out where `reset` came in between.
     """

@@ -146,8 +146,7 @@ class ParamRange:
         upper one.
 
         Values of "log" are scaled by their logarithms, choices by value and not by index. Values outside of the range
-        lie outside of [-1, 1]. If both bounds are equal, the result is the distance from
-        them, 0 for each draw.
+        lie outside of [-1, 1]. If both bounds are equal, the result is the distance from them, 0 for each draw.
         """
         low, high = (np.asarray(bound, np.float32) for bound in (self.values.min(0), self.values.max(0)))
         value = jnp.asarray(value, jnp.float32)

@@ -342,7 +342,7 @@ def _check_class(env: type) -> None:
     """Raises TypeError if a class cannot be created from an env_config, or its `reset` takes no seed."""
     if inspect.isabstract(env):
         missing = ", ".join(sorted(getattr(env, "__abstractmethods__")))  # noqa: B009 - only abstract classes have it
-        raise TypeError(f"environment(env={env!r}): the class does not define {missing}. Define them in the class.")
+        raise TypeError(f"environment(env={env!r}): the class does not define {missing}. Add what is missing to it.")
     problem = call_problem(env, EnvContext({}, worker_index=0))
     if problem is not None:
         raise TypeError(

@@ -123,7 +123,7 @@ class SamplingMetrics:
         Args:
             num_env_steps: Number of env steps of the recording.
             acting: Mean duration of its policy calls, in seconds.
-            step_times: Total duration and number of its vector steps.
+            step_times: Total duration, in seconds, and number of its vector steps.
             running_steps: Number of steps of the episodes that are running after it, summed over all environments.
         """
         self.num_env_steps += num_env_steps

@@ -1,4 +1,4 @@
-"""Conversion of Jumanji's specs to gymnasium spaces, and of policies' actions to Jumanji's actions."""
+"""Conversion of Jumanji's specs to gymnasium spaces and of policies' actions to Jumanji's; check of action masks."""
 
 # pyright: reportMissingImports=false
 # The suite need not be installed where this is checked.

@@ -127,9 +127,9 @@ class HostVectorEnv(abc.ABC):
         """Starts new episodes in all environments.
 
         Args:
-            seed: One seed per environment; vector environments other than gymnasium's sync and async vectors get only
-                the first one, and usually count up from it. With a single int, environment i gets ``seed + i``. None:
-                random number generators continue.
+            seed: One seed per environment; vector environments that a user or a suite provides, except an
+                `AsyncVectorEnv`, get only the first one, and usually count up from it. With a single int, environment i
+                gets ``seed + i``. None: random number generators continue.
             options: Passed to every environment.
 
         Returns:
@@ -180,8 +180,8 @@ class HostVectorEnv(abc.ABC):
             ``(observation, info)``.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} cannot reset a single environment. Reset all of them with reset(), or set "
-            "env_runners(gym_env_vectorize_mode='sync')."
+            f"{type(self).__name__} cannot reset a single environment. Reset all of them with reset(), or use a "
+            "gymnasium.Env with env_runners(gym_env_vectorize_mode='sync')."
         )
 
     def replay(self, index: int, seed: int, actions: Any, num_steps: int) -> Replayed:
@@ -195,7 +195,7 @@ class HostVectorEnv(abc.ABC):
             num_steps: Number of actions.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} cannot replay the episode of a single environment. Set "
+            f"{type(self).__name__} cannot replay the episode of a single environment. Use a gymnasium.Env with "
             "env_runners(gym_env_vectorize_mode='sync')."
         )
 

@@ -35,7 +35,7 @@ def wrap_atari_for_new_api_stack(
     Wrappers, from the innermost: at most 108,000 frames per episode; each action is repeated `frameskip` times, with
     the maximum of the last two frames; images are shrunk to ``dim × dim`` and scaled to ``[-1, 1)``; 1 to 30 no-ops
     after a reset; the loss of a life ends an episode, and the next reset continues the game; FIRE and UP after a reset
-    if the game waits for FIRE; the last `framestack` images are stacked. Rewards are not clipped: set
+    if the game waits for FIRE; the last `framestack` images are stacked. To clip rewards, set
     ``environment(clip_rewards=True)``.
 
     Args:
