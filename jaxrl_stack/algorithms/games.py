@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
-import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_stack.algorithms.algorithm import Algorithm
+from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+from jaxrl_stack.algorithms.setting_values import same
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.algorithms.stored_run import stored_config
 from jaxrl_stack.checkpoints.checkpointable import get_checkpoint_info, opened
@@ -24,87 +26,78 @@ from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
 from jaxrl_stack.core.default_observations import sample_valid
 from jaxrl_stack.env.jax_env import JaxStep
-from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv
+from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
+from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv, with_preprocessors
 from jaxrl_stack.env.self_play_env import HERO, SelfPlayEnv
 from jaxrl_stack.ops.masks import expand
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.runs.forks import recomputed_iteration
 from jaxrl_stack.utils import spaces
 from jaxrl_stack.utils.action_masks import mask_key_of
-from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.class_paths import ClassLoader, path_of
 from jaxrl_stack.utils.streams import named
-
-if TYPE_CHECKING:
-    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 RANDOM = "random"
 """A player that draws its actions uniformly from the legal ones."""
 
-Player = str | os.PathLike[str] | Policy | Algorithm
+
+class LoadedPlayer(NamedTuple):
+    """Result of `load_player`.
+
+    Attributes:
+        policy: The player's policy; None for the random player.
+        config: Config of its algorithm; None without an algorithm.
+    """
+
+    policy: Policy | None
+    config: AlgorithmConfig | None
+
+
+Player = str | os.PathLike[str] | Policy | Algorithm | LoadedPlayer
 
 
 def load_player(
-    name: str, player: Player, allow: Sequence[Any] = ()
-) -> tuple[Policy | None, tuple[Any, Mapping[str, Any]] | None]:
-    """Returns the policy of a player, which may be a checkpoint, a `Policy` or an `Algorithm`, and ``(env,
-    env_config)`` of its algorithm.
+    name: str,
+    player: Player,
+    *,
+    config: AlgorithmConfig | None = None,
+    module_id: str | None = None,
+    allow: Sequence[Any] = (),
+    choice: str = "Policy.from_checkpoint(path, {!r})",
+) -> LoadedPlayer:
+    """Loads the policy of a player, without the devices and environments that training needs.
 
     Args:
         name: Description of the player for errors, such as ``"run_tournament: player 'early'"``.
-        player: Checkpoint of an Algorithm or Policy, a `Policy`, an `Algorithm` or `RANDOM`.
-        allow: Your classes and functions that a checkpoint may name.
-
-    Returns:
-        ``(policy, environment)``. The policy of the random player is None, and the environment without an algorithm.
+        player: Checkpoint of an Algorithm or Policy, ``"RUN@35"``, a `Policy`, an `Algorithm`, `RANDOM`, or a result
+            of this function, which is returned.
+        config: Config of a checkpoint, with code that the checkpoint does not contain; None for the stored one.
+        module_id: Id of the module in an algorithm's checkpoint; None for the only trained one.
+        allow: Your classes and functions that a checkpoint may name, besides those of `config`.
+        choice: Code that chooses a module of a checkpoint, for errors; ``{}`` is replaced by its id.
 
     Raises:
         TypeError: If it is none of these.
-        ValueError: If an algorithm trains several modules.
+        FileNotFoundError: If there is no checkpoint.
+        ValueError: If a checkpoint is damaged or needs code that is in neither `config` nor `allow`, or if several
+            modules are trained.
     """
+    if isinstance(player, LoadedPlayer):
+        return player
     if isinstance(player, Algorithm):
-        return policy_of(name, player), (player.config.env, player.config.env_config)
+        return LoadedPlayer(policy_of(name, player), player.config)
     if not isinstance(player, str | os.PathLike):
         if not hasattr(player, "compute_actions"):
             raise TypeError(
                 f"{name} is {short(player)}. Use the path of a checkpoint, a Policy, an Algorithm or {RANDOM!r}."
             )
-        return player, None
+        return LoadedPlayer(player, None)
     if player == RANDOM:
-        return None, None
-    if is_policy(player):
-        return Policy.from_checkpoint(player, allow=allow), None
-    policy, config = load_policy(name, player, allow=allow)
-    return policy, (config.env, config.env_config)
-
-
-def load_policy(
-    name: str,
-    path: str | os.PathLike[str],
-    config: AlgorithmConfig | None = None,
-    module_id: str | None = None,
-    choice: str = "Policy.from_checkpoint(path, {!r})",
-    allow: Sequence[Any] = (),
-) -> tuple[Policy, AlgorithmConfig]:
-    """Loads a policy from the checkpoint of an algorithm, without the devices and environments that training needs.
-
-    Args:
-        name: Description of the player for errors.
-        path: The checkpoint, or ``"RUN@35"``.
-        config: The config, with code that the checkpoint does not contain; None for the stored one.
-        module_id: Id of the module; None for the only trained one.
-        choice: Code that chooses a module, for errors; ``{}`` is replaced by its id.
-        allow: Your classes and functions that the checkpoint may name, besides those of `config`.
-
-    Returns:
-        ``(policy, config)``.
-
-    Raises:
-        FileNotFoundError: If there is no checkpoint.
-        ValueError: If it is damaged, needs code that is in neither `config` nor `allow`, or does not have one trained
-            module.
-    """
-    path = recomputed_iteration(path, config=config, allow=allow)
+        return LoadedPlayer(None, None)
+    path = recomputed_iteration(player, config=config, allow=allow)
     code = [*allow, *([] if config is None else code_named_by(config, config.algo_class))]
+    if is_policy(path):
+        return LoadedPlayer(Policy.from_checkpoint(path, allow=code), None)
     with opened(path) as stored:
         if config is None:
             config, _ = stored_config(stored, ClassLoader((), named=allow, written_here=stored.code_written_here()), {})
@@ -113,7 +106,8 @@ def load_policy(
             module_id = _trained_module(name, modules.parts, config, choice)
         own = config.get_config_for_module(module_id)
         settings = own.traced_values() | {setting: own.static_value(setting) for setting in config._static_settings}
-        return Policy.from_checkpoint(stored.path, module_id, settings={module_id: settings}, allow=code), config
+        policy = Policy.from_checkpoint(stored.path, module_id, settings={module_id: settings}, allow=code)
+    return LoadedPlayer(policy, config)
 
 
 def is_policy(path: str | os.PathLike[str]) -> bool:
@@ -144,6 +138,39 @@ def _trained_module(name: str, module_ids: Iterable[str], config: AlgorithmConfi
     return trained[0]
 
 
+def game_config(
+    env: Any, env_config: Mapping[str, Any] | None, configs: Iterable[AlgorithmConfig | None]
+) -> AlgorithmConfig | None:
+    """Returns a config with the environment of a game, and with the preprocessors of an algorithm that trained on it.
+
+    Args:
+        env: The environment; None for that of the first algorithm.
+        env_config: Its settings. None for those of the first algorithm with the same environment, if any.
+        configs: Configs of the players' algorithms; None for players without an algorithm.
+
+    Returns:
+        The config; None if nothing names an environment.
+    """
+    config = next((own for own in configs if own is not None and (env is None or is_same_env(own.env, env))), None)
+    if config is None:
+        return None if env is None else AlgorithmConfig().environment(env, env_config=dict(env_config or {}))
+    if env_config is not None:
+        config = config.copy(copy_frozen=False)
+        config.env_config = dict(env_config)
+    return config
+
+
+def is_same_env(env: Any, other: Any) -> bool:
+    """Whether two values of the setting `env` name the same environment; "module:Class" is that class."""
+
+    def named(own: Any) -> Any:
+        with contextlib.suppress(ValueError):  # a class that is defined inside a function
+            return path_of(own) if isinstance(own, type) else own
+        return own
+
+    return same(named(env), named(other))
+
+
 class GameStep(NamedTuple):
     """One environment step of ``B`` games that are played in parallel; leaves have a leading axis ``[B]``.
 
@@ -151,6 +178,7 @@ class GameStep(NamedTuple):
         is_running: bool ``[B]``, whether the game had not ended before the step. Other rows have no meaning.
         state: State of the environment before the step.
         obs: Observations before the step, by role.
+        acts: bool ``[B]`` by role, whether it is the role's turn.
         actions: Actions by role.
         keys: PRNG keys of the step.
         after: Result of the step.
@@ -159,6 +187,7 @@ class GameStep(NamedTuple):
     is_running: jax.Array
     state: Any
     obs: Any
+    acts: Any
     actions: Any
     keys: jax.Array
     after: JaxStep
@@ -174,19 +203,55 @@ class GameTable:
         games: Number of games ``B``.
         max_steps: Environment steps after which games are cut; None for no limit.
         explore: Whether actions are drawn from the policies.
-        preprocessed: `env` with preprocessors of its roles' observations, which the players see then.
     """
 
-    env: SelfPlayEnv
+    env: SelfPlayEnv | PreprocessedJaxEnv
     games: int
     max_steps: int | None
     explore: bool
-    preprocessed: PreprocessedJaxEnv | None = None
+
+    @classmethod
+    def of(
+        cls,
+        called: str,
+        config: AlgorithmConfig,
+        games: int,
+        *,
+        max_steps: int | None = None,
+        explore: bool,
+        num_agents: int | None = None,
+    ) -> Self:
+        """Creates the table of a config's environment, with the config's preprocessors of observations.
+
+        Args:
+            called: The call, for errors.
+            config: The config.
+            games, max_steps, explore: See `GameTable`.
+            num_agents: Required number of agents; None for any.
+
+        Raises:
+            ValueError: If the environment is not a JAX environment of that number of agents, or their spaces differ.
+        """
+        made = None
+        if config.env is not None:
+            resolved = config._resolve_env()
+            made = resolved.make(check=not config.disable_env_checking) if resolved.is_jax else None
+        env = with_preprocessors(config, made)
+        if not isinstance(env, MultiAgentJaxEnv) or num_agents not in (None, len(env.possible_agents)):
+            raise ValueError(
+                f"{called}: environment({short(config.env)}) is not a JAX environment of {num_agents or 'several'} "
+                "agents. Use one, such as 'pgx_multi/connect_four'."
+            )
+        # The preprocessors of a league have observations by role, others by agent.
+        has_roles = isinstance(made, SelfPlayEnv)
+        return cls(cast(PreprocessedJaxEnv, env) if has_roles else SelfPlayEnv(env), games, max_steps, explore)
 
     @property
-    def observation_space(self) -> gym.Space:
-        """Observation space of the players."""
-        return (self.env if self.preprocessed is None else self.preprocessed).observation_spaces[HERO]
+    def seats(self) -> tuple[Hashable, ...]:
+        """Agents of the game, in the order of their seats."""
+        env = self.env.unwrapped if isinstance(self.env, PreprocessedJaxEnv) else self.env
+        assert isinstance(env, SelfPlayEnv)
+        return env.unwrapped.possible_agents
 
     def check(self, name: str, policy: Policy | None) -> None:
         """Raises if a policy has other spaces than the game.
@@ -198,7 +263,7 @@ class GameTable:
         Raises:
             ValueError: If the spaces differ.
         """
-        expected = self.observation_space, self.env.action_spaces[HERO]
+        expected = self.env.observation_spaces[HERO], self.env.action_spaces[HERO]
         if policy is not None and (policy.observation_space, policy.action_space) != expected:
             raise ValueError(
                 f"{name} has the spaces {policy.observation_space} and {policy.action_space}, but {self.env.name} has "
@@ -207,20 +272,14 @@ class GameTable:
 
     @functools.cached_property
     def _programs(self) -> tuple[Any, Any]:
-        env, preprocessed = self.env, self.preprocessed
-
-        def seen(obs: Any) -> Any:
-            return obs if preprocessed is None else preprocessed.preprocessed(obs)
+        env = self.env
 
         def start(key: jax.Array, seat: jax.Array | None) -> Any:
-            obs, state = env.reset(key, env.params)
-            if seat is not None:
-                obs, state = env.seated(obs, state, seat)
-            return seen(obs), state, env.who_acts(state)
+            obs, state = env.reset(key, env.params) if seat is None else env.reset_seated(key, env.params, seat)
+            return obs, state, env.who_acts(state)
 
         def step(key: jax.Array, state: Any, actions: Any) -> Any:
-            after = env.step(key, state, actions, env.params)
-            return after._replace(obs=seen(after.obs), final_obs=seen(after.final_obs))
+            return env.step(key, state, actions, env.params)
 
         return jax.jit(jax.vmap(start)), jax.jit(jax.vmap(step))
 
@@ -250,7 +309,7 @@ class GameTable:
             actions = {role: player.act(obs[role], acts[role] & is_running, number) for role, player in players.items()}
             keys = jax.random.split(jax.random.fold_in(env_key, number), self.games)
             done = step(keys, state, actions)
-            yield GameStep(is_running, state, obs, actions, keys, done)
+            yield GameStep(is_running, state, obs, acts, actions, keys, done)
             for role, player in players.items():
                 player.rewarded(done.reward[role])
             is_running &= ~(done.terminated | done.truncated)
@@ -287,20 +346,20 @@ class _Seat:
     def __init__(self, policy: Policy | None, table: GameTable, key: jax.Array):
         env, self._policy, self._table, self._key = table.env, policy, table, key
         self._space = env.action_spaces[HERO]
-        self._mask_key = mask_key_of(table.observation_space, self._space)
+        self._mask_key = mask_key_of(env.observation_spaces[HERO], self._space)
         self._state = None if policy is None else policy.initial_state(table.games)
         # Rewards since the last action of each game.
         self._rewards = jnp.zeros(table.games)
-        self._last: Any = None
+        self._last: Any = spaces.zeros(self._space, (table.games,))
 
     def act(self, obs: Any, acts: jax.Array, number: int) -> Any:
         """Computes actions ``[B, ...]`` of a player for all games. In games in which it is not the player's turn, the
-        action has no meaning, but is legal or an earlier one.
+        action has no meaning. The policy is not called if it is the player's turn in no game.
         """
         key = jax.random.fold_in(self._key, number)
         if self._policy is None:
             return self._drawn(obs, key)
-        if self._last is not None and not acts.any():
+        if not acts.any():
             return self._last
         # Observations of waiting agents are undefined: they are replaced by one of a game in which the player acts.
         acting = int(jnp.argmax(acts))

@@ -14,9 +14,6 @@ import numpy as np
 from jaxrl_stack.algorithms.games import GameTable, Player, load_player, policy_of
 from jaxrl_stack.algorithms.settings_display import short
 from jaxrl_stack.checkpoints.plain_data import code_named_by
-from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
-from jaxrl_stack.env.preprocessed_jax_env import PreprocessedJaxEnv, with_preprocessors
-from jaxrl_stack.env.self_play_env import SelfPlayEnv
 from jaxrl_stack.env.watching import Seen, copied_entry, frames_and_note
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.utils.streams import Stream, named, stream_key
@@ -24,7 +21,6 @@ from jaxrl_stack.videos.episodes import RecordedEpisode
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
-    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
 
 _ONE_HERO = "multi_agent(policies_to_train=[{0!r}]), or run_tournament with algorithm.get_policy({0!r})"
 
@@ -52,8 +48,8 @@ def record_games(
     """
     called = f"record(against={short(against)})"
     config = algorithm.config.get_evaluation_config_object() or algorithm.config
-    table = game_table(called, config, episodes)
-    env, agents = table.env, table.env.unwrapped.possible_agents
+    table = GameTable.of(called, config, episodes, explore=bool(config.explore))
+    env, agents = table.env, table.seats
     if seat is not None and seat not in agents:
         raise ValueError(f"record(seat={seat!r}): the game has the agents {list(agents)}. Use one of these, or None.")
     hero = policy_of(f"{called}: the algorithm", algorithm, _ONE_HERO)
@@ -76,7 +72,7 @@ def record_games(
         is_running, *shown = jax.device_get((step.is_running, Seen(step.state, step.obs), after, step.after.reward))
         for index in np.flatnonzero(is_running).tolist():
             games[index].add(*(copied_entry(own, index) for own in shown))
-    return [game.recorded(env, _label(against)) for game in games], env.render_fps
+    return [game.recorded(table, _label(against)) for game in games], env.render_fps
 
 
 class _Game:
@@ -93,14 +89,16 @@ class _Game:
         self._seen.append(after)
         self._rewards.append(rewards)
 
-    def recorded(self, env: SelfPlayEnv, rival: str) -> RecordedEpisode:
+    def recorded(self, table: GameTable, rival: str) -> RecordedEpisode:
         """Returns the game as an episode for a video. Its note says which agent the recorded policy (the hero) plays,
         and names the rival.
         """
-        frames, note = frames_and_note(env, self._seen)
-        seat = env.unwrapped.possible_agents[int(self._seen[0].state.seat)]
+        frames, note = frames_and_note(table.env, self._seen)
+        seat = table.seats[int(self._seen[0].state.seat)]
         text = f"hero: {seat}, rival: {rival}"
-        of_roles = {str(role): np.array([float(own[role]) for own in self._rewards]) for role in env.possible_agents}
+        of_roles = {
+            str(role): np.array([float(own[role]) for own in self._rewards]) for role in table.env.possible_agents
+        }
         rewards = np.sum([*of_roles.values()], axis=0)
         return RecordedEpisode(frames, rewards, text if note is None else f"{text}; {note}", of_roles)
 
@@ -108,31 +106,6 @@ class _Game:
 def _label(player: Player) -> str:
     """Short name of a player."""
     return os.path.basename(os.fspath(player)) if isinstance(player, str | os.PathLike) else type(player).__name__
-
-
-def game_table(called: str, config: AlgorithmConfig, games: int) -> GameTable:
-    """Creates the `GameTable` (games that are played in one batch) of a config's environment, with the config's
-    preprocessors of observations.
-
-    Args:
-        called: The call, for errors.
-        config: Config of evaluations.
-        games: Number of games.
-
-    Raises:
-        ValueError: If the environment is not a JAX game of agents with equal spaces.
-    """
-    env = config._resolve_env().make(check=not config.disable_env_checking) if config.samples_on_device else None
-    if not isinstance(env, MultiAgentJaxEnv):
-        raise ValueError(
-            f"{called}: environment({short(config.env)}) is not a JAX environment of several agents, such as "
-            f"'pgx_multi/connect_four'. Leave against= out."
-        )
-    env, explore = with_preprocessors(config, env), bool(config.explore)
-    assert isinstance(env, MultiAgentJaxEnv)
-    if isinstance(env, PreprocessedJaxEnv) and isinstance(env.unwrapped, SelfPlayEnv):
-        return GameTable(env.unwrapped, games, None, explore, preprocessed=env)
-    return GameTable(env if isinstance(env, SelfPlayEnv) else SelfPlayEnv(env), games, None, explore)
 
 
 def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
@@ -144,7 +117,7 @@ def _rival(called: str, algorithm: Algorithm, against: Player) -> Policy | None:
     if league is not None and isinstance(against, str) and against in snapshots:
         return league[against]
     try:
-        return load_player(f"{called}: the rival", against, code_named_by(algorithm.config))[0]
+        return load_player(f"{called}: the rival", against, allow=code_named_by(algorithm.config)).policy
     except FileNotFoundError as error:
         known = f", or one of the snapshots {snapshots}" if snapshots else ""
         raise ValueError(

@@ -10,11 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_stack.algorithms.games import RANDOM, GameTable, Player, load_player
+from jaxrl_stack.algorithms.games import RANDOM, GameTable, Player, game_config, load_player
 from jaxrl_stack.checkpoints.plain_data import code_named_by
 from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
-from jaxrl_stack.env.registry import resolve_env
-from jaxrl_stack.env.self_play_env import SelfPlayEnv
 from jaxrl_stack.runs.ratings import GameResults
 from jaxrl_stack.utils.streams import Stream, named, stream_key
 
@@ -49,7 +47,8 @@ def run_tournament(
             with several modules plays with the only one that is trained; pass ``algo.get_policy("main")`` for another.
         env: A multi-agent JAX environment of two agents with equal spaces, such as ``"pgx_multi/connect_four"``; None
             for the environment of the first algorithm. Checkpoints may name a class of yours that is passed here.
-        env_config: Settings of `env`. Without `env`, the settings of the first algorithm are the default.
+            Players see observations as the first algorithm with this environment preprocesses them.
+        env_config: Settings of the environment; None for those of the first algorithm with this environment, if any.
         games: Games of each pair; an even number.
         max_steps: Environment steps after which a game counts as a draw.
         seed: Seed of environments and actions. The same call plays the same games.
@@ -72,26 +71,23 @@ def run_tournament(
         raise ValueError(f"{_WHERE}(games={games!r}): must be an even number, half for each seat: games=200.")
     if isinstance(max_steps, bool) or not isinstance(max_steps, int) or max_steps < 1:
         raise ValueError(f"{_WHERE}(max_steps={max_steps!r}): must be a positive integer.")
-    loaded, found = {}, None
     code = code_named_by(env, type(env) if isinstance(env, MultiAgentJaxEnv) else None)
-    for name, player in players.items():
-        loaded[name], own = load_player(_called(name), player, code)
-        found = own if found is None else found
-    if env is None:
-        if found is None:
-            raise ValueError(
-                f"{_WHERE}(env=None): no player is an algorithm, whose config would name the environment. Pass "
-                "env='pgx_multi/connect_four'."
-            )
-        env, env_config = found[0], found[1] if env_config is None else env_config
-    table = GameTable(SelfPlayEnv(_game(env, env_config)), games, max_steps, explore)
-    for name, policy in loaded.items():
+    loaded = {name: load_player(_called(name), player, allow=code) for name, player in players.items()}
+    config = game_config(env, env_config, [player.config for player in loaded.values()])
+    if config is None:
+        raise ValueError(
+            f"{_WHERE}(env=None): no player is an algorithm, whose config would name the environment. Pass "
+            "env='pgx_multi/connect_four'."
+        )
+    table = GameTable.of(_WHERE, config, games, max_steps=max_steps, explore=explore, num_agents=2)
+    policies = {name: player.policy for name, player in loaded.items()}
+    for name, policy in policies.items():
         table.check(_called(name), policy)
     names, size = list(players), len(players)
     wins, draws = np.zeros((size, size), int), np.zeros((size, size), int)
     key = named(stream_key(seed, Stream.EVALUATION), "tournament")
     for number, (i, j) in enumerate(itertools.combinations(range(size), 2)):
-        won, lost = table.play(loaded[names[i]], loaded[names[j]], jax.random.fold_in(key, number))
+        won, lost = table.play(policies[names[i]], policies[names[j]], jax.random.fold_in(key, number))
         wins[i, j], wins[j, i] = won, lost
         draws[i, j] = draws[j, i] = games - won - lost
     return GameResults(tuple(names), wins, draws)
@@ -100,27 +96,6 @@ def run_tournament(
 def _called(name: str) -> str:
     """Description of a player for errors."""
     return f"{_WHERE}: player {name!r}"
-
-
-def _game(env: Any, env_config: Mapping[str, Any] | None) -> MultiAgentJaxEnv:
-    """Returns the environment of a tournament; creates it if `env` is not a `MultiAgentJaxEnv`.
-
-    Raises:
-        ValueError: If it is no JAX environment of two agents with equal spaces.
-    """
-    made = env if isinstance(env, MultiAgentJaxEnv) else resolve_env(env, env_config).make()
-    if not isinstance(made, MultiAgentJaxEnv) or len(made.possible_agents) != 2:
-        raise ValueError(
-            f"{_WHERE}(env={env!r}): must be a JAX environment of two agents, such as 'pgx_multi/connect_four'."
-        )
-    first, second = made.possible_agents
-    for what, of_agents in (("observation", made.observation_spaces), ("action", made.action_spaces)):
-        if of_agents[first] != of_agents[second]:
-            raise ValueError(
-                f"{_WHERE}(env={env!r}): the {what} spaces of {first!r} and {second!r} differ, but the policies must "
-                "swap seats. Use an environment whose agents have equal spaces."
-            )
-    return made
 
 
 def names_of_paths(paths: list[str]) -> dict[str, str]:

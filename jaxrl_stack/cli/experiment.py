@@ -19,6 +19,7 @@ from jaxrl_stack.runs.stop import StopCriteria
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
+    from jaxrl_stack.algorithms.games import LoadedPlayer
 
 _FILE_KEYS = {"algo": str, "env": str, "config": dict, "stop": dict}
 
@@ -258,6 +259,27 @@ def config_for_checkpoint(path: str, arguments: argparse.Namespace) -> Algorithm
     if arguments.config_file is not None:
         return python_experiment(pathlib.Path(arguments.config_file))[0]
     return config_of_checkpoint(f"CHECKPOINT {path}", pathlib.Path(path), arguments.env)
+
+
+def load_checkpoint_player(path: str, arguments: argparse.Namespace) -> LoadedPlayer:
+    """Loads the policy of an algorithm's or a policy's checkpoint, and the config of the algorithm.
+
+    Args:
+        path: The checkpoint.
+        arguments: ``config_file``, ``env`` and ``module``.
+
+    Raises:
+        CliError: If there is no checkpoint, it needs code that the options do not name, or several modules are trained.
+    """
+    from jaxrl_stack.algorithms.games import is_policy, load_player
+
+    where = f"CHECKPOINT {path}"
+    with wrong_input(where):
+        has_config = not is_policy(path)
+    needs_config = has_config or arguments.config_file is not None
+    config = config_for_checkpoint(path, arguments) if needs_config else None
+    with wrong_input():
+        return load_player(where, path, config=config, module_id=arguments.module, choice="--module {}")
 
 
 def _shown(value: Any) -> str:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.spaces import Discrete
 
 from jaxrl_stack.cli.common import CliError, wrong_input
-from jaxrl_stack.cli.tournament import policy_of_checkpoint
+from jaxrl_stack.cli.experiment import load_checkpoint_player
 from jaxrl_stack.utils.action_masks import OBSERVATIONS, mask_key_of
+from jaxrl_stack.utils.spaces.space_utils import unbatch
+
+if TYPE_CHECKING:
+    from jaxrl_stack.algorithms.games import GameTable
+    from jaxrl_stack.policy.policy import Policy
 
 _MARKS = "XO" + "abcdefghijklmnopqrstuvwyz"
 """Characters of the channels of a board."""
@@ -30,83 +36,96 @@ def run(arguments: argparse.Namespace, ask: Callable[[str], str] = input) -> int
     Raises:
         CliError: If the environment has no discrete actions, or an option does not fit it.
     """
-    from gymnasium.spaces import Discrete
-
+    from jaxrl_stack.algorithms.games import GameTable, game_config
     from jaxrl_stack.env.multi_agent_jax_env import MultiAgentJaxEnv
     from jaxrl_stack.env.registry import resolve_env
 
-    policy, config = policy_of_checkpoint(arguments.checkpoint, arguments)
+    policy, config = load_checkpoint_player(arguments.checkpoint, arguments)
+    assert policy is not None
     where = f"CHECKPOINT {arguments.checkpoint}"
-    if config is None and arguments.env is None:
+    game = game_config(arguments.env, None, [config])
+    if game is None:
         raise CliError(
             f"{where}: the checkpoint of a policy does not name its game. Add it: --env pgx_multi/connect_four."
         )
-    name, env_config = (arguments.env, None) if config is None else (arguments.env or config.env, config.env_config)
     if not isinstance(policy.action_space, Discrete):
         raise CliError(
             f"{where}: its actions are {policy.action_space}, and a person can choose only Discrete actions. Name a "
             "checkpoint with Discrete actions."
         )
     with wrong_input(where):
-        resolved = resolve_env(name, env_config)
+        resolved = resolve_env(game.env, game.env_config)
         env = resolved.make() if resolved.is_jax else None
     try:
         if isinstance(env, MultiAgentJaxEnv):
-            return _play_game(policy, env, arguments, ask)
+            with wrong_input():
+                table = GameTable.of(where, game, 1, explore=arguments.explore, num_agents=2)
+                table.check(f"{where}: the policy", policy)
+            return _play_game(policy, table, arguments, ask)
         if arguments.seat is not None:
-            raise CliError(f"--seat {arguments.seat}: {name} has one agent. Leave the option out.")
-        return _play_alone(policy, env if env is not None else name, env_config, arguments, ask)
+            raise CliError(f"--seat {arguments.seat}: {game.env} has one agent. Leave the option out.")
+        return _play_alone(policy, env if env is not None else game.env, game.env_config, arguments, ask)
     except (EOFError, KeyboardInterrupt):
         print("\nLeft.")
         return 130
 
 
-def _play_game(policy: Any, env: Any, arguments: argparse.Namespace, ask: Callable[[str], str]) -> int:
-    """Plays a game of two agents: the person has one seat, the policy the other one."""
-    import jax
+def _play_game(policy: Policy, table: GameTable, arguments: argparse.Namespace, ask: Callable[[str], str]) -> int:
+    """Plays a game of two agents: the person is the hero, the policy the rival."""
+    import jax.numpy as jnp
 
     from jaxrl_stack.utils.streams import Stream, named, stream_key
 
-    agents = env.possible_agents
-    if len(agents) != 2:
-        raise CliError(
-            f"CHECKPOINT {arguments.checkpoint}: its game {env.name} has {len(agents)} agents, and `jaxrl play` needs "
-            "two. Name a checkpoint of a game for two."
-        )
-    key = named(stream_key(arguments.seed, Stream.EVALUATION), "play")
-    person, other = reversed(agents) if arguments.seat == "second" else agents
-    reset, step = jax.jit(env.reset), jax.jit(env.step)
-    obs, game = reset(jax.random.fold_in(key, 0), env.params)
-    acts, state, reward, returns = env.who_acts(game), policy.initial_state(1), 0.0, dict.fromkeys(agents, 0.0)
-    print(f"You are {person}, the policy is {other}. X is whoever is to move. Press Enter or type q to quit.")
-    number = 0
-    while True:
-        number += 1
-        actions = dict.fromkeys(agents, 0)
-        if acts[other]:
-            batch = jax.tree.map(lambda x: np.asarray(x)[None], obs[other])
-            action, state, _ = policy.compute_actions(
-                batch, state, prev_rewards=[reward], explore=arguments.explore, key=jax.random.fold_in(key, 2 * number)
-            )
-            actions[other], reward = int(action[0]), 0.0
-            print(f"The policy plays {actions[other]}.")
-        if acts[person]:
-            seen, legal = _seen(obs[person], policy), _legal(obs[person], policy)
-            print(f"\n{board_text(seen, legal)}")
-            actions[person] = _asked(ask, legal, None)
-        done = step(jax.random.fold_in(key, 2 * number + 1), game, actions, env.params)
-        for agent in agents:
-            returns[agent] += float(done.reward[agent])
-        reward += float(done.reward[other])
-        if done.terminated or done.truncated:
-            print(f"\n{board_text(_seen(done.final_obs[person], policy), [])}")
-            difference = returns[person] - returns[other]
-            print("You win." if difference > 0 else "The policy wins." if difference < 0 else "A draw.")
-            return 0
-        obs, game, acts = done.obs, done.state, done.acts
+    hero, rival = table.env.possible_agents
+    seat = int(arguments.seat == "second")
+    person: Any = _Person(policy, ask)
+    returns, final_obs = dict.fromkeys((hero, rival), 0.0), None
+    print(
+        f"You are {table.seats[seat]}, the policy is {table.seats[1 - seat]}. X is whoever is to move. Press Enter or "
+        "type q to quit."
+    )
+    key, seats = named(stream_key(arguments.seed, Stream.EVALUATION), "play"), jnp.full(1, seat, jnp.int32)
+    for step in table.steps(person, policy, key, seats):
+        if step.acts[rival][0]:
+            print(f"The policy plays {step.actions[rival][0]}.")
+        returns = {role: total + float(step.after.reward[role][0]) for role, total in returns.items()}
+        (final_obs,) = unbatch(step.after.final_obs[hero])
+    print(f"\n{_board(final_obs, [], policy)}")
+    difference = returns[hero] - returns[rival]
+    print("You win." if difference > 0 else "The policy wins." if difference < 0 else "A draw.")
+    return 0
 
 
-def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Namespace, ask: Any) -> int:
+class _Person:
+    """Player of one game that asks a person at the terminal for its actions.
+
+    Args:
+        policy: A policy with the person's spaces.
+        ask: Asks the person for an action.
+    """
+
+    def __init__(self, policy: Policy, ask: Callable[[str], str]):
+        self._policy, self._ask = policy, ask
+
+    def initial_state(self, num_envs: int) -> tuple[()]:
+        return ()
+
+    def compute_actions(self, observations: Any, state: tuple[()], **kwargs: Any) -> tuple[Any, tuple[()], dict]:
+        """Prints the observation and asks for an action.
+
+        Raises:
+            EOFError: If the person leaves.
+        """
+        (obs,) = unbatch(observations)
+        legal = _legal(obs, self._policy)
+        print(f"\n{_board(obs, legal, self._policy)}")
+        return np.array([_asked(self._ask, legal, None)]), state, {}
+
+    def where_rows(self, acts: Any, after: tuple[()], before: tuple[()]) -> tuple[()]:
+        return after
+
+
+def _play_alone(policy: Policy, env: Any, env_config: Any, arguments: argparse.Namespace, ask: Any) -> int:
     """Plays an episode of one agent: the person acts, and may take the policy's action."""
     import gymnasium as gym
 
@@ -131,7 +150,7 @@ def _play_alone(policy: Any, env: Any, env_config: Any, arguments: argparse.Name
         number += 1
         advice, state, _ = policy.compute_single_action(obs, state, prev_reward=reward, explore=arguments.explore)
         legal = _legal(obs, policy)
-        print(f"\n{made.render() if made.render_mode == 'ansi' else board_text(_seen(obs, policy), legal)}")
+        print(f"\n{made.render() if made.render_mode == 'ansi' else _board(obs, legal, policy)}")
         action = _asked(ask, legal, int(advice))
         state = _with_action(state, action - int(advice))
         obs, reward, terminated, truncated, _ = made.step(type(advice)(action))
@@ -174,44 +193,46 @@ def _asked(ask: Callable[[str], str], legal: Sequence[int], advice: int | None) 
         print(f"{text!r} is not a legal action.")
 
 
-def _seen(obs: Any, policy: Any) -> np.ndarray:
-    """Returns the observation without its action mask."""
-    return np.asarray(obs if _mask_key(policy) is None else obs[OBSERVATIONS])
-
-
-def _legal(obs: Any, policy: Any) -> list[int]:
+def _legal(obs: Any, policy: Policy) -> list[int]:
     """Returns the legal actions; all actions without an action mask."""
     space, key = policy.action_space, _mask_key(policy)
+    assert isinstance(space, Discrete)
     if key is not None:
         return (np.flatnonzero(np.asarray(obs[key]) > 0) + int(space.start)).tolist()
     return list(range(int(space.start), int(space.start + space.n)))
 
 
-def _mask_key(policy: Any) -> str | None:
+def _mask_key(policy: Policy) -> str | None:
     """Observation key of the action mask; None without a mask."""
     return mask_key_of(policy.observation_space, policy.action_space)
 
 
-def board_text(obs: np.ndarray, legal: Sequence[int]) -> str:
+def _board(obs: Any, legal: Sequence[int], policy: Policy) -> str:
+    """Formats an observation without its action mask; see `board_text`."""
+    assert isinstance(policy.action_space, Discrete)
+    return board_text(np.asarray(obs if _mask_key(policy) is None else obs[OBSERVATIONS]), legal, policy.action_space)
+
+
+def board_text(obs: np.ndarray, legal: Sequence[int], actions: Discrete) -> str:
     """Formats an observation as text, for a person who plays: boards with one character per cell, other arrays as
     numbers.
 
     Args:
-        obs: A board ``[H, W, C]`` of zeros and ones has a character for each channel; cells of legal actions show the
-            action if each cell is an action. A matrix has a number for each cell, and other arrays are numbers.
-        legal: Legal actions.
+        obs: A board ``[H, W, C]`` of zeros and ones has a character for each channel; other arrays are numbers.
+        legal: Legal actions. Free cells of the board show them, if each cell is an action.
+        actions: Action space. The actions are the cells if it has ``H * W`` actions, or one more for a pass.
     """
     is_board = obs.ndim == 3 and obs.shape[-1] <= len(_MARKS) and bool(np.isin(obs, (0, 1)).all())
     if not is_board:
         return np.array2string(obs, precision=3, suppress_small=True, threshold=1000)
     height, width, _ = obs.shape
-    cells_are_actions = len(legal) > 0 and max(legal) <= height * width and height == width
+    cells_are_actions = actions.n in (height * width, height * width + 1)
     lines = []
     for row in range(height):
         texts = []
         for column in range(width):
             marks = np.flatnonzero(obs[row, column])
-            number = row * width + column
+            number = int(actions.start) + row * width + column
             free = str(number) if cells_are_actions and number in legal else "."
             texts.append(f"{_MARKS[marks[0]] if len(marks) else free:>2}")
         lines.append(" ".join(texts))

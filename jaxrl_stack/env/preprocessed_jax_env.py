@@ -13,6 +13,7 @@ from jaxrl_stack.env.jax_env import JaxEnv
 from jaxrl_stack.env.jax_env_outcomes import parts_of
 from jaxrl_stack.env.jax_env_wrapper import JaxEnvWrapper
 from jaxrl_stack.env.multi_agent_jax_env import PARTS, MultiAgentJaxEnv
+from jaxrl_stack.env.self_play_env import SelfPlayEnv
 
 
 def with_preprocessors(config: Any, env: JaxEnv | None) -> JaxEnv | None:
@@ -62,6 +63,13 @@ class PreprocessedJaxEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
         obs, state = parts_of(f"{self.name}.reset_env", self.unwrapped.reset_env(key, params), ("obs", "state"))
         return self.preprocessed(obs), state
+
+    def reset_seated(self, key: jax.Array, params: Any, seat: jax.Array) -> tuple[Any, Any]:
+        """Starts an episode with a given seat of the hero, if the wrapped environment is a `SelfPlayEnv`; see
+        `SelfPlayEnv.reset_seated`.
+        """
+        obs, state = cast(SelfPlayEnv, self.unwrapped).reset_seated(key, params, seat)
+        return self._conformed(self.preprocessed(obs)), state
 
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:
         outcome = self.unwrapped.step_env(key, state, action, params)

@@ -87,19 +87,18 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
         return self._by_role(self.unwrapped.who_acts(state.env), state.seat)
 
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        obs, state = self.unwrapped.reset(key, params)
         seat = jax.random.randint(named(key, SEAT_STREAM), (), 0, len(self.possible_agents), jnp.int32)
-        return self._by_role(obs, seat), SelfPlayState(state, seat)
+        return self.reset_seated(key, params, seat)
 
-    def seated(self, obs: Any, state: SelfPlayState, seat: jax.Array) -> tuple[Any, SelfPlayState]:
-        """Moves the hero to another seat at the start of a game: returns the observations and the state of a `reset`
-        with the roles (hero, rivals) reassigned.
+    def reset_seated(self, key: jax.Array, params: Any, seat: jax.Array) -> tuple[Any, SelfPlayState]:
+        """Starts an episode like `reset`, with a given seat of the hero.
 
         Args:
-            obs, state: Results of `reset`.
-            seat: int32 scalar, the new seat.
+            key, params: See `reset`.
+            seat: int32 scalar, the hero's seat.
         """
-        return self._by_role(self._by_seat(obs, state.seat), seat), state._replace(seat=seat)
+        obs, state = self.unwrapped.reset(key, params)
+        return self._by_role(obs, seat), SelfPlayState(state, seat)
 
     def step_env(self, key: jax.Array, state: SelfPlayState, action: Mapping[Any, Any], params: Any) -> Any:
         outcome = self.unwrapped._whole_step(key, state.env, self._by_seat(action, state.seat), params)

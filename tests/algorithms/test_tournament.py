@@ -9,13 +9,16 @@ import pytest
 
 from jaxrl_stack import cli
 from jaxrl_stack.algorithms.algorithm import Algorithm
-from jaxrl_stack.algorithms.games import GameTable
+from jaxrl_stack.algorithms.games import GameTable, LoadedPlayer, game_config, load_player
 from jaxrl_stack.algorithms.tournament import names_of_paths, run_tournament
+from jaxrl_stack.cli import play as command
 from jaxrl_stack.cli.play import _play_alone, board_text
 from jaxrl_stack.cli.play import run as play
 from jaxrl_stack.connectors.env_to_module import PrevActionsPrevRewards
 from jaxrl_stack.env.registry import resolve_env
 from jaxrl_stack.env.self_play_env import SelfPlayEnv
+from jaxrl_stack.examples.envs.multi_agent import RockPaperScissors
+from jaxrl_stack.policy.policy import Policy
 from tests import programs
 
 GAME = "pgx_multi/tic_tac_toe"
@@ -71,6 +74,24 @@ def test_a_game_without_end_is_a_draw(player):
     assert GameTable(env, 4, max_steps=3, explore=True).play(None, None, jax.random.key(0)) == (0, 0)
 
 
+def test_a_game_keeps_the_settings_of_its_algorithm():
+    """A name of the same class keeps them; another environment has none."""
+    config = programs.ppo(RockPaperScissors).environment(env_config={"rounds": 3})
+    name = f"{RockPaperScissors.__module__}:{RockPaperScissors.__name__}"
+    for env in (None, RockPaperScissors, name):
+        assert game_config(env, None, [None, config]).env_config == {"rounds": 3}
+    assert game_config(GAME, None, [config]).env_config == {}
+    assert game_config(name, {"sets": 5}, [config]).env_config == {"sets": 5}
+    assert config.env_config == {"rounds": 3} and game_config(None, None, [None]) is None
+
+
+def test_a_policys_checkpoint_is_loaded_with_the_code_of_the_config(player, tmp_path, monkeypatch):
+    path, allowed = player[0].save_to_path(str(tmp_path / "policy")), []
+    monkeypatch.setattr(Policy, "from_checkpoint", lambda path, allow: allowed.extend(allow) or player[0])
+    assert load_player("p", path, config=programs.ppo(Recalls)) == (player[0], None)
+    assert Recalls in allowed
+
+
 def test_waiting_rows_keep_their_state(player):
     policy = player[0]
     before = policy.initial_state(2)
@@ -86,7 +107,7 @@ def test_waiting_rows_keep_their_state(player):
         ({"a": "random"}, {}, "at least two players"),
         ({"a": "random", "b": "random"}, {}, "no player is an algorithm"),
         ({"a": "random", "b": "random"}, {"env": GAME, "games": 3}, "even number"),
-        ({"a": "random", "b": "random"}, {"env": "gymnax/CartPole-v1"}, "two agents"),
+        ({"a": "random", "b": "random"}, {"env": "gymnax/CartPole-v1"}, "2 agents"),
         ({"a": "random", "b": "random"}, {"env": GAME, "max_steps": 0}, "positive integer"),
     ],
 )
@@ -160,6 +181,42 @@ def test_command_play_ends_with_the_outcome(player, capsys):
     assert play(arguments, lambda text: "q") == 130
 
 
+class Paper:
+    """Policy of rock-paper-scissors that always plays paper."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,))
+    action_space = gym.spaces.Discrete(3)
+
+    def initial_state(self, num_envs):
+        return ()
+
+    def compute_actions(self, observations, state, **kwargs):
+        return np.ones(len(observations), int), state, {}
+
+    def where_rows(self, acts, after, before):
+        return after
+
+
+@pytest.mark.parametrize("seat", ["first", "second"])
+def test_the_person_acts_before_the_policys_simultaneous_action_is_shown(seat, monkeypatch, capsys):
+    """The person takes scissors, and wins each of ten rounds against paper."""
+    env, shown = RockPaperScissors(), []
+    policy = Paper()
+    policy.observation_space = env.observation_spaces["player1"]
+    monkeypatch.setattr(
+        command, "load_checkpoint_player", lambda *args: LoadedPlayer(policy, programs.ppo(RockPaperScissors))
+    )
+    arguments = argparse.Namespace(checkpoint="c", env=None, seat=seat, seed=0, explore=False)
+
+    def ask(text):
+        shown.append(capsys.readouterr().out.count("The policy plays 1."))
+        return "2"
+
+    assert play(arguments, ask) == 0
+    assert shown == [0] + [1] * 9
+    assert capsys.readouterr().out.endswith("You win.\n")
+
+
 class Recalls(gym.Env):
     """Five steps; the class itself is the entry point, and it is rendered as text."""
 
@@ -209,5 +266,8 @@ def test_a_policy_with_advice_sees_the_actions_of_the_person(monkeypatch, capsys
 def test_board_shows_marks_and_free_cells():
     board = np.zeros((3, 3, 2), bool)
     board[0, 0, 0] = board[1, 1, 1] = True
-    assert board_text(board, [1, 8]) == " X  1  .\n .  O  .\n .  .  8"
-    assert board_text(np.array([0.5, -1.0]), [0, 1]) == "[ 0.5 -1. ]"
+    actions = gym.spaces.Discrete
+    assert board_text(board, [1, 8], actions(9)) == " X  1  .\n .  O  .\n .  .  8"
+    assert board_text(board, [1, 9], actions(10)) == " X  1  .\n .  O  .\n .  .  ."
+    assert board_text(board, [0, 1, 2], actions(3)) == " X  .  .\n .  O  .\n .  .  .", "an action is no cell"
+    assert board_text(np.array([0.5, -1.0]), [0, 1], actions(2)) == "[ 0.5 -1. ]"

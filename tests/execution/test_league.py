@@ -13,10 +13,10 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.spaces import Dict as DictSpace
 
 from jaxrl_stack.algorithms.appo import APPOConfig
+from jaxrl_stack.algorithms.games import GameTable, LoadedPlayer
 from jaxrl_stack.algorithms.impala import IMPALAConfig
 from jaxrl_stack.algorithms.ppo import PPO, PPOConfig
 from jaxrl_stack.algorithms.pqn import PQNConfig
-from jaxrl_stack.algorithms.recorded_games import game_table
 from jaxrl_stack.algorithms.tournament import run_tournament
 from jaxrl_stack.checkpoints.files import Stored
 from jaxrl_stack.connectors.env_to_module import MeanStdFilter, MultiAgentObservationPreprocessor
@@ -214,8 +214,8 @@ def test_restored_environments_without_the_league_keep_its_snapshots(league_run,
 class Rock:
     """Player that counts its turns."""
 
-    def __init__(self, policy):
-        self.observation_space, self.action_space, self.turns = policy.observation_space, policy.action_space, 0
+    def __init__(self, observation_space, action_space):
+        self.observation_space, self.action_space, self.turns = observation_space, action_space, 0
 
     def initial_state(self, num_envs):
         return np.zeros(num_envs, int)
@@ -236,7 +236,8 @@ def test_a_game_against_a_snapshot_is_recorded(league_run, tmp_path):
     assert by_name.lengths == (10, 10)
     assert all(own["hero"] == -own["rival"] for own in by_name.agent_returns)
     assert algo.record(tmp_path / "b.gif", 2, against=algo.league[name]).agent_returns == by_name.agent_returns
-    rock = Rock(algo.get_policy("main"))
+    policy = algo.get_policy("main")
+    rock = Rock(policy.observation_space, policy.action_space)
     assert "hero: player2, rival: Rock" in algo.record(tmp_path / "c.gif", against=rock, seat="player2").note
     assert rock.turns == 10
     with pytest.raises(ValueError, match=rf"against='snapshot_99'\).*or one of the snapshots \[.*'{name}'\]"):
@@ -276,14 +277,21 @@ class Twice(MultiAgentObservationPreprocessor):
 
 
 @pytest.mark.parametrize("opponents", [None, Snapshots(of="main", size=2, add_when_win_rate=None)])
-def test_players_of_recorded_games_see_preprocessed_observations(opponents):
+def test_players_of_games_see_preprocessed_observations(opponents):
+    """In tournaments, on given and on drawn seats."""
     config = config_of(TicTacToe).multi_agent(opponents=opponents)
     config.env_runners(env_to_module_connector=lambda *args, **kwargs: Twice())
-    table = game_table("record()", config, 3)
-    first, second = itertools.islice(table.steps(None, None, jax.random.key(0)), 2)
-    assert table.observation_space.shape == (18,)
-    for obs in (first.obs, first.after.final_obs, second.obs):
-        assert obs["hero"].shape == obs["rival"].shape == (3, 18)
+    table = GameTable.of("record()", config, 3, explore=True)
+    for seats in (None, jnp.array([0, 1, 1])):
+        first, second = itertools.islice(table.steps(None, None, jax.random.key(0), seats), 2)
+        for obs in (first.obs, first.after.final_obs, second.obs):
+            assert obs["hero"].shape == obs["rival"].shape == (3, 18)
+            assert_equal(obs["hero"][:, :9], obs["hero"][:, 9:])
+        if seats is not None:
+            assert_equal(first.state.seat, seats)
+    player = Rock(Box(-1.0, 1.0, (18,)), TicTacToe().action_spaces["player1"])
+    assert run_tournament({"a": LoadedPlayer(player, config), "r": "random"}, games=2).num_games[0, 1] == 2
+    assert player.turns
 
 
 class Wrong(RockPaperScissors):
@@ -296,8 +304,8 @@ class Wrong(RockPaperScissors):
 
 def test_recorded_games_check_the_environment_unless_checks_are_disabled():
     with pytest.raises((TypeError, ValueError), match="observation"):
-        game_table("record()", config_of(Wrong), 1)
-    game_table("record()", config_of(Wrong).environment(disable_env_checking=True), 1)
+        GameTable.of("record()", config_of(Wrong), 1, explore=True)
+    GameTable.of("record()", config_of(Wrong).environment(disable_env_checking=True), 1, explore=True)
 
 
 def test_a_checkpoint_with_an_environment_of_yours_is_a_rival(tmp_path, monkeypatch):
