@@ -15,6 +15,8 @@ import sys
 import types
 
 import jax
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
@@ -337,6 +339,36 @@ def test_a_policy_is_estimated_from_episodes_that_it_recorded(trained, tmp_path,
     assert json.loads(capsys.readouterr().out)["wis"] == found["wis"]
     assert cli.main(["data", str(others), "--input-read-schema", "obs"]) == 2
     assert "obs=NAME" in capsys.readouterr().err
+
+
+def test_recorded_observations_are_estimated_with_the_policys_connectors(tmp_path, capsys):
+    """The environment's integers, for a module that sees them as one-hot vectors."""
+    algo = programs.ppo("FrozenLake-v1").build_algo()
+    path = algo.save_to_path(str(tmp_path / "checkpoint"))
+    policy = algo.get_policy()
+    algo.stop()
+    rows = np.arange(40)
+    table = {
+        "eps_id": [str(row // 4) for row in rows],
+        "obs": rows % 16,
+        "new_obs": (rows + 1) % 16,
+        "actions": rows % 4,
+        "rewards": np.ones(40, np.float32),
+        "terminateds": rows % 4 == 3,
+        "truncateds": np.zeros(40, bool),
+        "action_logp": np.full(40, np.log(0.25), np.float32),
+    }
+    data = str(tmp_path / "steps.parquet")
+    pq.write_table(pa.table(table), data)
+    expected = policy.estimate(data, "is")["is"].value
+    of_policy = policy.save_to_path(str(tmp_path / "policy"))
+    for checkpoint in (path, of_policy):
+        assert cli.main(["evaluate", checkpoint, "--data", data, "--method", "is", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["is"]["value"] == pytest.approx(expected)
+    assert cli.main(["evaluate", path, "--data", data, "--module", "other"]) == 2
+    assert "has no module 'other'" in capsys.readouterr().err
+    assert cli.main(["evaluate", path, "--module", "other"]) == 2
+    assert "--module other: applies only to recorded episodes" in capsys.readouterr().err
 
 
 def test_data_that_is_not_there_is_named(tmp_path, capsys):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.cli.common import CliError, reading_options, wrong_input
-from jaxrl_stack.cli.experiment import config_for_checkpoint
+from jaxrl_stack.cli.experiment import config_for_checkpoint, load_checkpoint_player
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
@@ -26,9 +27,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     path = pathlib.Path(arguments.checkpoint)
     _check_options(arguments)
-    config = config_for_checkpoint(arguments.checkpoint, arguments)
     if arguments.data:
-        return _estimate(path, config, arguments)
+        return _estimate(arguments)
+    config = config_for_checkpoint(arguments.checkpoint, arguments)
     if arguments.episodes is not None:
         config.evaluation(evaluation_duration=arguments.episodes, evaluation_duration_unit="episodes")
     options = (("explore", arguments.explore), ("seed", arguments.seed))
@@ -54,7 +55,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
     """
     given = {name: getattr(arguments, name) for name in ("episodes", "env")}
     if not arguments.data:
-        given = {name: getattr(arguments, name) for name in ("method", "gamma", "epsilon")}
+        given = {name: getattr(arguments, name) for name in ("method", "gamma", "epsilon", "module")}
     for name, value in given.items():
         if value is not None:
             if arguments.data:
@@ -65,28 +66,36 @@ def _check_options(arguments: argparse.Namespace) -> None:
             raise CliError(f"--{name} {value}: applies only to recorded episodes. Leave it out, or add --data PATH.")
 
 
-def _estimate(path: pathlib.Path, config: AlgorithmConfig, arguments: argparse.Namespace) -> int:
+def _estimate(arguments: argparse.Namespace) -> int:
     """Prints the estimated value of a checkpoint's policy on recorded episodes."""
+    from jaxrl_stack.checkpoints.plain_data import code_named_by
+    from jaxrl_stack.core import DEFAULT_MODULE_ID
     from jaxrl_stack.policy.estimation import estimate
-    from jaxrl_stack.policy.policy import Policy, module_of_checkpoint
+    from jaxrl_stack.policy.policy import has_connectors, module_of_checkpoint
     from jaxrl_stack.policy.recorded_actions import ActingBy
     from jaxrl_stack.runs.writers import as_json
 
-    explore = True if arguments.explore is None else arguments.explore
-    gamma = config.gamma if arguments.gamma is None else arguments.gamma
-    epsilon, own = arguments.epsilon or 0.0, {"gamma": gamma, "seed": arguments.seed or 0}
-    own["data_options"] = reading_options(arguments)
+    path, explore, epsilon = arguments.checkpoint, arguments.explore is not False, arguments.epsilon or 0.0
     with wrong_input(f"CHECKPOINT {path}"):
-        # Of a checkpoint without connectors there is the module alone.
-        policy = Policy.from_checkpoint(path) if config.normalize_observations else None
-        module = module_of_checkpoint(path)
+        acts = has_connectors(path)
+    if acts:
+        policy, config = load_checkpoint_player(path, arguments)
+        assert policy is not None
+        estimates = functools.partial(
+            policy.estimate, arguments.data, arguments.method, explore=explore, epsilon_greedy=epsilon
+        )
+    else:
+        config = config_for_checkpoint(path, arguments)
+        with wrong_input(f"CHECKPOINT {path}"):
+            code = code_named_by(config, config.algo_class)
+            module = module_of_checkpoint(path, arguments.module or DEFAULT_MODULE_ID, allow=code)
+        acting = ActingBy(explore, epsilon)
+        estimates = functools.partial(estimate, module, arguments.data, methods=arguments.method, acting=acting)
+    gamma = arguments.gamma
+    if gamma is None:
+        gamma = 0.99 if config is None else config.gamma
     with wrong_input("--data"):
-        if policy is not None:
-            own |= {"explore": explore, "epsilon_greedy": epsilon}
-            found = policy.estimate(arguments.data, arguments.method, **own)
-        else:
-            acting = ActingBy(explore, epsilon)
-            found = estimate(module, arguments.data, methods=arguments.method, acting=acting, **own)
+        found = estimates(gamma=gamma, seed=arguments.seed or 0, data_options=reading_options(arguments))
     print(json.dumps(as_json(found.as_json()), indent=2) if arguments.json else f"{path}\n{found}")
     return 0
 
@@ -108,13 +117,14 @@ def restored_for_evaluation(
     import jax
 
     from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.games import is_same_env
 
     if settings:
         with wrong_input():
             _set_in_evaluation(config, **settings)
     with wrong_input(f"CHECKPOINT {path}"):
         algo = Algorithm.from_checkpoint(str(path), config=config)
-    if env in (None, algo.driver.evaluation.config.env):
+    if env is None or is_same_env(algo.driver.evaluation.config.env, env):
         return algo
     try:
         has_state = bool(jax.tree.leaves(algo.driver.env_to_module_state()))

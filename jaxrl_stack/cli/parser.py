@@ -584,8 +584,11 @@ def _add_evaluate(add: Callable[..., _Parser]) -> None:
         metavar="NAME",
         help="is, pdis, wis, dm or dr; may be given again (default: all that are for the policy)",
     )
-    data.add_argument("--gamma", type=float, metavar="X", help="discount (default: the checkpoint's)")
+    data.add_argument(
+        "--gamma", type=float, metavar="X", help="discount (default: the checkpoint's, or 0.99 for a policy)"
+    )
     data.add_argument("--epsilon", type=_share_or_all, metavar="X", help="probability of a random action in addition")
+    data.add_argument("--module", metavar="NAME", help="module of the policy, if several are trained")
     _add_reading(evaluate)
 
 

@@ -472,14 +472,12 @@ class Policy(Acting[PolicyState], Checkpointable):
             if stored.metadata_file == ALGORITHM_METADATA_FILE:
                 learner = stored.part(COMPONENT_LEARNER_GROUP).part(COMPONENT_LEARNER)
                 module = _of_module(learner.part(COMPONENT_RL_MODULE), module_id)
-                # What samples nothing has no connectors but those of its evaluation.
-                acting = [name for name in (COMPONENT_ENV_RUNNER, COMPONENT_EVAL_ENV_RUNNER) if name in stored.parts]
-                if not acting:
+                runner = _runner_of(stored)
+                if runner is None:
                     raise ValueError(
                         f"{what} has no connectors: its run had no environment. Load the run, and save its policy: "
                         f"Algorithm.from_checkpoint(path).get_policy({module_id!r}).save_to_path(...)."
                     )
-                runner = stored.part(acting[0])
                 num_env_steps = stored.metadata.get("num_env_steps_sampled_lifetime")
                 about = {"module_id": module_id, "timesteps": num_env_steps}
             else:
@@ -568,6 +566,20 @@ class Policy(Acting[PolicyState], Checkpointable):
         )
 
 
+def has_connectors(path: str | os.PathLike[str], *, filesystem: Any = None) -> bool:
+    """Whether the checkpoint of an algorithm or policy contains connectors. Without them, as of a run without an
+    environment, only its module can be loaded: `module_of_checkpoint`.
+
+    Args:
+        path, filesystem: See `Policy.from_checkpoint`.
+
+    Raises:
+        FileNotFoundError: If there is no checkpoint.
+    """
+    with opened(path, filesystem) as stored:
+        return stored.metadata_file != ALGORITHM_METADATA_FILE or _runner_of(stored) is not None
+
+
 def module_of_checkpoint(
     path: str | os.PathLike[str],
     module_id: str = DEFAULT_MODULE_ID,
@@ -591,6 +603,15 @@ def module_of_checkpoint(
         else:
             module = stored.part(COMPONENT_RL_MODULE)
         return RLModule.from_checkpoint(module.path, allow=allow)
+
+
+def _runner_of(stored: Stored) -> Stored | None:
+    """Returns the part of an algorithm's checkpoint that contains its connectors; None if its run had no environment.
+
+    Runs that sample nothing have the connectors of their evaluation only.
+    """
+    names = [name for name in (COMPONENT_ENV_RUNNER, COMPONENT_EVAL_ENV_RUNNER) if name in stored.parts]
+    return stored.part(names[0]) if names else None
 
 
 def _of_module(modules: Stored, module_id: str) -> Stored:

@@ -29,6 +29,7 @@ from jaxrl_stack.env.single_agent_env_runner import SingleAgentEnvRunner
 from jaxrl_stack.execution.on_policy import OnPolicyStep
 from jaxrl_stack.execution.training_step import Draws, TrainingStep
 from jaxrl_stack.policy import Policy
+from jaxrl_stack.policy.policy import has_connectors
 from jaxrl_stack.utils import notices
 from jaxrl_stack.utils.counters import to_int
 from jaxrl_stack.utils.devices import place_sharded
@@ -298,6 +299,7 @@ def test_a_run_whose_module_cannot_act_by_spaces_says_that_its_checkpoints_hold_
     assert "Policy.from_checkpoint() cannot load the checkpoints of this run" in caplog.text
     with pytest.raises(ValueError, match="has no connectors: its run had no environment"):
         Policy.from_checkpoint(path)
+    assert not has_connectors(path), "its module is evaluated on data"
     algo.restore_from_path(path)
     algo.stop()
 
