@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from jaxrl_stack.cli.common import CliError, one_line, with_notes
+from jaxrl_stack.cli.common import CHECKPOINT_OPTIONS, CliError, one_line, with_notes
 from jaxrl_stack.cli.parser import make_parser, what_is_unknown
 
 __all__ = ["main"]
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # As `python -m` does: module:Class is found in the working directory.
     sys.path.insert(0, os.getcwd())
     try:
-        if any("@" in str(getattr(arguments, name, "")) for name in ("checkpoint", "restore")):
+        if any("@" in str(getattr(arguments, name, "")) for name in CHECKPOINT_OPTIONS):
             importlib.import_module(f"{__name__}.rewind").resolve_iterations(arguments)
         return importlib.import_module(f"{__name__}.{_FILES.get(arguments.command, arguments.command)}").run(arguments)
     except KeyboardInterrupt:

@@ -8,6 +8,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+CHECKPOINT_OPTIONS = ("checkpoint", "checkpoints", "restore")
+"""Options of commands that name checkpoints, such as ``RUN@35``."""
+
 
 class CliError(Exception):
     """Error about wrong input. The user sees only its message, which names option, value and remedy."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_stack.checkpoints.newest import run_and_iteration
-from jaxrl_stack.cli.common import CliError, wrong_input
+from jaxrl_stack.cli.common import CHECKPOINT_OPTIONS, CliError, wrong_input
 from jaxrl_stack.cli.experiment import python_experiment
 
 if TYPE_CHECKING:
@@ -94,18 +94,25 @@ def resolve_iterations(arguments: argparse.Namespace) -> None:
     """Replaces ``RUN@35`` in the options of a command by the path of that checkpoint, which is recomputed if necessary.
 
     Args:
-        arguments: Options of any command; its ``checkpoint`` or ``restore`` is replaced, and ``forked_at`` is added.
+        arguments: Options of any command; its ``checkpoint``, ``checkpoints`` or ``restore`` is replaced, and
+            ``forked_at`` is added.
     """
-    for name in ("checkpoint", "restore"):
-        text = getattr(arguments, name, None)
+
+    def resolved(text: str) -> str:
         # Iterations in an object store cannot be recomputed; the command names the path.
-        found = None if text is None or "://" in text else run_and_iteration(text)
-        if found is not None:
-            path, number, _ = rewound(str(found[0]), found[1], code_of(arguments))
-            if number:
-                print(f"{text}: recomputed {number} iterations: {path}", file=sys.stderr)
-            setattr(arguments, name, str(path))
-            arguments.forked_at = found[1]
+        found = None if "://" in text else run_and_iteration(text)
+        if found is None:
+            return text
+        path, number, _ = rewound(str(found[0]), found[1], code_of(arguments))
+        if number:
+            print(f"{text}: recomputed {number} iterations: {path}", file=sys.stderr)
+        arguments.forked_at = found[1]
+        return str(path)
+
+    for name in CHECKPOINT_OPTIONS:
+        given = getattr(arguments, name, None)
+        if given is not None:
+            setattr(arguments, name, [resolved(text) for text in given] if isinstance(given, list) else resolved(given))
 
 
 def _verify(arguments: argparse.Namespace) -> int:

@@ -516,6 +516,13 @@ def test_a_fork_of_a_missing_run_is_refused_by_its_path(tmp_path):
     assert remote.checkpoint == "s3://bucket/run@35"
 
 
+def test_each_checkpoint_of_a_command_can_be_an_iteration(trained):
+    stored = next(path for path in sorted(trained.folder.iterdir()) if path.name.startswith("checkpoint_"))
+    arguments = argparse.Namespace(checkpoints=[f"{trained.folder}@{int(stored.name[-6:])}", "random"])
+    resolve_iterations(arguments)
+    assert arguments.checkpoints == [str(stored), "random"]
+
+
 def test_another_config_is_refused_by_the_name_of_a_setting(trained):
     run, config = Run.read(trained.folder), programs.ppo().evaluation(evaluation_interval=100)
     with pytest.raises(NotRecomputableError, match=r"config has gamma=0\.5, and .* was trained with gamma=0\.99"):
