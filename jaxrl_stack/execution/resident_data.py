@@ -117,6 +117,7 @@ class ResidentData:
         self._batch = self._own if is_divided else batch_size
         self._bounds = np.cumsum(np.asarray(weights, np.float64) / np.sum(weights))[:-1]
         self.seed = seed
+        self._num_bytes = sum(steps.num_bytes for steps in inputs)
         sizes = [len(items.of(steps)) for steps in inputs]
         self.num_items = sum(sizes)
         self.num_steps = sum(steps.num_steps for steps in inputs)
@@ -293,16 +294,36 @@ class ResidentData:
             )
         saved = {name: state[name] for name in kept.where}
         num_saved = len(saved["until_pass"])
-        if bool(state["is_divided"]) != self.is_divided or (self.is_divided and num_saved != self._num_devices):
+        was_divided = bool(state["is_divided"])
+        if was_divided != self.is_divided or (self.is_divided and num_saved != self._num_devices):
             raise ValueError(
-                "The saved state is from a run with data "
-                f"{'divided among' if state['is_divided'] else 'copied to each of'} {num_saved} devices, unlike this "
-                f"run on {self._num_devices}. Use {num_saved} devices, or restore only the learners: "
+                f"The saved state is from a run with its data {_layout(num_saved, is_divided=was_divided)}, but here "
+                f"the data is {_layout(self._num_devices, is_divided=self.is_divided)}. "
+                f"{self._remedy(num_saved, is_divided=was_divided)}, or restore only the learners: "
                 "restore_from_path(path, component='learner_group')."
             )
         if num_saved != self._num_devices:
             saved = jax.tree.map(lambda x: np.broadcast_to(x[:1], (self._num_devices, *x.shape[1:])), saved)
         return dataclasses.replace(kept, **place_sharded(saved, self._devices))
+
+    def _remedy(self, num_devices: int, *, is_divided: bool) -> str:
+        """Returns the settings with which the data is divided among `num_devices` devices, or copied to each device,
+        for error messages. Data is divided if it exceeds `max_resident_bytes`; on CPU devices, which share memory, if
+        the copies of all devices together exceed it.
+        """
+        if is_divided and self.is_divided:
+            return f"Use {num_devices} devices"
+        if is_divided:
+            how = f"offline_data(keep_resident=True, max_resident_bytes={max(0, self._num_bytes - 1)}) to divide it"
+            return f"Set {how}" if num_devices == self._num_devices else f"Use {num_devices} devices and {how}"
+        num_copies = self._num_devices if self._devices[0].platform == "cpu" else 1
+        return f"Set offline_data(max_resident_bytes={self._num_bytes * num_copies}) to copy it"
+
+
+def _layout(num_devices: int, *, is_divided: bool) -> str:
+    """Describes how data is distributed over devices, for error messages."""
+    devices = "1 device" if num_devices == 1 else f"{num_devices} devices"
+    return f"{'divided among' if is_divided else 'copied as a whole to'} {devices}"
 
 
 def order_keys(seed: int, number: int = 0) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import NamedTuple
 
@@ -267,6 +268,35 @@ def test_two_devices_see_every_step_once(budget, tmp_path):
     algo.restore_from_path(path)
     np.testing.assert_array_equal(seen(algo.train()), seen(second))
     algo.stop()
+
+
+@pytest.mark.parametrize(
+    ("saved", "here", "words"),
+    [
+        ((2, 1500), (2, None), "divided among 2 devices, but here the data is copied as a whole to 2 devices. Set off"),
+        ((2, 1500), (1, None), "divided among 2 devices, but here the data is copied as a whole to 1 device. Use 2 de"),
+        ((2, None), (2, 1500), "copied as a whole to 2 devices, but here the data is divided among 2 devices. Set off"),
+        ((2, 1000), (3, 1000), "divided among 2 devices, but here the data is divided among 3 devices. Use 2 devices,"),
+    ],
+    ids=["other-budget", "other-budget-and-devices", "to-copy", "other-devices"],
+)
+def test_the_error_about_divided_data_names_the_settings_that_restore_its_state(saved, here, words):
+    def built(num_devices, **data):
+        asked = config(**{"keep_resident": True, **data}).learners(num_cpus_per_learner=num_devices)
+        return asked.training(train_batch_size_per_learner=12).build_algo()
+
+    first, second = (built(number, max_resident_bytes=budget) for number, budget in (saved, here))
+    state = first.driver.step.get_state()
+    with pytest.raises(ValueError, match=re.escape(words)) as error:
+        second.driver.step.set_state(state)
+    remedy = str(error.value).split(". ")[1]
+    devices = re.search(r"Use (\d) devices", remedy)
+    settings = dict(re.findall(r"(\w+)=(\w+)", remedy.partition(" or restore")[0]))
+    budget = int(settings.get("max_resident_bytes", here[1] or 0))
+    third = built(int(devices[1]) if devices else here[0], max_resident_bytes=budget)
+    third.driver.step.set_state(state)
+    for algo in (first, second, third):
+        algo.stop()
 
 
 @pytest.fixture
