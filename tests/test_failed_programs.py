@@ -241,7 +241,7 @@ def test_ctrl_c_reaches_the_user_although_the_program_fails(seldom_copied):
             seldom_copied.train()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert "The run goes on from its last snapshot" in str(raised.value.__context__)
+    assert "The run continues from its last snapshot" in str(raised.value.__context__)
     seldom_copied.train()
 
 

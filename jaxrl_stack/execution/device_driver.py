@@ -591,7 +591,7 @@ class DeviceDriver(LocalDriver):
             interval = self.config.learner_snapshot_interval
             reraise(
                 error,
-                f"A training step failed while it ran, and took the training state with it. The run goes on from its "
+                f"A training step failed while it ran, and the training state was lost. The run continues from its "
                 f"last snapshot; lost: this call of the compiled program and {snapshots.num_calls} before it, which "
                 f"are {steps} env steps (learner_snapshot_interval={interval}){also_lost}.",
             )

@@ -114,8 +114,8 @@ class PopulationTimeline:
                 since = f" since {self.commands[self.num_restored - 1].call}()"
             kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
             raise NotRecomputableError(
-                f"{self.directory}: iteration {iteration} is not recorded; the folder has {kept}{since}. Choose one of "
-                f"these."
+                f"{self.directory}: iteration {iteration} is not recorded; the folder has {kept}{since}. Choose a "
+                f"recorded iteration."
             )
         return self.iterations[iteration]
 

@@ -208,7 +208,7 @@ class Timeline:
             kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
             raise NotRecomputableError(
                 f"{self.directory}: iteration {iteration} is not recorded; since its start or last restore, the run "
-                f"has {kept}. Choose one of these."
+                f"has {kept}. Choose a recorded iteration."
             )
         return self.iterations[iteration - self.first - 1]
 

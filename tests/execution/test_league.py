@@ -388,7 +388,7 @@ def test_a_league_continues_from_the_last_snapshot_after_a_failed_call(monkeypat
 
     first_time = trained()
     fails.append(lambda: algo.driver.shards.state)
-    with pytest.raises(RuntimeError, match=r"The run goes on from its last snapshot"):
+    with pytest.raises(RuntimeError, match=r"The run continues from its last snapshot"):
         algo.train()
     fails.clear()
     assert [own.games for own in algo.league.table()] == [0]
