@@ -85,7 +85,7 @@ def _compare_benchmark(arguments: argparse.Namespace) -> int:
         if getattr(arguments, name) is not None:
             raise CliError(
                 f"--{name}: applies to curves, and {path} is a benchmark, of which this command prints scores. Draw "
-                f"its curves: jaxrl plot {path} --{name} ..."
+                f"its curves: jaxrl plot {path} --{name} ... --out curves.png"
             )
     references = None
     if arguments.references is not None:

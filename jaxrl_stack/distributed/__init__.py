@@ -36,10 +36,10 @@ def initialize(
 ) -> None:
     """Connects this process with the others that run the same script. Call it first, before any JAX operation.
 
-    Arguments that are None are read from the environment variables ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES``
-    and ``JAX_PROCESS_ID`` (in a pod of an indexed Kubernetes Job, ``JOB_COMPLETION_INDEX``). Without these variables,
-    JAX detects the values under SLURM, Open MPI, Cloud TPU or, with the package kubernetes, Kubernetes. The call
-    returns when all processes have made it. If one process dies, the others are ended, too.
+    If one of the first three arguments is None, it is read from ``JAX_COORDINATOR_ADDRESS``, ``JAX_NUM_PROCESSES`` or
+    ``JAX_PROCESS_ID`` (in a pod of an indexed Kubernetes Job, ``JOB_COMPLETION_INDEX``). Without the variable, JAX
+    detects the value under SLURM, Open MPI, Cloud TPU or, with the package kubernetes, Kubernetes. The call returns
+    when all processes have made it. Processes end together: if one dies, the others are ended, too.
 
     Args:
         coordinator_address: ``"host:port"``, a free port of process 0's machine.

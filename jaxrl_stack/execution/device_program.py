@@ -285,8 +285,8 @@ class DeviceProgram(Place):
         return jax.tree.map(lambda x: jax.random.key_data(x[:number]) if is_key(x) else x[:number], runner.env_state)
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
-        """Selects the sampled columns that the program returns to the host, for callbacks and files: `shown` if the
-        rollout records columns by agent, else `columns`; () if the host needs none.
+        """Selects the sampled columns that the program returns to the host, for callbacks, files and the search for
+        NaNs: `shown` if the rollout records columns by agent, else `columns`; () if the host needs none.
         """
         if not self.records_block:
             return ()

@@ -253,8 +253,8 @@ class Driver(abc.ABC):
         """
 
     def results(self) -> dict[str, Any]:
-        """Entries of an iteration's result about actors, replay buffers and timers. Entries about samples and updates
-        come from other methods.
+        """Entries of an iteration's result about actors, replay buffers, timers and the league. Entries about samples
+        and updates come from other methods.
         """
         group = self.env_runner_group
         return {

@@ -118,7 +118,7 @@ def _rounds(
     config: AlgorithmConfig, ids: Sequence[int], shares: Sequence[Share], is_training: Callable[[], bool] | None
 ) -> Iterator[Amounts]:
     """Yields the number of episodes or steps that each EnvRunner samples in the next round of an evaluation. With
-    ``evaluation_duration="auto"``, a round takes about a second, estimated from the samples so far (`shares`), and
+    ``evaluation_duration="auto"``, a round takes about a second, by the sampling speed so far (`shares`), and
     rounds continue until training ends.
     """
     if config.evaluation_duration != "auto":

@@ -1,5 +1,5 @@
-"""Search for the first NaN or infinity in training by a compiled program, among the rewards and observations that
-environments return.
+"""Search for the cause of NaN and infinity in training by a compiled program: the first reward or observation of an
+environment that is not finite.
 """
 
 from __future__ import annotations

@@ -261,7 +261,7 @@ class StreamedInput:
         self.restart(Cursor())
         raise ValueError(
             f"The saved reading position ({offset} steps or sequences after the start of part {cursor.first} of the "
-            "data) does not exist in offline_data(input_=...). Use the data of the saved run, or restore only the "
+            "pass) does not exist in offline_data(input_=...). Use the data of the saved run, or restore only the "
             "learners: restore_from_path(path, component='learner_group')."
         )
 
@@ -338,7 +338,7 @@ class StreamedData:
         if len(state["inputs"]) != len(self.inputs):
             raise ValueError(
                 f"The saved state is from a run with {len(state['inputs'])} data sets, but offline_data(input_=...) "
-                f"has {len(self.inputs)}. Set input_ to the data sets of that run."
+                f"has {len(self.inputs)} (one without weights). Set input_ as in that run."
             )
         for own, saved in zip(self.inputs, state["inputs"], strict=True):
             own.set_state(saved)

@@ -77,8 +77,8 @@ class OfflineData:
         normalization: Normalisation of rows that are read; see `normalize`.
         module_spec, learner_handles, locality_hints: RLlib's attributes, None here.
         batch_iterators: Iterators that `sample` continues with; None before it is called.
-        is_squashed: Whether the module's actions are limited to [-1, 1]. Recorded actions are then clipped, as the
-            environment that was recorded received them.
+        is_squashed: Whether the module's actions are limited to [-1, 1]. Recorded actions are then clipped to this
+            range, as they were when the recorded environment received them.
         data_is_mapped: Whether a user's `prelearner_class` maps the rows.
         map_batches_kwargs, iter_batches_kwargs: As set, over the defaults; for Ray Data.
     """

@@ -50,7 +50,7 @@ class OfflinePreLearner:
         config, observation_space, action_space: The constructor arguments.
         default_prelearner_buffer_class: Class of the episode buffer if `offline_data(prelearner_buffer_class=...)` is
             not set; None: training uses all episodes.
-        episode_buffer: Buffer of that class, from which episodes are sampled; None without a class.
+        episode_buffer: Buffer of one of these classes, from which episodes are sampled; None without a class.
     """
 
     default_prelearner_buffer_class: Any = None

@@ -2,8 +2,8 @@
 
 Counts are 64-bit integers as ``uint32[2]`` (high word, low word), because a float32 count stops at 2^24. The statistics
 contain the variance instead of the textbook's sum of squared deviations: in float32 this sum stops growing once a batch
-adds less than its last bit, while the count still grows, so that the variance would sink to zero. A mean and a variance
-that change by ``weight * difference`` only stop changing.
+adds less than its last bit, while the count still grows, so that the variance would sink to zero. If a mean and a
+variance change by ``weight * difference``, they merely stop changing.
 
 Source: Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance", equations 2.1.
 """

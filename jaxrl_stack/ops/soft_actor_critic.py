@@ -29,7 +29,7 @@ class CriticRows(NamedTuple):
 
     Attributes:
         loss: float32 ``[N]``, loss of the first critic, times the importance weight.
-        twin_loss: float32 ``[N]``, loss of the second critic; None for a single critic.
+        twin_loss: float32 ``[N]``, loss of the second critic, weighted likewise; None for a single critic.
         td_error: float32 ``[N]``, distance from the target, mean over the critics, without weights and gradient; for
             priorities.
     """

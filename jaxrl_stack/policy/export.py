@@ -285,11 +285,11 @@ class ExportedPolicy(Acting[ExportedState]):
 
     def _check_num_envs(self, num_envs: int) -> None:
         if num_envs < 1 or self.batch_size not in (None, num_envs):
-            takes = "1 or more environments" if self.batch_size is None else f"exactly {self.batch_size} environment(s)"
-            raise ValueError(
-                f"This exported policy acts for {takes} at a time, got {num_envs}. For other batch sizes from 1, "
-                "export it again: policy.export(path, batch_size=None)."
-            )
+            takes, remedy = "1 or more environments", "Pass at least one observation."
+            if self.batch_size is not None:
+                takes = f"exactly {self.batch_size} environment(s)"
+                remedy = "For any number of them, export it again: policy.export(path, batch_size=None)."
+            raise ValueError(f"This exported policy acts for {takes} at a time, got {num_envs}. {remedy}")
 
 
 def load_exported(path: str | os.PathLike[str]) -> ExportedPolicy:

@@ -40,7 +40,8 @@ class ActionProbabilities(NamedTuple):
     Attributes:
         log_probs: float32 ``[R]``, log of the probability, or density, of the recorded action.
         probs: float32 ``[R, n]``, probabilities of all n Discrete actions; None for other action spaces.
-        samples: ``[R, S, ...]``, S actions that the policy draws per row; None for Discrete actions or if S is 0.
+        samples: ``[R, S, ...]``, S actions that the policy draws per row, or ``[R, 1, ...]``, its greedy action; None
+            for Discrete actions or if S is 0.
     """
 
     log_probs: np.ndarray

@@ -66,8 +66,9 @@ class DeviceReplay:
       contain the stacks again, bit for bit.
     * All steps in the buffer can be drawn: uniformly, or in proportion to ``priority ** alpha``.
     * To start a sequence, the first step of an episode is drawn `length` times as often as another step. Each of these
-      draws has as many steps as a sequence that starts 0 to ``length - 1`` steps before the episode, so that losses see
-      every step equally often. The exceptions are the oldest ``length - 1`` rows, which are overwritten next.
+      draws has only the steps that a sequence contains if it starts 0 to ``length - 1`` steps before the episode, so
+      that losses see every step equally often. The exceptions are the oldest ``length - 1`` rows, which are
+      overwritten next.
     * A buffer of small observations stores a next observation with every step. A large buffer stores the final
       observations of truncated, not terminated, episodes in a separate ring buffer of `num_final_obs` slots. If the
       rows contain more such steps than slots, the oldest rows are no longer drawn, up to and including the last row
