@@ -132,9 +132,10 @@ class DeviceReplay:
             )
         taken = NAMES_OF_SAMPLES.intersection(self.extra_columns) - {Columns.STATE_IN}
         if isinstance(self.extra_columns, str) or taken:
+            without = f" without the reserved names {sorted(taken)}" if taken else ""
             raise ValueError(
-                f"extra_columns={self.extra_columns!r} must be a tuple of names, without the reserved names "
-                f"{sorted(taken)}. Pass, for example, extra_columns=('action_logp',)."
+                f"extra_columns={self.extra_columns!r} must be a tuple of names{without}. Pass, for example, "
+                "extra_columns=('action_logp',)."
             )
 
     @property

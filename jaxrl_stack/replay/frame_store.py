@@ -589,7 +589,7 @@ def _check_columns(name: str, value: Any, size: int) -> None:
             )
         if leaf.ndim < 1 or len(leaf) != size or (name in _DTYPES and leaf.ndim != 1):
             wanted = f"({size},)" if name in _DTYPES else f"({size}, ...)"
-            raise ValueError(f"The column {name!r} has the shape {leaf.shape}. Add an array of shape {wanted}.")
+            raise ValueError(f"The column {name!r} must have the shape {wanted}, not {leaf.shape}. Correct the array.")
 
 
 def _fitted(name: str, stored: Any, value: Any, size: int | None = None) -> Any:
