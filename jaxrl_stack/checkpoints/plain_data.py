@@ -131,8 +131,9 @@ class Encoder:
         if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
             try:
                 path = self._path_of(value)
-            except ValueError as error:
-                return self._no_data(value, where, str(error))
+            except ValueError:
+                kind = "local class" if isinstance(value, type) else "function"
+                return self._no_data(value, where, f"the {kind} {value.__qualname__}")
             return {KIND: "class" if isinstance(value, type) else "function", "value": path}
         return self._object(value, where)
 
@@ -196,8 +197,8 @@ class Encoder:
         cls = type(value)
         try:
             path = self._path_of(cls)
-        except ValueError as error:
-            return self._no_data(value, where, str(error))
+        except ValueError:
+            return self._no_data(value, where, f"an object of the local class {cls.__qualname__}")
         if isinstance(value, Plain):
             return {KIND: "plain", "class": path, "value": self._mapping(value.to_plain(), where)}
         if isinstance(value, Constructible):

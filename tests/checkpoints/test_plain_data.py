@@ -388,14 +388,16 @@ def test_what_is_left_out_is_named():
     class Local:
         pass
 
-    value = {"f": lambda: None, "deep": [{"c": Local}, NoData()], "x": 1}
+    value = {"f": lambda: None, "deep": [{"c": Local}, NoData(), Local()], "x": 1}
     with pytest.raises(NotDataError, match="f is a lambda"):
         Encoder().encode(value)
     encoder = Encoder(leave_out=True)
     content = encoder.encode(value)
     assert encoder.left_out["f"].startswith("a lambda of test_plain_data.py:")
-    assert "Local" in encoder.left_out["deep/0/c"]
+    name = "test_what_is_left_out_is_named.<locals>.Local"
+    assert encoder.left_out["deep/0/c"] == f"the local class {name}"
     assert encoder.left_out["deep/1"] == "an object of NoData"
+    assert encoder.left_out["deep/2"] == f"an object of the local class {name}"
     with pytest.raises(ValueError, match=r"does not contain f, which was a lambda of .*. Pass it.*f=\.\.\."):
         Decoder(ClassLoader()).decode(content)
 
