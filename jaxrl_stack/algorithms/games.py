@@ -145,7 +145,7 @@ def game_config(
 
     Args:
         env: The environment; None for that of the first algorithm.
-        env_config: Its settings. None for those of the first algorithm with the same environment, if any.
+        env_config: Its settings. None takes the settings of the first algorithm that has the same environment, if any.
         configs: Configs of the players' algorithms; None for players without an algorithm.
 
     Returns:

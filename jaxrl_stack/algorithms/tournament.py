@@ -48,7 +48,8 @@ def run_tournament(
         env: A multi-agent JAX environment of two agents with equal spaces, such as ``"pgx_multi/connect_four"``; None
             for the environment of the first algorithm. Checkpoints may name a class of yours that is passed here.
             Players see observations as the first algorithm with this environment preprocesses them.
-        env_config: Settings of the environment; None for those of the first algorithm with this environment, if any.
+        env_config: Settings of the environment. None takes those that the first algorithm with this environment has,
+            if any.
         games: Games of each pair; an even number.
         max_steps: Environment steps after which a game counts as a draw.
         seed: Seed of environments and actions. The same call plays the same games.
