@@ -187,8 +187,9 @@ def _iterations(rows: Iterable[_Row]) -> dict[int, RecordedMembers]:
     for row in rows:
         if not (math.isnan(row.iteration) or math.isnan(row.calls)):
             own = of_members.setdefault(row.member, {})
-            for given_up in [number for number in own if number >= row.iteration]:
-                del own[given_up]
+            # The keys ascend.
+            while own and next(reversed(own)) >= row.iteration:
+                own.popitem()
             own[int(row.iteration)] = row
     found: dict[int, RecordedMembers] = {}
     for own in of_members.values():

@@ -14,6 +14,7 @@ from jaxrl_stack.algorithms.population import Population
 from jaxrl_stack.checkpoints.names import METADATA_FILE
 from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.cli import main
+from jaxrl_stack.rewind.population_timeline import _iterations, _Row
 from jaxrl_stack.rewind.populations import population_at, verify_population
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog
 from jaxrl_stack.runs.history import TABLE_FILE
@@ -85,6 +86,25 @@ def test_the_commands_of_the_shell(folder, capsys):
     member = folder.parent / "seed_1"
     assert (member / TABLE_FILE).exists() and main(["rewind", str(member), "--to", "3"]) == 2
     assert "jaxrl rewind " in (error := capsys.readouterr().err) and "/population --to N" in error
+
+
+class Counted(float):
+    """Number that counts comparisons with it."""
+
+    comparisons = 0
+
+    def __le__(self, other):
+        Counted.comparisons += 1
+        return super().__le__(other)
+
+
+def test_a_long_table_is_read_in_one_pass():
+    """The work of a row must not grow with the rows before it. Member 1 goes back to iteration 3 at the end."""
+    rows = [_Row(member, Counted(own), 1.0, own, 0.0) for own in range(1, 1001) for member in range(2)]
+    found = _iterations([*rows, _Row(1, Counted(3), 2.0, 7.0, 0.0)])
+    assert Counted.comparisons < 3 * len(rows)
+    assert found[2].fingerprints == {0: (2, 0), 1: (2, 0)} and found[3].fingerprints == {0: (3, 0), 1: (7, 0)}
+    assert len(found) == 1000 and found[4].fingerprints == {0: (4, 0)}
 
 
 def test_one_changed_bit_is_found_with_its_iteration_and_member(folder):
