@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -62,8 +62,8 @@ class League:
         self._num_added = self._num_draws = 0
         self._last_added = 0
         self.num_steps = 0
-        # By (number of snapshots when the games were played, number of the opponent): wins, draws, losses.
-        self._games: dict[tuple[int, int], np.ndarray] = {}
+        # Number of snapshots when the games were played -> number of the opponent -> wins, draws, losses.
+        self._games: dict[int, dict[int, np.ndarray]] = {}
         # Of the last training steps: as many as have `min_games` games together.
         self._recent: list[np.ndarray] = []
         shape = (len(self._driver.learner.devices), self._settings.size)
@@ -109,9 +109,9 @@ class League:
         """
         state = self._driver.shards.state.opponents
         games = devices.own_shards(state.games)
+        present = self._games.setdefault(self._num_added, {})
         for number, own in zip(self._numbers[self._index].ravel().tolist(), games.reshape(-1, 3), strict=True):
-            key = (self._num_added, number)
-            self._games[key] = self._games.get(key, np.zeros(3, np.int64)) + own
+            present[number] = present.get(number, np.zeros(3, np.int64)) + own
         self._finished += games.sum(axis=-1)
         self.num_steps += int(devices.own_shards(state.num_steps).sum())
         self._recent.append(games.sum(axis=(0, 1), dtype=np.int64))
@@ -218,7 +218,7 @@ class League:
     def table(self) -> list[SnapshotRecord]:
         """Returns wins, draws and losses against each snapshot since the start of training, oldest snapshot first."""
         total: dict[int, np.ndarray] = collections.defaultdict(lambda: np.zeros(3, np.int64))
-        for (_, number), own in self._games.items():
+        for _, number, own in self._all_games():
             total[number] = total[number] + own
         return [self._record(number, total[number]) for number in range(self._num_added)]
 
@@ -231,7 +231,7 @@ class League:
         """
         players = (*map(snapshot_name, range(self._num_added)), self._settings.of)
         wins, draws = np.zeros((2, len(players), len(players)), int)
-        for (player, other), (won, drawn, lost) in self._games.items():
+        for player, other, (won, drawn, lost) in self._all_games():
             wins[player, other] += won
             wins[other, player] += lost
             draws[player, other] += drawn
@@ -308,15 +308,19 @@ class League:
             raise KeyError(f"The league stores no snapshot {name!r}. Use one of {list(known)}.")
         return known[name]
 
-    def _present_games(self) -> Mapping[int, np.ndarray]:
-        """Games since the last snapshot was added, ``{number of the opponent: [wins, draws, losses]}``."""
-        return {number: own for (period, number), own in self._games.items() if period == self._num_added}
+    def _all_games(self) -> Iterator[tuple[int, int, np.ndarray]]:
+        """Yields ``(number of snapshots when the games were played, number of the opponent, counts)``. The counts are
+        wins, draws and losses.
+        """
+        for period, games in self._games.items():
+            for number, own in games.items():
+                yield period, number, own
 
     def _records_of_stack(self) -> list[SnapshotRecord]:
         """Returns the wins, draws and losses against each stored snapshot since the last snapshot was added, in the
         order of storage.
         """
-        present, none = self._present_games(), np.zeros(3, np.int64)
+        present, none = self._games.get(self._num_added, {}), np.zeros(3, np.int64)
         return [self._record(number, present.get(number, none)) for number in self._numbers.tolist() if number >= 0]
 
     def _record(self, number: int, games: np.ndarray) -> SnapshotRecord:
@@ -329,15 +333,15 @@ class League:
         """Returns the league's state for checkpoints, except the stored snapshots and the opponents of each group of
         environments, which are in the environments' state.
         """
-        keys = list(self._games)
+        games = list(self._all_games())
         return {
             "seed": self._seed,
             "num_added": self._num_added,
             "num_draws": self._num_draws,
             "last_added": self._last_added,
             "num_steps": self.num_steps,
-            "pairs": np.array(keys, np.int64).reshape(-1, 2),
-            "games": np.array([self._games[key] for key in keys], np.int64).reshape(-1, 3),
+            "pairs": np.array([own[:2] for own in games], np.int64).reshape(-1, 2),
+            "games": np.array([own[2] for own in games], np.int64).reshape(-1, 3),
             "finished": self._finished.copy(),
             "recent": np.array(self._recent, np.int64).reshape(-1, 3),
         }
@@ -351,7 +355,9 @@ class League:
                 have no snapshots, the league starts with one of the present weights.
         """
         self._forget()
-        self.take_over_stack()
+        opponents = self._driver.shards.state.opponents
+        self._numbers = np.array(devices.host_view(opponents.numbers)[0])
+        self._index = np.array(devices.own_shards(opponents.index))
         if (self._numbers == NO_SNAPSHOT).all():
             self.start()
             return
@@ -362,17 +368,10 @@ class League:
         self._num_draws, self._last_added = int(state["num_draws"]), int(state["last_added"])
         self.num_steps = int(state["num_steps"])
         pairs, games = np.asarray(state["pairs"]).tolist(), np.asarray(state["games"])
-        self._games = {(player, other): own for (player, other), own in zip(pairs, games, strict=True)}
+        for (period, number), own in zip(pairs, games, strict=True):
+            self._games.setdefault(period, {})[number] = own
         self._finished = np.array(state["finished"])
         self._recent = list(np.asarray(state["recent"], np.int64))
-
-    def take_over_stack(self) -> None:
-        """Reads which snapshots are stored and which blocks of environments play them, from the environments' state,
-        after that state was replaced.
-        """
-        opponents = self._driver.shards.state.opponents
-        self._numbers = np.array(devices.host_view(opponents.numbers)[0])
-        self._index = np.array(devices.own_shards(opponents.index))
 
 
 def _rate(wins: int, draws: int, losses: int) -> float:

@@ -135,7 +135,7 @@ def test_games_are_those_of_snapshots_and_the_policy(league_run, monkeypatch):
     """A period's games belong to the snapshot that ended it, and the running period's to the policy."""
     league = league_run[0].league
     monkeypatch.setattr(league, "_num_added", 2)
-    monkeypatch.setattr(league, "_games", {(1, 0): np.array([3, 1, 2]), (2, 0): np.array([4, 0, 1])})
+    monkeypatch.setattr(league, "_games", {1: {0: np.array([3, 1, 2])}, 2: {0: np.array([4, 0, 1])}})
     games = league.games()
     assert games.players == ("snapshot_0", "snapshot_1", "main")
     assert games.wins.tolist() == [[0, 2, 1], [3, 0, 0], [4, 0, 0]]
