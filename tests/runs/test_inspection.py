@@ -216,7 +216,7 @@ def test_an_iteration_of_a_run_is_inspected_by_its_number(tmp_path, capsys):
     assert cli.main([*words, "2", "--rows", "3", "--out", str(tmp_path / "x.html")]) == 0
     page = (tmp_path / "x.html").read_text()
     assert "<h2>Layers</h2>" in page and "data:image/gif" in page
-    assert cli.main([*words, "7"]) == 2 and "not 7" in capsys.readouterr().err
+    assert cli.main([*words, "7"]) == 2 and "iteration 7 is not recorded" in capsys.readouterr().err
 
 
 # ----------------------------------------------------------------------------------------------------- without training
