@@ -212,8 +212,9 @@ def seconds() -> dict[str, Any]:
 
 
 def population(iterations: int = 40, samples: int = 10) -> dict[str, Any]:
-    """Random iterations of a population of 8 with three commands, and what `verify_population` says about all."""
-    from jaxrl_stack.rewind.populations import population_at, verify_population
+    """Random iterations of a population of 8 with three commands, and what `verify` says about all."""
+    from jaxrl_stack.rewind.populations import population_at
+    from jaxrl_stack.rewind.verification import verify
     from jaxrl_stack.runs.state_comparison import compared_leaves, differences
 
     wanted = sorted(random.Random(0).sample(range(1, iterations + 1), samples))
@@ -236,7 +237,7 @@ def population(iterations: int = 40, samples: int = 10) -> dict[str, Any]:
             again = population_at(folder / "population", iteration)
             differing[iteration] = [str(own) for own in differences(states[iteration], again.get_state("driver"))]
             again.stop()
-        code = verify_population(folder / "population").exit_code
+        code = verify(folder / "population").exit_code
     found = {iteration: own[:3] for iteration, own in differing.items() if own}
     num_leaves = len(compared_leaves(states[wanted[0]]))
     return {

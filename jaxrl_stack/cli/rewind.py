@@ -52,41 +52,37 @@ def code_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"config": config, "allow": () if env is None else (env,)}
 
 
-def _rewind(arguments: argparse.Namespace) -> int:
-    if _is_population(arguments.run):
-        from jaxrl_stack.rewind.populations import rewind_population
+def _run_or_population(path: str) -> Run | pathlib.Path:
+    """Reads a run; returns the folder of a population unchanged."""
+    from jaxrl_stack.rewind.population_timeline import is_population
 
-        started = time.perf_counter()
-        with wrong_input():
-            path, number = rewind_population(arguments.run, arguments.to, **code_of(arguments))
-        seconds = time.perf_counter() - started
+    return pathlib.Path(path) if is_population(pathlib.Path(path)) else _read(path)
+
+
+def _rewind(arguments: argparse.Namespace) -> int:
+    source = _run_or_population(arguments.run)
+    path, number, seconds = rewound(source, arguments.to, code_of(arguments))
+    if isinstance(source, pathlib.Path):
         continued = f"Population.from_checkpoint({str(path)!r})"
     else:
-        path, number, seconds = rewound(arguments.run, arguments.to, code_of(arguments))
         continued = shlex.join(["jaxrl", "train", "--restore", f"{arguments.run}@{arguments.to}"])
     how = f"{number} recomputed, {seconds:.1f} s." if number else "It was stored already."
     print(f"Checkpoint: {path}\nIterations: {how}\nContinue:   {continued}", flush=True)
     return 0
 
 
-def _is_population(path: str) -> bool:
-    from jaxrl_stack.rewind.population_timeline import is_population
-
-    return is_population(pathlib.Path(path))
-
-
-def rewound(run: str, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.Path, int, float]:
-    """Recomputes an iteration of a run and stores its checkpoint; returns the checkpoint, the number of recomputed
-    iterations and the seconds taken.
+def rewound(run: Run | pathlib.Path, iteration: int, code: Mapping[str, Any]) -> tuple[pathlib.Path, int, float]:
+    """Recomputes an iteration of a run or a population and stores its checkpoint; returns the checkpoint, the number of
+    recomputed iterations and the seconds taken.
 
     Raises:
         CliError: If it cannot be recomputed.
     """
     from jaxrl_stack.rewind.replay import rewind
 
-    read, started = _read(run), time.perf_counter()
+    started = time.perf_counter()
     with wrong_input():
-        path, number = rewind(read, iteration, **code)
+        path, number = rewind(run, iteration, **code)
     return path, number, time.perf_counter() - started
 
 
@@ -103,7 +99,7 @@ def resolve_iterations(arguments: argparse.Namespace) -> None:
         found = None if "://" in text else run_and_iteration(text)
         if found is None:
             return text
-        path, number, _ = rewound(str(found[0]), found[1], code_of(arguments))
+        path, number, _ = rewound(_read(str(found[0])), found[1], code_of(arguments))
         if number:
             print(f"{text}: recomputed {number} iterations: {path}", file=sys.stderr)
         arguments.forked_at = found[1]
@@ -116,17 +112,11 @@ def resolve_iterations(arguments: argparse.Namespace) -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    from jaxrl_stack.rewind.populations import verify_population
     from jaxrl_stack.rewind.verification import verify
 
-    which = getattr(arguments, "from"), arguments.to
-    if _is_population(arguments.run):
-        with wrong_input():
-            found = verify_population(arguments.run, *which, **code_of(arguments))
-    else:
-        read = _read(arguments.run)
-        with wrong_input():
-            found = verify(read, *which, **code_of(arguments))
+    run = _run_or_population(arguments.run)
+    with wrong_input():
+        found = verify(run, getattr(arguments, "from"), arguments.to, **code_of(arguments))
     print(found, flush=True)
     return found.exit_code
 

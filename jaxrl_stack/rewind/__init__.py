@@ -8,9 +8,9 @@ from jaxrl_stack.utils.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from jaxrl_stack.rewind.inspection import Inspection, inspect
-    from jaxrl_stack.rewind.populations import population_at, rewind_population, verify_population
-    from jaxrl_stack.rewind.replay import before_iteration, recomputed, rewind
-    from jaxrl_stack.rewind.verification import diff, verify
+    from jaxrl_stack.rewind.populations import population_at
+    from jaxrl_stack.rewind.replay import before_iteration, recomputed, rewind, rewind_population
+    from jaxrl_stack.rewind.verification import diff, verify, verify_population
 
 __all__ = [
     "Inspection",
@@ -27,9 +27,9 @@ __all__ = [
 
 _MODULES = {
     "inspection": ("Inspection", "inspect"),
-    "populations": ("population_at", "rewind_population", "verify_population"),
-    "replay": ("before_iteration", "recomputed", "rewind"),
-    "verification": ("diff", "verify"),
+    "populations": ("population_at",),
+    "replay": ("before_iteration", "recomputed", "rewind", "rewind_population"),
+    "verification": ("diff", "verify", "verify_population"),
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

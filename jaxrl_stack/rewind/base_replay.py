@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
+from jaxrl_stack.checkpoints.checksums import changed_files
+from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.runs.commands import Command
-from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint
+from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
+from jaxrl_stack.runs.timeline import BaseTimeline, NotRecomputableError, StoredCheckpoint
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm import Algorithm
+    from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.algorithms.population import Population
-    from jaxrl_stack.rewind.population_timeline import PopulationTimeline
-    from jaxrl_stack.runs.timeline import Timeline
+    from jaxrl_stack.utils.devices import Device
 
 TrainedT = TypeVar("TrainedT", "Algorithm", "Population")
-TimelineT = TypeVar("TimelineT", "Timeline", "PopulationTimeline")
+TimelineT = TypeVar("TimelineT", bound=BaseTimeline[Any])
+
+WRITES_NOTHING = {**WITHOUT_FOLDER, "loggers": None, "profile_iterations": None, "evaluation_video_interval": None}
+NO_EVALUATIONS = {"evaluation_interval": None, "offline_evaluation_interval": None}
 
 
 class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
@@ -25,20 +31,32 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
 
     Args:
         timeline: Timeline of its folder.
-        allow: Classes and functions of the user that its files name.
+        origin: Content of ``run.json`` in its folder.
+        config: Config of the run, if checkpoints lack code of it, such as lambdas; None for the stored one.
+        allow: Classes and functions of yours that the checkpoints name.
 
     Attributes:
-        timeline: See `Args`.
+        timeline, origin: See `Args`.
+        metadata_file: Name of the metadata file in its checkpoints.
         started_at: Iteration of the state that `start` began with.
         num_commands: Number of commands applied so far.
     """
 
+    metadata_file: ClassVar[str]
     started_at: int
     num_commands: int
     _trained: TrainedT | None = None
 
-    def __init__(self, timeline: TimelineT, allow: Iterable[Any]):
-        self.timeline, self._allow = timeline, tuple(allow)
+    def __init__(
+        self,
+        timeline: TimelineT,
+        origin: Mapping[str, Any],
+        *,
+        config: AlgorithmConfig | None = None,
+        allow: Iterable[Any] = (),
+    ):
+        self.timeline, self.origin = timeline, origin
+        self._config, self._allow = config, tuple(allow)
 
     @property
     def trained(self) -> TrainedT:
@@ -56,6 +74,64 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
         Raises:
             NotRecomputableError: If there is no such iteration or no state to begin with.
         """
+
+    @property
+    @abc.abstractmethod
+    def devices(self) -> Sequence[Device] | None:
+        """Devices that `trained` learns on; None if its learners are actors."""
+
+    @abc.abstractmethod
+    def state(self) -> Mapping[str, Any]:
+        """Returns the present training state, with the parts of a stored checkpoint."""
+
+    @abc.abstractmethod
+    def fingerprints(self) -> dict[int | None, tuple[float, float]]:
+        """Computes the fingerprints (hashes) of the present parameters.
+
+        Returns:
+            Member of the population -> ``(low, high)``. A single run has the key None. {} if learners are actors.
+        """
+
+    @abc.abstractmethod
+    def recorded_fingerprints(self, iteration: int) -> dict[int | None, tuple[float, float]]:
+        """Returns the recorded fingerprints of an iteration, in the form of `fingerprints`; {} if none are recorded."""
+
+    def different_members(self, iteration: int) -> list[int | None]:
+        """Lists the members whose present fingerprint (hash of the parameters) differs from that recorded for an
+        iteration; [None] for a single run that differs.
+        """
+        recorded = self.recorded_fingerprints(iteration)
+        present = self.fingerprints() if recorded else {}
+        return [member for member, own in recorded.items() if own != present.get(member)]
+
+    def changes(self, last: int) -> Iterator[str]:
+        """Yields a sentence for each change of the files since they were written.
+
+        Args:
+            last: Last iteration whose checkpoint is read.
+        """
+        timeline = self.timeline
+        for command in timeline.commands:
+            try:
+                command.check_arrays()
+            except ValueError as error:
+                yield str(error)
+        for iteration, checkpoint in timeline.checkpoints.items():
+            if iteration > last:
+                continue
+            files = changed_files(checkpoint.path, self.metadata_file)
+            if files:
+                yield f"{checkpoint.path}: {', '.join(files)} differ from the written files."
+                continue
+            try:
+                checkpoint.state()
+            except ValueError as error:
+                yield str(error)
+            if checkpoint.num_commands is not None and checkpoint.num_commands > len(timeline.commands):
+                yield (
+                    f"{timeline.directory}: {name_of(iteration)} follows {checkpoint.num_commands} commands, and "
+                    f"commands.jsonl has {len(timeline.commands)}."
+                )
 
     @abc.abstractmethod
     def _apply(self, command: Command) -> None:
@@ -75,6 +151,22 @@ class BaseReplay(abc.ABC, Generic[TrainedT, TimelineT]):
             while self.trained.iteration < iteration:
                 self.step()
         return self
+
+    def run_to_before(self, iteration: int) -> int:
+        """Repeats the iterations before the given one, and the commands (recorded calls) that precede it.
+
+        Args:
+            iteration: Number of the iteration, at least 1.
+
+        Returns:
+            The iteration's number of training steps.
+
+        Raises:
+            NotRecomputableError: See `start` and `step`.
+        """
+        self.timeline.recorded(iteration)
+        with self.run_to(iteration - 1).stopped_on_failure():
+            return self.prepare()
 
     def step(self) -> None:
         """Repeats the next iteration, after the commands (recorded calls) that precede it.

@@ -40,12 +40,11 @@ from jaxrl_stack.core.learner.minibatch_records import (
     Recorder,
 )
 from jaxrl_stack.execution.finite_check import NotFiniteError
-from jaxrl_stack.rewind.replay import before_iteration
+from jaxrl_stack.rewind.replay import Replay
 from jaxrl_stack.runs.html_pages import html_page, html_section
 from jaxrl_stack.runs.tables import formatted_table
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.writers import as_json
-from jaxrl_stack.utils.fingerprints import FINGERPRINT, fingerprint_of
 from jaxrl_stack.utils.optional_packages import optional_import
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.execution.iteration_record import IterationRecord
-    from jaxrl_stack.runs.history import History
     from jaxrl_stack.runs.run import Run
 
 NUM_ROWS = 20
@@ -458,30 +456,16 @@ def inspect_run(
             f"{run.folder or run.name}: is one of {num_members} members of a population, whose numbers are not "
             f"bit-identical to a separate run's. Train it separately, config.debugging(seed=...), and inspect that run."
         )
-    algorithm, num_training_steps = before_iteration(run, iteration, config=config, allow=allow)
-    try:
-        inspection = inspect(algorithm, num_training_steps, num_rows=num_rows)
-        learner = algorithm.learner_group.local_learner
-        is_whole = algorithm.iteration == iteration
-        if is_whole and learner is not None and _differs(run.history, iteration, fingerprint_of(learner.state.params)):
+    replay = Replay(run, config=config, allow=allow)
+    num_training_steps = replay.run_to_before(iteration)
+    with replay.running():
+        inspection = inspect(replay.trained, num_training_steps, num_rows=num_rows)
+        is_whole = replay.trained.iteration == iteration
+        if is_whole and replay.different_members(iteration):
             inspection.notes.append(
                 f"The recomputed iteration {iteration} differs from the recorded one. See jaxrl verify {run.folder}."
             )
-    finally:
-        algorithm.stop()
     return inspection
-
-
-def _differs(history: History, iteration: int, present: Mapping[str, int]) -> bool:
-    """Whether the fingerprint of the parameters after an iteration, as recorded in the run's table, differs from
-    `present`, the fingerprint of the present parameters.
-    """
-    columns = {part: f"{FINGERPRINT}/{part}" for part in present}
-    if not all(column in history for column in columns.values()):
-        return False
-    row = np.flatnonzero(history["training_iteration"] == iteration)[-1]
-    recorded = {part: float(history[column][row]) for part, column in columns.items()}
-    return any(math.isfinite(number) and int(number) != present[part] for part, number in recorded.items())
 
 
 def _check(algorithm: Algorithm) -> None:

@@ -12,17 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxrl_stack.checkpoints.checkpointable import read_state
-from jaxrl_stack.checkpoints.files import opened
 from jaxrl_stack.checkpoints.names import METADATA_FILE
 from jaxrl_stack.runs.commands import CONTINUE_FROM, SET_STATE, read_commands
 from jaxrl_stack.runs.member_history import MEMBERS_FILE, MemberHistory
 from jaxrl_stack.runs.origin import read_origin
-from jaxrl_stack.runs.timeline import CALLS, NotRecomputableError, StoredCheckpoint, stored_checkpoints
-from jaxrl_stack.utils.fingerprints import FINGERPRINT
+from jaxrl_stack.runs.timeline import CALLS, BaseTimeline, NotRecomputableError, StoredCheckpoint, stored_checkpoints
+from jaxrl_stack.utils.fingerprints import FINGERPRINT_COLUMNS
 
-_ITERATION, _LOW, _HIGH = "training_iteration", f"{FINGERPRINT}/low", f"{FINGERPRINT}/high"
-_COLUMNS = (_ITERATION, CALLS, _LOW, _HIGH)
+_COLUMNS = ("training_iteration", CALLS, *FINGERPRINT_COLUMNS)
 
 
 class RecordedMembers(NamedTuple):
@@ -38,7 +35,7 @@ class RecordedMembers(NamedTuple):
     fingerprints: dict[int, tuple[int, int]]
 
 
-class PopulationTimeline:
+class PopulationTimeline(BaseTimeline[RecordedMembers]):
     """Iterations, commands (method calls between them) and stored checkpoints of a population, read from its folder.
 
     The numbers of the iterations are in ``members.csv``, which `Population.learn` writes, and in each checkpoint. The
@@ -47,14 +44,6 @@ class PopulationTimeline:
     Args:
         directory: Folder of the population, ``results_dir/population``.
 
-    Attributes:
-        origin: Content of ``run.json``.
-        commands: Commands in their order.
-        iterations: Recorded iterations by number, since the population was built or another state was restored.
-        first: Iteration before the first of them.
-        num_restored: Number of commands up to the one that restored a state; 0 without.
-        checkpoints: Stored checkpoints of these iterations, by iteration.
-
     Raises:
         NotRecomputableError: If the folder is not that of a population, has no checkpoint, or lacks numbers.
         ValueError: If a file is damaged.
@@ -62,7 +51,6 @@ class PopulationTimeline:
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self.origin = read_origin(directory)
         stored = self._stored()
         if not stored:
             raise NotRecomputableError(
@@ -71,13 +59,14 @@ class PopulationTimeline:
             )
         self.commands = read_commands(directory)
         restores = [own for own in self.commands if own.call in (SET_STATE, CONTINUE_FROM)]
-        self.num_restored, self.first = (restores[-1].number, restores[-1].iteration_after) if restores else (0, 0)
+        self.origin = restores[-1] if restores else None
+        self.first = 0 if self.origin is None else self.origin.iteration_after
         recorded = self._recorded(stored)
         self.iterations = {number: own for number, own in sorted(recorded.items()) if number > self.first}
         self.checkpoints = {
             number: own
             for number, own in stored.items()
-            if self.first <= number <= self.last and self.commands_at(own) >= self.num_restored
+            if self.first <= number <= self.last and self.commands_at(own) >= self._num_restored
         }
 
     def _stored(self) -> dict[int, StoredCheckpoint]:
@@ -98,40 +87,20 @@ class PopulationTimeline:
         return found
 
     @property
-    def last(self) -> int:
-        """Number of the last recorded iteration."""
-        return max(self.iterations, default=self.first)
+    def _num_restored(self) -> int:
+        """Number of commands up to the one that restored a state; 0 without."""
+        return 0 if self.origin is None else self.origin.number
 
-    def recorded(self, iteration: int) -> RecordedMembers:
-        """Returns the recorded iteration with this number.
-
-        Raises:
-            NotRecomputableError: If the population has no such iteration.
-        """
-        if iteration not in self.iterations:
-            since = ""
-            if self.num_restored:
-                since = f" since {self.commands[self.num_restored - 1].call}()"
-            kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
-            raise NotRecomputableError(
-                f"{self.directory}: iteration {iteration} is not recorded; the folder has {kept}{since}. Choose a "
-                f"recorded iteration."
-            )
-        return self.iterations[iteration]
-
-    def nearest(self, iteration: int) -> StoredCheckpoint | None:
-        """Finds the newest stored checkpoint at or before an iteration."""
-        known = [number for number in self.checkpoints if number <= iteration]
-        return self.checkpoints[max(known)] if known else None
+    @property
+    def first_repeatable(self) -> int:
+        # Commands of populations do not contain the restored state.
+        return 1 + (self.first if self.origin is None else min(self.checkpoints, default=self.first))
 
     def num_commands_before(self, iteration: int) -> int:
-        """Number of commands (recorded method calls) before an iteration began."""
-        later = self.commands[self.num_restored :]
-        return self.num_restored + sum(command.iteration < iteration for command in later)
+        later = self.commands[self._num_restored :]
+        return self._num_restored + sum(command.iteration < iteration for command in later)
 
-    @staticmethod
-    def commands_at(checkpoint: StoredCheckpoint) -> int:
-        """Number of commands (recorded method calls) that were made before a checkpoint was saved."""
+    def commands_at(self, checkpoint: StoredCheckpoint) -> int:
         return int(checkpoint.metadata["num_commands"])
 
 
@@ -166,8 +135,7 @@ def _rows_of_checkpoint(checkpoint: StoredCheckpoint) -> Iterator[_Row]:
     """Yields the rows of the members' history (table of metrics by iteration) that a checkpoint of a population
     contains.
     """
-    with opened(checkpoint.path) as stored:
-        state: dict[str, Any] = read_state(stored, is_weights=False)["history"]
+    state: dict[str, Any] = checkpoint.state()["history"]
     num_members = len(np.asarray(state["num_iterations"]))
     history = MemberHistory([{}] * num_members)
     history.set_state(state)

@@ -11,10 +11,12 @@ repeated only if asked for, if callbacks can read their results, or with a ``cus
 
 from __future__ import annotations
 
+import math
+import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,24 +28,29 @@ from jaxrl_stack.algorithms.stored_run import check_code, stored_config
 from jaxrl_stack.callbacks.utils import CallbackList
 from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
 from jaxrl_stack.checkpoints.files import opened
+from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.checkpoints.plain_data import code_named_by
-from jaxrl_stack.rewind.base_replay import BaseReplay
+from jaxrl_stack.rewind.base_replay import NO_EVALUATIONS, WRITES_NOTHING, BaseReplay
+from jaxrl_stack.rewind.population_timeline import is_population
+from jaxrl_stack.rewind.populations import PopulationReplay
 from jaxrl_stack.runs.commands import ADD_MODULE, FROM_CHECKPOINT, REMOVE_MODULE, RESTORE, Command
 from jaxrl_stack.runs.machine import why_not_recomputable
 from jaxrl_stack.runs.origin import POPULATION
-from jaxrl_stack.runs.stored_checkpoints import WITHOUT_FOLDER
+from jaxrl_stack.runs.run import Run
 from jaxrl_stack.runs.timeline import NotRecomputableError, StoredCheckpoint, Timeline
-from jaxrl_stack.runs.writers import as_json
+from jaxrl_stack.runs.writers import CONFIG_FILE, as_json
 from jaxrl_stack.utils.class_paths import ClassLoader
+from jaxrl_stack.utils.fingerprints import FINGERPRINT_COLUMNS, fingerprint_of
 
 if TYPE_CHECKING:
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
-    from jaxrl_stack.runs.run import Run
+    from jaxrl_stack.utils.devices import Device
 
-WRITES_NOTHING = {**WITHOUT_FOLDER, "loggers": None, "profile_iterations": None, "evaluation_video_interval": None}
-NO_EVALUATIONS = {"evaluation_interval": None, "offline_evaluation_interval": None}
-_NOT_COMPARED = {"log_level", "policy_mapping_fn", *NOT_IN_CHECKPOINTS, *WRITES_NOTHING}
+_NOT_STORED = {"policy_mapping_fn", "log_level", *NOT_IN_CHECKPOINTS}
+_NOT_COMPARED = {*_NOT_STORED, *WRITES_NOTHING}
+_OF_MODULES = {"policies", "policies_to_train", "_rl_module_spec", "algorithm_config_overrides_per_module"}
+"""Settings that `add_module` and `remove_module` change."""
 _SEES_EVALUATIONS = (
     "on_train_result",
     "on_evaluate_start",
@@ -60,19 +67,14 @@ class Replay(BaseReplay[Algorithm, Timeline]):
 
     Args:
         run: The run, which has a folder.
-        config: Config of the run, if checkpoints lack code of it, such as lambdas; None for the stored one.
-        allow: Classes and functions of yours that the checkpoints name; see `Algorithm.from_checkpoint`.
-        evaluations: Whether to repeat evaluations, too.
-
-    Attributes:
-        trained: The algorithm, after `start`.
-        timeline: Timeline of the run.
-        started_at: Iteration of the state that `start` began with.
-        num_commands: Number of commands applied so far.
+        config, allow, evaluations: See `Run.at`.
 
     Raises:
-        NotRecomputableError: If the run has no folder or its iterations cannot be repeated.
+        NotRecomputableError: If the run has no folder, or its table lacks the numbers of training steps.
+        ValueError: If a file is damaged.
     """
+
+    metadata_file = ALGORITHM_METADATA_FILE
 
     def __init__(
         self, run: Run, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = (), evaluations: bool = False
@@ -81,16 +83,16 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             raise NotRecomputableError(
                 f"Run {run.name!r} has no folder. Train with reporting(results_dir=...), and read it: Run.read(path)."
             )
-        if "num_members" in run.origin:
-            raise NotRecomputableError(_why_no_member(run.folder, run.origin))
-        super().__init__(Timeline(run.folder, run.history), allow)
-        self._run, self._config, self._evaluations = run, config, evaluations
+        super().__init__(Timeline(run.folder, run.history), run.origin, config=config, allow=allow)
+        self._run, self._evaluations = run, evaluations
         self._removes_output: weakref.finalize | None = None
 
     # ---------------------------------------------------------------------------------------------------- beginning
 
     def start(self, iteration: int) -> None:
         timeline = self.timeline
+        if "num_members" in self.origin:
+            raise NotRecomputableError(_why_no_member(timeline.directory, self.origin))
         if iteration != timeline.first or not timeline.iterations:
             timeline.recorded(iteration)
         config = self._checked_config()
@@ -124,7 +126,7 @@ class Replay(BaseReplay[Algorithm, Timeline]):
                 f"{timeline.directory}: has no stored checkpoint to begin with. Train with "
                 "reporting(checkpoint_frequency=10), or name the file with the run's config: --config-file PATH."
             )
-        why_not = self._run.origin.get("why_not_recomputable") or why_not_recomputable(config)
+        why_not = self.origin.get("why_not_recomputable") or why_not_recomputable(config)
         if why_not is not None:
             raise NotRecomputableError(f"{timeline.directory}: cannot be recomputed bit for bit, because {why_not}")
         return config
@@ -248,6 +250,57 @@ class Replay(BaseReplay[Algorithm, Timeline]):
             raise NotRecomputableError(f"{what} has changed since this call. Restore its files from a copy.")
         return arguments
 
+    # ---------------------------------------------------------------------------------------------------- comparing
+
+    @property
+    def devices(self) -> Sequence[Device] | None:
+        learner = self.trained.learner
+        return None if learner is None else learner.devices
+
+    def state(self) -> Mapping[str, Any]:
+        return self.trained.get_state()
+
+    def fingerprints(self) -> dict[int | None, tuple[float, float]]:
+        if self.trained.learner is None:
+            return {}
+        found = fingerprint_of(self.trained.learner.state.params)
+        return {None: (found["low"], found["high"])}
+
+    def recorded_fingerprints(self, iteration: int) -> dict[int | None, tuple[float, float]]:
+        row, history = self.timeline.recorded(iteration).row, self._run.history
+        low, high = (history.cell(column, row) for column in FINGERPRINT_COLUMNS)
+        return {} if math.isnan(low) or math.isnan(high) else {None: (low, high)}
+
+    def changes(self, last: int) -> Iterator[str]:
+        yield from super().changes(last)
+        yield from self._changed_settings()
+
+    def _changed_settings(self) -> Iterator[str]:
+        """Yields a sentence for each setting that differs between ``params.json`` and the first stored checkpoint."""
+        timeline, settings = self.timeline, self._run.settings
+        if not timeline.checkpoints or not settings:
+            return
+        checkpoint = timeline.checkpoints[min(timeline.checkpoints)]
+        try:
+            stored = self._plain_settings(checkpoint)
+        except ValueError:  # which needs code that only `config` has
+            return
+        before = timeline.commands[: checkpoint.num_commands or 0]
+        has_other_modules = any(command.call in (ADD_MODULE, REMOVE_MODULE) for command in before)
+        not_compared = _NOT_STORED | (_OF_MODULES if has_other_modules else set())
+        for name, value in settings.items():
+            if name not in not_compared and name in stored and stored[name] != value:
+                file = timeline.directory / CONFIG_FILE
+                yield f"{file}: {name}={value!r}, and {checkpoint.path.name} has {stored[name]!r}."
+
+    def _plain_settings(self, checkpoint: StoredCheckpoint) -> Mapping[str, Any]:
+        """Reads the settings at the beginning of the run from a checkpoint, in the form of ``params.json``."""
+        with opened(checkpoint.path) as stored:
+            loader = ClassLoader(self._allow, own=Algorithm, written_here=stored.code_written_here())
+            config, missing = stored_config(stored, loader, {})
+        plain = as_json(as_built(config, checkpoint).to_dict())
+        return {name: value for name, value in plain.items() if name.removeprefix("_") not in missing}
+
 
 def as_built(config: AlgorithmConfig, checkpoint: StoredCheckpoint) -> AlgorithmConfig:
     """Resets the settings that changed during a run, in a checkpoint's config, to the values with which the run was
@@ -313,19 +366,39 @@ def before_iteration(
     Raises:
         NotRecomputableError: If it cannot be recomputed.
     """
-    Timeline(folder_of(run), run.history).recorded(iteration)
-    replay = recomputed(run, iteration - 1, config=config, allow=allow)
-    with replay.stopped_on_failure():
-        return replay.trained, replay.prepare()
+    replay = Replay(run, config=config, allow=allow)
+    num_training_steps = replay.run_to_before(iteration)
+    return replay.trained, num_training_steps
+
+
+def replay_of(
+    run: Run | str | os.PathLike[str], *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
+) -> Replay | PopulationReplay:
+    """Creates the replay of a run or a population.
+
+    Args:
+        run: The run, or the folder of a run or a population.
+        config, allow: See `Run.at`.
+    """
+    if not isinstance(run, Run):
+        if is_population(Path(run)):
+            return PopulationReplay(Path(run), config=config, allow=allow)
+        run = Run.read(run)
+    return Replay(run, config=config, allow=allow)
 
 
 def rewind(
-    run: Run, iteration: int, *, config: AlgorithmConfig | None = None, allow: Iterable[Any] = ()
+    run: Run | str | os.PathLike[str],
+    iteration: int,
+    *,
+    config: AlgorithmConfig | None = None,
+    allow: Iterable[Any] = (),
 ) -> tuple[Path, int]:
-    """Stores the checkpoint of an iteration in the folder of a run; recomputes the iteration if it is not stored.
+    """Stores the checkpoint of an iteration in the folder of a run or a population; recomputes the iteration if it is
+    not stored.
 
     Args:
-        run: The run.
+        run: The run, or the folder of a run or a population, such as ``results_dir/population``.
         iteration: Number of the iteration.
         config, allow: See `Run.at`.
 
@@ -335,14 +408,17 @@ def rewind(
     Raises:
         NotRecomputableError: If it cannot be recomputed.
     """
-    timeline = Timeline(folder_of(run), run.history)
-    if iteration in timeline.checkpoints:
-        return timeline.checkpoints[iteration].path, 0
-    replay = recomputed(run, iteration, config=config, allow=allow)
-    with replay.running():
-        path = timeline.directory / name_of(iteration)
+    replay = replay_of(run, config=config, allow=allow)
+    stored = replay.timeline.checkpoints.get(iteration)
+    if stored is not None:
+        return stored.path, 0
+    with replay.run_to(iteration).running():
+        path = replay.timeline.directory / name_of(iteration)
         replay.trained.save_to_path(path)
     return path, iteration - replay.started_at
+
+
+rewind_population = rewind
 
 
 def _why_no_member(folder: Path, origin: Mapping[str, Any]) -> str:
@@ -354,14 +430,3 @@ def _why_no_member(folder: Path, origin: Mapping[str, Any]) -> str:
     # Folders may have moved together.
     known = recorded if recorded.is_dir() else folder.parent / recorded.name
     return f"{why} Recompute all members: jaxrl rewind {known} --to N, jaxrl verify {known}."
-
-
-def folder_of(run: Run) -> Path:
-    """Folder of a run.
-
-    Raises:
-        NotRecomputableError: If it has none.
-    """
-    if run.folder is None:
-        raise NotRecomputableError(f"Run {run.name!r} has no folder. Read a run from its folder: Run.read(path).")
-    return run.folder

@@ -15,7 +15,7 @@ from jaxrl_stack.checkpoints.folder_replacement import remove
 from jaxrl_stack.checkpoints.newest import name_of
 from jaxrl_stack.checkpoints.saves import saves
 from jaxrl_stack.utils.devices import of_first_process
-from jaxrl_stack.utils.fingerprints import FINGERPRINT
+from jaxrl_stack.utils.fingerprints import FINGERPRINT_COLUMNS
 from jaxrl_stack.utils.memory import format_bytes
 from jaxrl_stack.utils.notices import notice_once
 
@@ -301,7 +301,7 @@ def mark_of(history: History | MemberHistory, num_before_last: int) -> bytes | N
     row = len(history) - 1 - num_before_last
     if not 0 <= row < len(history):
         return None
-    mark = np.array([history.cell(f"{FINGERPRINT}/{part}", row) for part in ("low", "high")])
+    mark = np.array([history.cell(column, row) for column in FINGERPRINT_COLUMNS])
     if np.isnan(mark).all():
         mark = np.array(history.cell("time_total_s", row))
     return np.nan_to_num(mark, nan=-1.0).tobytes()

@@ -1,14 +1,19 @@
-"""Timeline of a run, read from its folder: iterations, commands (method calls between them) and stored checkpoints."""
+"""Timelines of runs and populations, read from their folders: iterations, commands (method calls between them) and
+stored checkpoints.
+"""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from jaxrl_stack.checkpoints.checkpointable import read_state
 from jaxrl_stack.checkpoints.checksums import checkpoint_checksum
+from jaxrl_stack.checkpoints.files import opened
 from jaxrl_stack.checkpoints.names import ALGORITHM_METADATA_FILE
 from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.runs.commands import FROM_CHECKPOINT, RESTORE, SET_STATE, Command, read_commands
@@ -39,6 +44,11 @@ class StoredCheckpoint:
     def num_commands(self) -> int | None:
         """Number of commands (recorded method calls) of the run when the checkpoint was saved; None if unknown."""
         return self.metadata.get("num_commands")
+
+    def state(self) -> dict[str, Any]:
+        """Reads the training state, and checks its arrays."""
+        with opened(self.path) as stored:
+            return read_state(stored, is_weights=False)
 
 
 def stored_checkpoints(
@@ -89,19 +99,77 @@ class RecordedIteration:
     num_commands: int
 
 
-class Timeline:
+RecordedT = TypeVar("RecordedT")
+
+
+class BaseTimeline(abc.ABC, Generic[RecordedT]):
+    """Iterations, commands (method calls between them) and stored checkpoints of a run or a population.
+
+    Attributes:
+        directory: Its folder.
+        commands: Commands in their order.
+        iterations: Recorded iterations by number, ascending, since the run began or restored another state.
+        checkpoints: Stored checkpoints of these iterations and of the one before them, by iteration, without those from
+            before that time. The checkpoint that the run restored is one of them.
+        first: Number of the iteration before the recorded ones: 0, or the iteration of a restored state.
+        origin: The command that restored the state before the first iteration; None if the run began with new
+            parameters.
+    """
+
+    directory: Path
+    commands: list[Command]
+    iterations: dict[int, RecordedT]
+    checkpoints: dict[int, StoredCheckpoint]
+    first: int
+    origin: Command | None
+
+    @property
+    def last(self) -> int:
+        """Number of the last recorded iteration."""
+        return next(reversed(self.iterations), self.first)
+
+    @property
+    def first_repeatable(self) -> int:
+        """Number of the first iteration that a replay can begin with."""
+        return self.first + 1
+
+    def recorded(self, iteration: int) -> RecordedT:
+        """Returns the recorded iteration with this number.
+
+        Raises:
+            NotRecomputableError: If the run or population has no such iteration.
+        """
+        if iteration not in self.iterations:
+            kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
+            since = "its start or last restore" if self.origin is None else f"{self.origin.call}()"
+            raise NotRecomputableError(
+                f"{self.directory}: iteration {iteration} is not recorded; since {since}, it has {kept}. Choose a "
+                f"recorded iteration."
+            )
+        return self.iterations[iteration]
+
+    def nearest(self, iteration: int) -> StoredCheckpoint | None:
+        """Finds the newest stored checkpoint at or before an iteration."""
+        known = [number for number in self.checkpoints if number <= iteration]
+        return self.checkpoints[max(known)] if known else None
+
+    @abc.abstractmethod
+    def num_commands_before(self, iteration: int) -> int:
+        """Number of commands (recorded method calls) before an iteration began."""
+
+    @abc.abstractmethod
+    def commands_at(self, checkpoint: StoredCheckpoint) -> int:
+        """Number of commands (recorded method calls) whose effects a checkpoint contains."""
+
+
+class Timeline(BaseTimeline[RecordedIteration]):
     """Iterations, commands (method calls between them) and stored checkpoints of a run, read from its folder.
+
+    Its iterations are the last rows of the table with consecutive numbers.
 
     Args:
         directory: Folder of the run.
         history: Its table.
-
-    Attributes:
-        commands: Commands in their order.
-        iterations: The last iterations with consecutive numbers: those after the last time that the run restored
-            another iteration.
-        checkpoints: Stored checkpoints of these iterations and of the one before them, by iteration, without those from
-            before that time. The checkpoint that the run restored is one of them.
 
     Raises:
         NotRecomputableError: If the table lacks the numbers of training steps, or a command fits no iteration of it.
@@ -118,6 +186,10 @@ class Timeline:
         pairs = zip(history["training_iteration"], history[CALLS], strict=True) if len(history) else ()
         self._all = self._with_commands([(int(iteration), int(calls)) for iteration, calls in pairs])
         self.iterations = self._last_segment()
+        self.first = next(iter(self.iterations), 1) - 1
+        calls = (RESTORE, FROM_CHECKPOINT, SET_STATE)
+        restores = [own for own in self._commands_before if own.call in calls and own.iteration_after == self.first]
+        self.origin = restores[-1] if self.first and restores else None
         self.checkpoints = self._stored()
 
     def _with_commands(self, rows: list[tuple[int, int]]) -> list[RecordedIteration]:
@@ -138,12 +210,12 @@ class Timeline:
                 )
         return found
 
-    def _last_segment(self) -> list[RecordedIteration]:
+    def _last_segment(self) -> dict[int, RecordedIteration]:
         start = 0
         for before, own in zip(self._all, self._all[1:], strict=False):
             if own.iteration != before.iteration + 1:
                 start = own.row
-        return self._all[start:]
+        return {own.iteration: own for own in self._all[start:]}
 
     def _stored(self) -> dict[int, StoredCheckpoint]:
         found = {}
@@ -165,7 +237,7 @@ class Timeline:
     @property
     def _commands_before(self) -> list[Command]:
         """Commands (recorded method calls) before the first recorded iteration."""
-        return self.commands[: self.iterations[0].num_commands] if self.iterations else []
+        return self.commands[: self.iterations[self.first + 1].num_commands] if self.iterations else []
 
     @property
     def _began_at(self) -> int:
@@ -175,54 +247,16 @@ class Timeline:
         return max((own.number for own in self._commands_before if own.iteration != own.iteration_after), default=0)
 
     @property
-    def first(self) -> int:
-        """Number of the iteration before the recorded ones: 0, or the iteration of a restored state."""
-        return self.iterations[0].iteration - 1 if self.iterations else 0
-
-    @property
-    def last(self) -> int:
-        """Number of the last recorded iteration."""
-        return self.iterations[-1].iteration if self.iterations else 0
-
-    @property
     def begins_with_config(self) -> bool:
         """Whether the recorded iterations begin at the first row of the table, and at a known state: the built
         algorithm, or a state that a command restored.
         """
         return len(self._all) == len(self.iterations) and (self.first == 0 or self.origin is not None)
 
-    @property
-    def origin(self) -> Command | None:
-        """The command that restored the state before the first iteration; None if the run began with new parameters."""
-        calls = (RESTORE, FROM_CHECKPOINT, SET_STATE)
-        restores = [own for own in self._commands_before if own.call in calls and own.iteration_after == self.first]
-        return restores[-1] if self.first and restores else None
-
-    def recorded(self, iteration: int) -> RecordedIteration:
-        """Returns the recorded iteration with this number.
-
-        Raises:
-            NotRecomputableError: If the run has no such iteration.
-        """
-        if not self.first < iteration <= self.last:
-            kept = f"iterations {self.first + 1} to {self.last}" if self.iterations else "no iteration"
-            raise NotRecomputableError(
-                f"{self.directory}: iteration {iteration} is not recorded; since its start or last restore, the run "
-                f"has {kept}. Choose a recorded iteration."
-            )
-        return self.iterations[iteration - self.first - 1]
-
-    def nearest(self, iteration: int) -> StoredCheckpoint | None:
-        """Finds the newest stored checkpoint at or before an iteration."""
-        known = [number for number in self.checkpoints if number <= iteration]
-        return self.checkpoints[max(known)] if known else None
-
     def num_commands_before(self, iteration: int) -> int:
-        """Number of commands (recorded method calls) before an iteration began."""
         return self.recorded(iteration).num_commands
 
     def commands_at(self, checkpoint: StoredCheckpoint) -> int:
-        """Number of commands (recorded method calls) of the run whose effects a checkpoint contains."""
         if checkpoint.iteration == self.first:
             return max(checkpoint.num_commands or 0, self._began_at)
         if checkpoint.num_commands is not None:

@@ -15,6 +15,8 @@ from jaxrl_stack.utils.named_leaves import leaves_by_name
 
 FINGERPRINT = "fingerprint"
 """Key of the fingerprint in results: ``{"low": int, "high": int}``."""
+FINGERPRINT_COLUMNS = (f"{FINGERPRINT}/low", f"{FINGERPRINT}/high")
+"""Columns of the fingerprint in the tables of runs."""
 
 
 def fingerprint(params: Any) -> jax.Array:

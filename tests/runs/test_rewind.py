@@ -27,7 +27,7 @@ from jaxrl_stack.cli import main
 from jaxrl_stack.cli.rewind import resolve_iterations
 from jaxrl_stack.policy.policy import Policy
 from jaxrl_stack.rewind.replay import Replay, rewind
-from jaxrl_stack.rewind.verification import _changed_settings, diff, verify
+from jaxrl_stack.rewind.verification import diff, verify
 from jaxrl_stack.runs.commands import ADD_MODULE, COMMANDS_FILE, CommandLog, read_commands
 from jaxrl_stack.runs.forks import curve_from_parent
 from jaxrl_stack.runs.history import TABLE_FILE, History
@@ -130,7 +130,7 @@ def test_a_comparison_finds_one_bit(trained):
 def test_rewind_stores_a_checkpoint_with_the_settings_of_the_run(run):
     path, number = rewind(run, 7)
     assert number == 4 and path.name == "checkpoint_000007"
-    assert rewind(run, 7) == (path, 0)
+    assert rewind(run.folder, 7) == (path, 0)
     algo = Algorithm.from_checkpoint(path)
     assert (algo.config.evaluation_interval, algo.config.lr, algo.iteration) == (100, 1e-2, 7)
     algo.stop()
@@ -290,7 +290,7 @@ def timeline_of(
 def test_checkpoints_from_before_a_restore_are_not_taken_for_later_iterations(tmp_path):
     commands = [(6, "restore_from_path", 4), (4, "change_settings", 4)]
     timeline = timeline_of(tmp_path, [1, 2, 3, 4, 5, 6, 5, 6, 7], commands, {6: 0, 7: 2})
-    assert [own.iteration for own in timeline.iterations] == [5, 6, 7]
+    assert list(timeline.iterations) == [5, 6, 7]
     assert list(timeline.checkpoints) == [7]
 
 
@@ -298,7 +298,7 @@ def test_commands_after_an_iteration_without_a_row_are_kept(tmp_path):
     """Iteration 3 raised an error, so that the table lacks it."""
     commands = [(3, "change_settings", 3), (5, "change_settings", 5)]
     timeline = timeline_of(tmp_path, [1, 2, 4, 5, 6], commands, {})
-    assert [(own.iteration, own.num_commands) for own in timeline.iterations] == [(4, 1), (5, 1), (6, 2)]
+    assert [(number, own.num_commands) for number, own in timeline.iterations.items()] == [(4, 1), (5, 1), (6, 2)]
 
 
 def test_a_line_that_a_killed_run_has_not_finished_is_left_out(tmp_path):
@@ -368,11 +368,11 @@ def test_verify_finds_a_changed_file(run, fault):
 
 def test_verify_expects_other_modules_after_add_module(run):
     run = dataclasses.replace(run, settings={**run.settings, "policies": ["p0"], "gamma": 0.5})
-    timeline = Timeline(run.folder, run.history)
-    assert [text.split()[1] for text in _changed_settings(timeline, run, ())] == ["gamma=0.5,", "policies=['p0'],"]
-    timeline.commands[0] = dataclasses.replace(timeline.commands[0], call=ADD_MODULE)
-    timeline.checkpoints[3].metadata["num_commands"] = 1
-    assert [text.split()[1] for text in _changed_settings(timeline, run, ())] == ["gamma=0.5,"]
+    replay = Replay(run)
+    assert [text.split()[1] for text in replay.changes(LAST)] == ["gamma=0.5,", "policies=['p0'],"]
+    replay.timeline.commands[0] = dataclasses.replace(replay.timeline.commands[0], call=ADD_MODULE)
+    replay.timeline.checkpoints[3].metadata["num_commands"] = 1
+    assert [text.split()[1] for text in replay.changes(LAST)] == ["gamma=0.5,"]
 
 
 def test_verify_names_the_iteration_and_leaf_that_differ(run):

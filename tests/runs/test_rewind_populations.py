@@ -15,7 +15,8 @@ from jaxrl_stack.checkpoints.names import METADATA_FILE
 from jaxrl_stack.checkpoints.newest import checkpoints_in
 from jaxrl_stack.cli import main
 from jaxrl_stack.rewind.population_timeline import _iterations, _Row
-from jaxrl_stack.rewind.populations import population_at, verify_population
+from jaxrl_stack.rewind.populations import population_at
+from jaxrl_stack.rewind.verification import verify
 from jaxrl_stack.runs.commands import COMMANDS_FILE, CommandLog
 from jaxrl_stack.runs.history import TABLE_FILE
 from jaxrl_stack.runs.member_history import MEMBERS_FILE
@@ -82,7 +83,10 @@ def test_the_commands_of_the_shell(folder, capsys):
     assert again.config.checkpoint_frequency is None and np.isfinite(again.history["fingerprint/low"]).all()
     again.stop()
     assert main(["rewind", str(folder), "--to", "99"]) == 2
-    assert "iteration 99 is not recorded; the folder has iterations 1 to 7." in capsys.readouterr().err
+    assert (
+        "iteration 99 is not recorded; since its start or last restore, it has iterations 1 to 7."
+        in capsys.readouterr().err
+    )
     member = folder.parent / "seed_1"
     assert (member / TABLE_FILE).exists() and main(["rewind", str(member), "--to", "3"]) == 2
     assert "jaxrl rewind " in (error := capsys.readouterr().err) and "/population --to N" in error
@@ -117,7 +121,7 @@ def test_one_changed_bit_is_found_with_its_iteration_and_member(folder):
         writer = csv.DictWriter(file, list(row))
         writer.writeheader()
         writer.writerows(rows)
-    found = verify_population(folder, last=3)
+    found = verify(folder, last=3)
     assert (found.exit_code, found.iteration, found.member) == (1, 2, 1)
     assert "Iteration 2 of member 1 differs" in str(found)
     # In a checkpoint, which its checksums find before anything is repeated.
@@ -125,8 +129,20 @@ def test_one_changed_bit_is_found_with_its_iteration_and_member(folder):
     content = bytearray(arrays.read_bytes())
     content[-1] ^= 1
     arrays.write_bytes(content)
-    found = verify_population(folder)
+    found = verify(folder)
     assert found.exit_code == 1 and "checkpoint_000003" in found.changed[0] and found.num_recomputed == 0
+
+
+def test_verify_compares_something_or_refuses(folder):
+    """Without fingerprints, only iterations with a stored checkpoint (3, 6 and 7) can be compared."""
+    table = (folder / MEMBERS_FILE).read_text()
+    with (folder / MEMBERS_FILE).open("w", newline="") as file:
+        rows = [*csv.DictReader(table.splitlines())]
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows({**row, "fingerprint/low": "", "fingerprint/high": ""} for row in rows)
+    with pytest.raises(NotRecomputableError, match=r"iteration 5 has neither a fingerprint .* with a checkpoint"):
+        verify(folder, 4, 5)
 
 
 def test_another_state_in_a_checkpoint_is_found_with_the_member_that_differs(folder):
@@ -141,9 +157,9 @@ def test_another_state_in_a_checkpoint_is_found_with_the_member_that_differs(fol
     population._commands.count = 1
     population.save_to_path(folder / "checkpoint_000003", state=state)
     population.stop()
-    found = verify_population(folder, first=4, last=4)
+    found = verify(folder, first=4, last=4)
     assert (found.exit_code, found.iteration, found.member) == (1, 4, 1)
-    found = verify_population(folder, last=3)
+    found = verify(folder, last=3)
     assert (found.exit_code, found.iteration, found.member) == (1, 3, None)
     assert found.difference is not None and found.difference.num_elements == 1
     assert found.difference.leaf.endswith("dense_0/bias")
@@ -160,12 +176,12 @@ def test_iterations_behind_an_unrecorded_state_are_refused(folder):
     for iteration in (6, 7):
         shutil.rmtree(folder / f"checkpoint_{iteration:06d}")
     with pytest.raises(NotRecomputableError, match=r"copy\(\) at iteration 4 cannot be repeated.*by hand"):
-        verify_population(folder, 4, 5)
+        verify(folder, 4, 5)
     # A restored state: only iterations from the next checkpoint on.
     with log.around(types.SimpleNamespace(iteration=5), "set_state", {}, reason="the restored state is not recorded"):
         pass
-    with pytest.raises(NotRecomputableError, match=r"4 is not recorded.* iterations 6 to 7 since set_state\(\)"):
-        verify_population(folder, 4, 5)
+    with pytest.raises(NotRecomputableError, match=r"4 is not recorded; since set_state\(\), it has iterations 6 to 7"):
+        verify(folder, 4, 5)
     with pytest.raises(NotRecomputableError, match=r"the state that set_state\(\) loaded is not recorded"):
         population_at(folder, 6)
     add_to_origin(folder, {"why_not_recomputable": "restart() trains 2 members by a program for 3."})
@@ -179,7 +195,7 @@ def test_a_population_records_restored_states_and_restarts(trained, tmp_path):
     for _ in range(2):
         population.train()
     population.stored_checkpoints.close()
-    found = verify_population(tmp_path / "population")
+    found = verify(tmp_path / "population")
     assert (found.exit_code, found.first, found.last) == (0, 5, 5)
     population.restart([{"seed": 5}, {"seed": 6}])
     population.train()
