@@ -15,6 +15,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CliError: If the run or the iteration does not exist, or cannot be run again.
     """
+    from jaxrl_stack.runs.html_pages import write_text
     from jaxrl_stack.runs.run import Run
 
     end = pathlib.Path(arguments.out or "").suffix.lower()
@@ -27,9 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
         inspection = found.inspect(arguments.iteration, num_rows=arguments.rows, **code_of(arguments))
     text = {"text": inspection.__repr__, "json": inspection.to_json, "html": inspection.to_html}[form]()
     if arguments.out:
-        target = pathlib.Path(arguments.out)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(f"{text}\n", encoding="utf-8")
+        write_text(f"{text}\n", arguments.out)
         print(f"Inspection: {arguments.out}")
     else:
         print(text)

@@ -39,8 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print(results.table(arguments.format))
     if out is not None and out.suffix == ".html":
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(results.to_html("Tournament"), encoding="utf-8")
+        results.to_html(out, title="Tournament")
     elif out is not None:
         results.plot(out)
     if out is not None:

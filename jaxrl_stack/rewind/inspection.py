@@ -21,7 +21,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -41,24 +41,18 @@ from jaxrl_stack.core.learner.minibatch_records import (
 )
 from jaxrl_stack.execution.finite_check import NotFiniteError
 from jaxrl_stack.rewind.replay import Replay
-from jaxrl_stack.runs.html_pages import html_page, html_section
-from jaxrl_stack.runs.tables import formatted_table
+from jaxrl_stack.runs.html_pages import html_page, html_section, write_text
+from jaxrl_stack.runs.tables import Table, cell_text
 from jaxrl_stack.runs.terminal import number_text
 from jaxrl_stack.runs.writers import as_json
-from jaxrl_stack.utils.optional_packages import optional_import
 
 if TYPE_CHECKING:
-    import pandas
-
     from jaxrl_stack.algorithms.algorithm_config import AlgorithmConfig
     from jaxrl_stack.core.learner.learner import Learner
     from jaxrl_stack.execution.iteration_record import IterationRecord
     from jaxrl_stack.runs.run import Run
 
 NUM_ROWS = 20
-_MAX_LINES = 20
-_MAX_SHOWN = 4
-"""Numbers of an observation that tables show."""
 _NUMBERS = ("minibatch", "update", "epoch")
 _METRICS = ("total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss", "qf_loss", "td_error_mean")
 """Metrics in the tables of minibatches, if they exist; `MinibatchNumbers.metrics` has all."""
@@ -68,63 +62,6 @@ _OF_ROWS = ("actions", "rewards", "advantages", "value_targets", "vf_preds", "we
 
 _PLACE = ("device", "shard", "row", "sequence_step", "env", "step", "agent_slot")
 """Columns of the place of a row in its batch."""
-
-
-class Table(Sequence[Mapping[str, Any]]):
-    """Table of an inspection: a sequence of dicts ``{column: value}``. ``print(table)`` shows its first rows.
-
-    Args:
-        rows: The rows. A row may lack columns.
-        empty: Text of a table without rows.
-    """
-
-    def __init__(self, rows: Sequence[Mapping[str, Any]], empty: str = "No rows."):
-        self._rows, self._empty = list(rows), empty
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
-    @overload
-    def __getitem__(self, index: slice) -> Table: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return Table(self._rows[index], self._empty) if isinstance(index, slice) else self._rows[index]
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns of the table."""
-        return list(dict.fromkeys(name for row in self._rows for name in row))
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Converts the table to a pandas DataFrame, with a line for each row.
-
-        Raises:
-            ImportError: Without pandas.
-        """
-        pandas = optional_import("pandas", purpose="to_pandas()", install="pandas")
-        return pandas.DataFrame(self._rows, columns=self.columns)
-
-    def with_columns(self, names: Sequence[str]) -> Table:
-        """Returns the table with only the columns `names`."""
-        return Table([{name: row[name] for name in names if name in row} for row in self._rows], self._empty)
-
-    def formatted(self, format: str = "text", max_lines: int | None = _MAX_LINES) -> str:
-        """Returns the table as "text", "md", "html" or "latex", with at most `max_lines` rows (None: all)."""
-        if not self._rows:
-            return f"<p>{html.escape(self._empty)}</p>" if format == "html" else self._empty
-        shown = self._rows if max_lines is None else self._rows[:max_lines]
-        columns = self.columns
-        cells = [[_cell(row.get(name)) for name in columns] for row in shown]
-        left_out = len(self._rows) - len(shown)
-        notes = [f"{left_out} more rows. Use .to_pandas(), or index the table."] if left_out else []
-        return formatted_table(columns, cells, format, notes)
-
-    def __repr__(self) -> str:
-        return self.formatted()
-
-    def _repr_html_(self) -> str:
-        return self.formatted("html")
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -158,7 +95,7 @@ class MinibatchNumbers:
         )
         head = (
             f"Minibatch {self.minibatch} (update {self.update}, epoch {self.epoch}): gradient norm "
-            f"{_cell(self.gradient_norm)}, {_cell(self.applied_gradient_norm)} after clipping"
+            f"{cell_text(self.gradient_norm)}, {cell_text(self.applied_gradient_norm)} after clipping"
         )
         tables = [metrics.formatted(max_lines=None), self.layers.formatted(max_lines=None), repr(_short(self.rows))]
         return "\n\n".join([head, *tables])
@@ -383,7 +320,7 @@ class Inspection:
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Returns the whole inspection as JSON, and writes it to `path`, if given."""
-        return _written(json.dumps(self.as_dict(), indent=1), path)
+        return write_text(json.dumps(self.as_dict(), indent=1), path)
 
     def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
         """Returns an HTML page that needs no server and no network, and writes it to `path`, if given.
@@ -396,7 +333,7 @@ class Inspection:
             content = f'<div class="table">{table.formatted("html", max_lines=None)}</div>'
             content += self._videos() if table is self.episodes else ""
             parts.append(html_section(name, content))
-        return _written(html_page(self.title, "\n".join(filter(None, parts))), path)
+        return write_text(html_page(self.title, "\n".join(filter(None, parts))), path)
 
 
 def inspect(algorithm: Algorithm, num_training_steps: int | None = None, *, num_rows: int = NUM_ROWS) -> Inspection:
@@ -686,31 +623,9 @@ def _order(loss: float) -> float:
     return -math.inf if math.isnan(loss) else -loss
 
 
-def _cell(value: Any) -> str:
-    """Formats a value for a cell of a table."""
-    if value is None:
-        return ""
-    if isinstance(value, np.ndarray) and value.ndim:
-        shown = [_cell(one) for one in value.reshape(-1)[:_MAX_SHOWN]]
-        return f"[{', '.join([*shown, '…'] if value.size > _MAX_SHOWN else shown)}]"
-    if isinstance(value, bool | np.bool_):
-        return "yes" if value else "no"
-    if isinstance(value, int | np.integer | str):
-        return str(value)
-    return number_text(float(value)) if math.isfinite(value) else str(float(value))
-
-
 def _even(frame: np.ndarray) -> np.ndarray:
     """Pads a frame to an even height and an even width, which video codecs need."""
     return np.pad(frame, ((0, frame.shape[0] % 2), (0, frame.shape[1] % 2), (0, 0)), mode="edge")
-
-
-def _written(text: str, path: str | os.PathLike[str] | None) -> str:
-    if path is not None:
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-    return text
 
 
 def _figures(minibatches: Table) -> str:

@@ -1,8 +1,10 @@
-"""HTML pages of reports and inspections. They need no server and no network."""
+"""HTML pages of reports, inspections and tournaments. They need no server and no network."""
 
 from __future__ import annotations
 
 import html
+import os
+from pathlib import Path
 
 
 def html_page(heading: str, body: str) -> str:
@@ -23,6 +25,15 @@ def html_page(heading: str, body: str) -> str:
 def html_section(name: str, content: str) -> str:
     """Formats a section of an HTML page, with a heading; "" if `content` is empty."""
     return f"<section>\n<h2>{name}</h2>\n{content}\n</section>" if content else ""
+
+
+def write_text(text: str, path: str | os.PathLike[str] | None) -> str:
+    """Writes a text to a file, unless `path` is None; returns the text. Missing folders are created."""
+    if path is not None:
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+    return text
 
 
 _STYLE = """

@@ -8,13 +8,13 @@ Hunter, "MM algorithms for generalized Bradley–Terry models", Annals of Statis
 from __future__ import annotations
 
 import dataclasses
-import html
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxrl_stack.runs.html_pages import html_page, html_section, write_text
 from jaxrl_stack.runs.score_statistics import NUM_RESAMPLES
 from jaxrl_stack.runs.tables import check_format, formatted_table
 
@@ -195,18 +195,20 @@ class GameResults:
 
         return draw_ratings(self, title=title, path=path)
 
-    def to_html(self, title: str = "Games") -> str:
-        """A page with the table and the figure, in one file.
+    def to_html(self, path: str | os.PathLike[str] | None = None, *, title: str = "Games") -> str:
+        """Returns an HTML page with the table and the figure, and writes it to `path`, if given.
+
+        Args:
+            path: File to write; missing folders are created. None writes none.
+            title: Title of the page.
 
         Raises:
-            ImportError: Without matplotlib.
+            ImportError: Without matplotlib: ``pip install 'jaxrl-stack[plots]'``.
         """
-        heading = html.escape(title)
-        return (
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{heading}</title>'
-            "<style>body{font-family:sans-serif;max-width:60rem;margin:2rem auto}td,th{padding:.2rem .6rem;"
-            f"text-align:right}}</style><h1>{heading}</h1>{self.table('html')}{self.plot().to_svg()}</html>"
-        )
+        table = f'<div class="table">{self.table("html")}</div>'
+        figure = f"<figure>{self.plot().to_svg()}</figure>"
+        body = f"{html_section('Ratings and win rates', table)}\n{html_section('Figure', figure)}"
+        return write_text(html_page(title, body), path)
 
     def __str__(self) -> str:
         return self.table()

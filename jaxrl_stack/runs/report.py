@@ -16,7 +16,7 @@ from jaxrl_stack.runs.agent_returns import EVALUATED_RETURN, columns_of_agents
 from jaxrl_stack.runs.curves import RETURN, SECONDS, STEPS, axis_label, key_label
 from jaxrl_stack.runs.diagnoses import Finding, diagnoses
 from jaxrl_stack.runs.history import History
-from jaxrl_stack.runs.html_pages import html_page, html_section
+from jaxrl_stack.runs.html_pages import html_page, html_section, write_text
 from jaxrl_stack.runs.plots import bands_by_agent, bands_of
 from jaxrl_stack.runs.run import Run, Runs, as_runs, grouped, settings_that_differ
 from jaxrl_stack.runs.statistics import counted
@@ -81,9 +81,7 @@ def write_report(
     target = Path(path)
     if target.suffix.lower() not in (".html", ".htm"):
         raise ValueError(f"{target}: must end in .html.")
-    known = as_runs(runs)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(report_html(known, defaults=defaults, title=title, x=x, aggregate=aggregate), encoding="utf-8")
+    write_text(report_html(as_runs(runs), defaults=defaults, title=title, x=x, aggregate=aggregate), target)
     return target
 
 

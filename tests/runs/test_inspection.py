@@ -19,9 +19,10 @@ from jaxrl_stack.core.columns import Columns
 from jaxrl_stack.core.learner.minibatch_records import STEP, _norms
 from jaxrl_stack.examples.envs import multi_agent
 from jaxrl_stack.execution.on_policy import OnPolicyStep
-from jaxrl_stack.rewind.inspection import Inspection, MinibatchNumbers, Table, inspect
+from jaxrl_stack.rewind.inspection import Inspection, MinibatchNumbers, inspect
 from jaxrl_stack.runs.history import History
 from jaxrl_stack.runs.run import Run
+from jaxrl_stack.runs.tables import Table
 from tests import programs
 from tests.execution import test_finite_check
 

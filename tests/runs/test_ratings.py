@@ -67,7 +67,12 @@ def test_table_has_the_best_player_first_and_json_has_all_counts():
     assert lines[1].startswith("b ") and "75%" in lines[1] and "–" in lines[1]
     plain = json.loads(results.table("json"))
     assert plain["wins"][1] == [3, 0, 0] and plain["win_rates"][0] == [None, 0.25, None]
-    assert "<svg" in results.to_html("<games>") and "&lt;games&gt;" in results.to_html("<games>")
+
+
+def test_a_page_is_returned_and_written(tmp_path):
+    page = CYCLE.to_html(tmp_path / "new" / "games.html", title="<games>")
+    assert (tmp_path / "new" / "games.html").read_text() == page
+    assert "<svg" in page and "<h1>&lt;games&gt;</h1>" in page and "<th>player</th>" in page
 
 
 def test_figures_are_written(tmp_path):
