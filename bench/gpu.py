@@ -41,7 +41,7 @@ from typing import Any
 
 from bench import harness
 from bench.gpu_parts import PARTS, Size, cases_of, determinism, measure, repeat, shortened, xla_flags
-from bench.journal import lines_of
+from bench.journal import append_line, lines_of
 from bench.peers.protocol import Peer
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy", "gymnasium", "ale-py")
@@ -130,9 +130,7 @@ class Lines:
         with self._lock:
             self.new.append(line)
             if self._path:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                with self._path.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
+                append_line(self._path, line)
 
 
 def repeated(part: str, size: Size, args: Any) -> dict[str, Any]:

@@ -14,6 +14,13 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def append_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Appends a JSON object to a file with one object per line. Missing folders are created."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(value) + "\n")
+
+
 @dataclasses.dataclass(frozen=True)
 class Journal:
     """Finished runs, one JSON line each: ``{"commit": ..., "run": {...}, "measured": {...}}``.
@@ -71,7 +78,5 @@ class Journal:
             The dict that `find` returns from now on.
         """
         if self.path:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a") as file:
-                file.write(json.dumps({"commit": self.commit, "run": run, "measured": measured}) + "\n")
+            append_line(self.path, {"commit": self.commit, "run": run, "measured": measured})
         return {**run, **measured, "commit": self.commit}

@@ -26,6 +26,7 @@ from typing import Any
 
 from bench import harness
 from bench.journal import Journal
+from jaxrl_stack.rewind.verification import CLOCK_COLUMNS
 from jaxrl_stack.runs.benchmark import BENCHMARK_FILE, Benchmark
 from jaxrl_stack.utils.results import flatten_result
 
@@ -55,9 +56,7 @@ config = PPOConfig().update_from_dict(
 )
 """
 """File with the config of the small PPO."""
-NOT_COMPARED = re.compile(
-    r"(?<!life)time(?!steps)|_since_restore|throughput|duration|(^|/)pid$|^date$|^command$|^started$|^git/|results_dir$"
-)
+NOT_COMPARED = re.compile(rf"{CLOCK_COLUMNS.pattern}|^command$|^started$|^git/|results_dir$")
 """Names of numbers and settings that depend on the clock, the process, the folder or the checkout."""
 
 

@@ -22,6 +22,7 @@ from bench import harness
 from bench.asynchronous import Slow
 from bench.cluster import STAGES, add_stages, use_whole_cores
 from bench.journal import Journal
+from bench.score_page import table as markdown_table
 
 JOURNAL = Path(__file__).with_name("scaling_table.jsonl")
 BATCH = 1024
@@ -70,14 +71,12 @@ def measure(algorithm: str, environment: str, num_runners: int, num_envs: int, s
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown table of the rates: a row per environment, algorithm and number of EnvRunners."""
     envs = sorted({row["envs"] for row in rows})
-    lines = ["| environment | algorithm | EnvRunners | " + " | ".join(f"{n} env{'s' * (n > 1)}" for n in envs) + " |"]
-    lines.append("|---|---|--:|" + "--:|" * len(envs))
-    kinds = dict.fromkeys((row["environment"], row["algorithm"], row["runners"]) for row in rows)
-    for kind in kinds:
-        cells = {r["envs"]: r["steps_per_s"] for r in rows if (r["environment"], r["algorithm"], r["runners"]) == kind}
-        numbers = " | ".join(f"{cells[n]:,}" if n in cells else "–" for n in envs)
-        lines.append(f"| {kind[0]} | {kind[1]} | {kind[2]} | {numbers} |")
-    return "\n".join(lines)
+    rates: dict[tuple[str, str, int], dict[int, int]] = {}
+    for row in rows:
+        rates.setdefault((row["environment"], row["algorithm"], row["runners"]), {})[row["envs"]] = row["steps_per_s"]
+    header = ["environment", "algorithm", "EnvRunners", *(f"{n} env{'s' * (n > 1)}" for n in envs)]
+    cells = [[*map(str, kind), *(f"{own[n]:,}" if n in own else "–" for n in envs)] for kind, own in rates.items()]
+    return "\n".join(markdown_table(header, cells, num_right=1 + len(envs)))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -149,9 +149,10 @@ def share_of_best(curves: Sequence[tuple[float, float]]) -> str:
     return f"{100 * min(end / best for end, best in curves):.0f} %"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    return ["| " + " | ".join(row) + " |" for row in (header, ["---"] * len(header), *rows)]
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], num_right: int = 0) -> list[str]:
+    """Lines of a Markdown table, whose last `num_right` columns are aligned to the right."""
+    alignment = ["---"] * (len(header) - num_right) + ["--:"] * num_right
+    return ["| " + " | ".join(row) + " |" for row in (header, alignment, *rows)]
 
 
 def cost_text(cell: Cell, runs: Sequence[Any]) -> str:

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 EQUAL, DIFFERENT, NOT_COMPARABLE = 0, 1, 3
 """Exit codes."""
 
-_OF_THE_CLOCK = re.compile(
+CLOCK_COLUMNS = re.compile(
     r"(?<!life)time(?!steps)|_since_restore|throughput|duration|(^|/)sample$|(^|/)perf/|(^|/)pid$|^date$|^hostname$"
 )
+"""Names of numbers that depend on the clock, the process or the machine."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +285,7 @@ def _compared_columns(one: History, two: History) -> list[str]:
     if all(column in history for column in FINGERPRINT_COLUMNS for history in (one, two)):
         return list(FINGERPRINT_COLUMNS)
     shared = [name for name in one.columns if name in two and not name.startswith((SETTINGS, "evaluation/"))]
-    return [name for name in shared if not _OF_THE_CLOCK.search(name)]
+    return [name for name in shared if not CLOCK_COLUMNS.search(name)]
 
 
 def _with_leaves(found: RunDifference, runs: tuple[Run, Run], options: Mapping[str, Any]) -> RunDifference:
