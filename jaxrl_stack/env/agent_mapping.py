@@ -84,16 +84,16 @@ def steps_counted_per_env_step(config: AlgorithmConfig, env: JaxEnv | None) -> i
     if not env.everybody_acts:
         raise NotImplementedError(
             f"multi_agent(count_steps_by={config.count_steps_by!r}) is not supported for {env.name}, which overrides "
-            "acts(): a compiled program needs a fixed number of agent steps. Leave it out, or write the environment "
-            "as a MultiAgentEnv on the host."
+            "acts(): a compiled program needs a fixed number of agent steps. Leave count_steps_by out, or write the "
+            "environment as a MultiAgentEnv on the host."
         )
     return len(env.possible_agents)
 
 
 def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) -> str:
-    """Returns the id of the policy that controls an agent of a JAX environment: the policy in
-    ``opponents=Snapshots(of=<policy>)`` if this setting is used, else the checked result of the policy mapping
-    function.
+    """Returns the id of the policy that controls an agent of a JAX environment. If
+    ``multi_agent(opponents=Snapshots(of=<policy>))`` is set, this is ``<policy>`` for all agents; otherwise, the
+    checked result of the policy mapping function.
     """
     if config.opponents is not None:
         return config.opponents.of
@@ -102,9 +102,9 @@ def _policy_of(config: AlgorithmConfig, env: MultiAgentJaxEnv, agent: Hashable) 
 
     def refuse(what: str) -> NoReturn:
         raise ValueError(
-            f"{called}: the function {what}, for the agent {agent!r} of {env.name}. In a JAX environment, policies are "
-            "fixed when the program is compiled: choose them by agent id only, or write the environment as a "
-            "MultiAgentEnv on the host."
+            f"{called} cannot be used for the agent {agent!r} of {env.name}: the function {what}. In a JAX "
+            "environment, policies are fixed when the program is compiled: choose them by agent id only, or write the "
+            "environment as a MultiAgentEnv on the host."
         )
 
     found = [asked(function, agent, NoEpisode(refuse)) for _ in range(_CALLS)]
@@ -192,8 +192,8 @@ class HostMapping:
         return _known_policy(policy, self._function, agent, self._name, self._known)
 
     def refuse(self, agent: Hashable, policy: str) -> NoReturn:
-        """Raises an error for an agent that is not in `possible_agents`, or that the policy mapping function maps to a
-        policy which, according to the trial episodes, may not control this agent; see `_slots`.
+        """Raises an error for an agent that is not in `possible_agents`, or for an agent that its policy may not
+        control; `_slots` returns the agents that each policy may control.
 
         Raises:
             MultiAgentEnvError: Always.
@@ -201,7 +201,7 @@ class HostMapping:
         if agent not in self.module_map.module_of:
             raise MultiAgentEnvError(
                 f"environment({self._name!r}) returned the agent {agent!r}, which is not among its possible_agents="
-                f"{list(self.module_map.module_of)}. List it there."
+                f"{list(self.module_map.module_of)}. Add it to possible_agents."
             )
         raise MultiAgentEnvError(
             f"{_called(self._function)} returns {policy!r} for the agent {agent!r} of {self._name}, but returned only "
@@ -211,8 +211,8 @@ class HostMapping:
 
 
 def _slots(spaces: AgentSpaces, found: Mapping[Hashable, Mapping[str, None]]) -> dict[str, tuple[Hashable, ...]]:
-    """Returns the agents that each module may control, ``{module_id: agents}``. These are the agents that trial
-    episodes mapped to the module, and all agents with the same spaces as the first of them.
+    """Returns the agents that each module may control, ``{module_id: agents}``: the agents that the policy mapping
+    function assigned to the module in trial episodes, and all agents with the same spaces as the first of these.
     """
     slots = {}
     for policy in dict.fromkeys(policy for own in found.values() for policy in own):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class ConnectorStates:
-    """Env-to-module and module-to-env pipeline of one module in an env runner that steps environments in Python,
-    together with the current states of both pipelines.
+    """Env-to-module pipeline and module-to-env pipeline of one module, with the current states of both; for an env
+    runner that steps environments in Python.
 
     Args:
         env_to_module: The whole pipeline; its host connectors keep their own states.
@@ -76,7 +76,8 @@ class ConnectorStates:
         return state_of(self.module_to_env, self.value[1])
 
     def set_env_to_module(self, state: Mapping[str, Any], *, keeps_histories: bool, from_training: bool) -> None:
-        """Loads a saved state into the env-to-module pipeline; with `keeps_histories`, only its running statistics.
+        """Loads a saved state into the env-to-module pipeline: the whole state, or, if `keeps_histories`, only the
+        running statistics.
 
         Args:
             state: Result of `get_env_to_module`.
@@ -104,7 +105,9 @@ class ConnectorStates:
             self.value = (self.value[0], self.module_to_env.state)
 
     def merge_deltas(self) -> None:
-        """Adds the statistics that the env-to-module pipeline collected since the last merge to its running totals."""
+        """Merges the statistics that the env-to-module pipeline has collected since the last merge into the pipeline's
+        running totals.
+        """
         self.value = (jax.device_get(self.pure[0].merge(self.value[0], None)), self.value[1])
 
     @functools.cached_property
@@ -119,8 +122,8 @@ def state_of(pipeline: Any, state: Any) -> dict[str, Any]:
 
 
 def known_statistics(names: Sequence[str], is_history: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects from another pipeline's state the states of connectors that this pipeline also has; leaves out connectors
-    with only per-environment states, such as frame stacks.
+    """Selects the states of the connectors in `names` from another pipeline's state; leaves out connectors that have
+    only per-environment states, such as frame stacks.
 
     Args:
         names: Names of the pipeline's connectors.

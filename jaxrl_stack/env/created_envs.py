@@ -1,5 +1,5 @@
-"""Calls of users' environment creators. A first call finds out whether a creator makes a JAX, a single or a vector
-environment; an env runner later uses the environment that this call made.
+"""Calls of users' environment creators. The first call shows whether a creator makes a JAX environment, a single
+environment or a vector environment; an env runner later uses the environment of this call.
 
 While an algorithm is built, that environment waits for the first runner of this process that asks for one of the same
 config.
@@ -142,8 +142,9 @@ def _note(creator: EnvCreator, config: dict[str, Any], made: Any) -> Kind | None
 
 
 def _first(name: str, creator: EnvCreator, context: EnvContext) -> tuple[EnvContext, Any]:
-    """Calls a user's env creator with a copy of the context; calls it again with ``num_envs=1`` if it raised KeyError
-    for this key. Returns ``(context, environment)``.
+    """Calls a user's env creator with a copy of the context. If the creator raises ``KeyError("num_envs")``, as a
+    creator of vector environments may, calls it again with ``num_envs=1`` in the context. Returns ``(context,
+    environment)``.
     """
     try:
         return context, creator(copy.copy(context))

@@ -163,9 +163,10 @@ class DeviceEnvRunner(EnvRunner):
         for name in ("randomized_params", "privileged_params"):
             if not self.config.is_same(self._built_from, name):
                 raise ValueError(
-                    f"make_env() with environment({name}={getattr(self.config, name)!r}): the compiled program has "
-                    f"{getattr(self._built_from, name)!r}. Build another algorithm with config.environment({name}="
-                    "...), and call other.learner_group.set_state(algo.learner_group.get_state())."
+                    f"make_env() cannot change to environment({name}={getattr(self.config, name)!r}): the training "
+                    f"program was compiled with {getattr(self._built_from, name)!r}. Build an algorithm `other` with "
+                    f"environment({name}=...), and call "
+                    "other.learner_group.set_state(algo.learner_group.get_state())."
                 )
         self._needs_reset = True
 
@@ -229,8 +230,8 @@ class DeviceEnvRunner(EnvRunner):
             ValueError: Always; names the call that does it.
         """
         raise ValueError(
-            "The on-device runner has no weights: it acts with the learner's. Use algorithm.set_weights(...) or "
-            "algorithm.restore_from_path(...)."
+            "set_state() is not supported: an on-device env runner acts with the learner's weights. Use "
+            "algorithm.set_weights(...) or algorithm.restore_from_path(...)."
         )
 
     def acts_with(self, source: Any) -> bool:
@@ -311,8 +312,8 @@ class DeviceEnvRunner(EnvRunner):
         return acting.first_row(jax.device_get(program(given, key, state, *self._weights())))
 
     def _step_of(self, module_id: str) -> ModuleStep:
-        """Returns the function of a module that computes actions (pipelines and forward pass). A module that controls
-        no agent uses the pipelines of the first module that does.
+        """Returns the `ModuleStep` of a module, which computes its actions (pipelines and forward pass). A module that
+        controls no agent gets the pipelines of the first module that controls one.
         """
         modules = self.rollout.modules
         return modules[module_id] if module_id in modules else next(iter(modules.values())).of_module(module_id)
@@ -406,7 +407,7 @@ class DeviceEnvRunner(EnvRunner):
         rollout: DeviceRollout | None = None,
     ) -> Any:
         """Builds the compiled program that steps all environments `num_steps` times: ``(state, *weights) -> (state,
-        record of the steps or (), ended episodes)``.
+        record of the steps, ended episodes)``. The record is () if `has_columns` is False.
         """
         rollout = rollout or dataclasses.replace(self.rollout, shows_agents=has_columns and self._has_agents)
 
@@ -515,7 +516,7 @@ class DeviceEnvRunner(EnvRunner):
         return count.num_steps, episodes, self.metrics.reduce()
 
     def _evaluated_episodes(self, chunks: Iterator[Chunk], num_envs: int, reset: bool, with_running: bool) -> list[Any]:
-        """Runs an evaluation, writes its steps to files if requested, and passes its episodes to callbacks that need
+        """Runs an evaluation: writes its steps to files if requested, and builds episode objects if callbacks need
         them. Returns these episodes for the callback `on_sample_end`; [] if no callback needs episodes.
         """
         samples: list[Any] = []
@@ -536,8 +537,8 @@ class DeviceEnvRunner(EnvRunner):
         return samples + running if with_running else samples
 
     def record(self, *, key: jax.Array, num_episodes: int) -> list[RecordedEpisode]:
-        """Runs an evaluation with the given PRNG key to record videos, and returns its episodes: the first ``n // B +
-        (i < n % B)`` of environment ``i``.
+        """Samples `num_episodes` evaluation episodes with the given PRNG key, for videos, and returns them. Environment
+        ``i`` of ``B`` contributes its first ``n // B + (i < n % B)`` episodes, with ``n = num_episodes``.
 
         Changes neither counters nor the environments of evaluations, and calls no callbacks for episodes.
 

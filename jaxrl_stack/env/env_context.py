@@ -9,7 +9,8 @@ from typing import Any
 
 
 class EnvContext(dict):
-    """``env_config`` as a dict; the other constructor arguments, such as the worker and vector index, are attributes.
+    """Dict of the ``env_config`` items. The other constructor arguments, such as `worker_index` and `vector_index`,
+    become attributes.
 
     Args:
         env_config: The user's ``env_config``; its items become the dict's items.
@@ -61,7 +62,7 @@ class EnvContext(dict):
         return {name: getattr(self, name) for name in names}
 
     def set_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Sets the items of `defaults` whose keys are absent."""
+        """Adds the items of `defaults` whose keys the env context does not have."""
         for key, value in defaults.items():
             self.setdefault(key, value)
 

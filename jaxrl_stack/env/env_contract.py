@@ -263,8 +263,8 @@ class VectorContract:
 
 
 def misfit_of_parts(outcome: Any, names: tuple[str, ...], place: str) -> str | None:
-    """Returns an error message if the return value of an environment's method is not a tuple of the values `names`;
-    else None.
+    """Returns an error message if the return value of an environment's method is not a tuple with one value for each
+    entry of `names`; else None.
     """
     if isinstance(outcome, tuple) and len(outcome) == len(names):
         return None

@@ -29,7 +29,7 @@ class NotRestoredError(RuntimeError):
 
 
 def first_step_failed(setting: str) -> str:
-    """Returns the note for an error in an environment's first reset or step; the note says that the
+    """Returns a note to add to an error of an environment's first reset or step. The note says that the
     ``fault_tolerance`` setting `setting` does not apply to the first reset or step.
     """
     return (

@@ -28,7 +28,9 @@ def built(name: str, factory: Callable[..., Any], config: dict[str, Any]) -> Any
     required = [n for n, p in arguments.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     missing = [n for n in required if n not in config]
     if missing:
-        raise ValueError(f"{name} needs the constructor arguments {missing}: pass them in `env_config`.")
+        raise ValueError(
+            f"{name} needs the constructor arguments {missing}. Pass them with environment(env_config={{...}})."
+        )
     env = factory(**{n: config[n] for n in required})
     if not config:
         return env
@@ -50,8 +52,8 @@ def field_names(params: Any) -> list[str]:
 def refuse_unknown_setting(
     name: str, config: dict[str, Any], fields: list[str], arguments: dict[str, inspect.Parameter] | None
 ) -> None:
-    """Raises ValueError for items of `config` that are neither environment parameters nor constructor arguments;
-    `arguments` is None if the environment is an instance.
+    """Raises ValueError for items of `config` that are neither environment parameters (`fields`) nor constructor
+    arguments (`arguments`; None if the user passed an instance, whose constructor was already called).
     """
     if arguments and any(p.kind is p.VAR_KEYWORD for p in arguments.values()):
         return

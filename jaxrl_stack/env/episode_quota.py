@@ -7,7 +7,9 @@ from typing import Any
 
 
 def episode_quota(num_episodes: int, num_envs: int) -> list[int]:
-    """Number of episodes that each of B environments must complete, n in total: ``n // B + (i < n % B)``."""
+    """Returns how many episodes each of `num_envs` environments must complete: ``num_episodes // num_envs``, plus 1 for
+    the first ``num_episodes % num_envs`` environments.
+    """
     return [num_episodes // num_envs + (i < num_episodes % num_envs) for i in range(num_envs)]
 
 
@@ -25,8 +27,8 @@ class EpisodeQuota:
         self._kept: list[list[Any]] = [[] for _ in self._sizes]
 
     def add(self, ended: Iterable[tuple[int, Any]]) -> EpisodeQuota:
-        """Adds ended ``(environment, episode)`` pairs in order; ignores episodes of environments that have completed
-        their number.
+        """Adds ended episodes, as pairs ``(environment index, episode)`` in the order in which they ended; ignores
+        episodes of environments that have completed their number.
         """
         for index, episode in ended:
             if len(self._kept[index]) < self._sizes[index]:

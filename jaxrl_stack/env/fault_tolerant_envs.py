@@ -234,8 +234,8 @@ class FaultTolerantEnvs:
         self._failures_in_a_row: dict[int, int] = {}
 
     def _make_replayable(self, vector: Any) -> None:
-        """Makes every reset of a new vector of environments use the next seed of a recorded sequence, so that running
-        episodes can be restored from seeds and actions.
+        """Makes a new vector of environments take the seed of every reset from `replayable`, which records the seeds,
+        so that running episodes can be restored later from seeds and actions.
         """
         if not getattr(vector, "can_replay", False):
             vector.close()
@@ -373,8 +373,8 @@ class FaultTolerantEnvs:
         return None if watch.is_idle else watch
 
     def note_step(self, seconds: float) -> None:
-        """Adds the duration of an environment step that did not raise to the step times. The very first step, which may
-        load libraries, is left out.
+        """Adds the duration of a successful environment step to the step times; leaves out the very first step, which
+        may load libraries.
         """
         if self.has_stepped:
             self._step_seconds += seconds
@@ -508,8 +508,8 @@ class FaultTolerantEnvs:
 
 
 def _fits(form: tuple[int, gym.Space, gym.Space], other: tuple[int, gym.Space, gym.Space]) -> bool:
-    """Whether modules that were built for environments of one ``(num_envs, observation space, action space)`` can also
-    act in environments of another one.
+    """Whether modules that were built for the environments `form` can also act in the environments `other`; both are
+    ``(num_envs, observation space, action space)``.
     """
     (num_envs, observations, actions), (other_num_envs, other_observations, other_actions) = form, other
     # Bounds of actions are what actions are scaled to.

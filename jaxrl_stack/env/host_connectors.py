@@ -59,8 +59,8 @@ class HostConnectors:
         return batch
 
     def update(self, episodes: list[SingleAgentEpisode], mode: Mode, where: np.ndarray | None = None) -> dict[str, Any]:
-        """Runs the Python connectors for the environments that the mask `where`, bool ``[B]`` (None: all), selects;
-        replaces these rows of `batch`, the module inputs of all environments, and returns it.
+        """Runs the Python connectors for the environments that `where` selects (bool ``[B]``; None: all). Replaces the
+        rows of these environments in `batch`, the module inputs of all environments, and returns `batch`.
         """
 
         def replaced(leaf: np.ndarray, new: np.ndarray) -> np.ndarray:

@@ -148,9 +148,9 @@ class HostEnvRunner(EnvRunner):
             self._observe_floats()
         elif spaces is None:
             raise ValueError(
-                f"{type(self).__name__}(worker_index={worker_index}) makes no environments (there are "
-                f"{self.num_workers} actors for that) and needs spaces=. Pass another runner's get_spaces(), or set "
-                f"env_runners(create_env_on_local_worker=True)."
+                f"{type(self).__name__}(worker_index={worker_index}) creates no environments, because "
+                f"{self.num_workers} actors create them, and needs the argument spaces. Pass spaces=other.get_spaces() "
+                f"of another runner, or set env_runners(create_env_on_local_worker=True)."
             )
         self.make_module()
         if self._envs.replayable is not None:
@@ -198,8 +198,8 @@ class HostEnvRunner(EnvRunner):
         self._envs.make()
 
     def _observe_floats(self) -> None:
-        """Converts the environments' integer observations that int32 cannot hold to float32, if the modules' inputs
-        have the same shapes and kinds of dtype (integer, float) with and without this conversion.
+        """Converts the environments' integer observations to float32 if int32 cannot hold their values. Does nothing if
+        this would change the shapes of the modules' inputs, or their kinds of dtype (integer, float).
         """
         vector = self._envs.vector
         if vector is None or not has_wide_integers(vector.single_observation_space):
@@ -234,8 +234,8 @@ class HostEnvRunner(EnvRunner):
 
     @abc.abstractmethod
     def _module_inputs(self, observation_space: gym.Space) -> list[gym.Space]:
-        """Computes the modules' input spaces: the result of their env-to-module pipelines for an observation space of
-        the environments.
+        """Returns the modules' input spaces: the output spaces of their env-to-module pipelines, if the environments
+        have the given observation space.
         """
 
     @abc.abstractmethod
@@ -593,8 +593,9 @@ class HostEnvRunner(EnvRunner):
         self._rollout.forget_episodes()
 
     def _record_amount(self, num_steps: int, mode: Mode) -> list[Any]:
-        """Samples `num_steps` env steps of every environment, or, with ``count_steps_by="agent_steps"``, at least
-        ``num_steps * B`` agent steps in total; returns the episodes that ended.
+        """Samples `num_steps` env steps of every environment, and returns the episodes that ended. With
+        ``count_steps_by="agent_steps"``, samples until the agents have completed at least ``num_steps * B`` steps
+        together.
         """
         return [episode for _, episode in self._record_episodes(num_steps, mode)]
 
@@ -624,7 +625,7 @@ class HostEnvRunner(EnvRunner):
         """Hook for subclasses, called with the episodes that `sample` returns."""
 
     def _note_block(self, recording: Any) -> None:
-        """Hook for subclasses, called with the recorded steps (a recording) of a `sample_block` call."""
+        """Hook for subclasses, called with the recorded steps of each `sample_block` call."""
 
     def _part_of(self, recording: RolloutRecording, layouts: Layouts | None) -> Part:
         """Converts recorded steps to a `Part` of a train batch: arrays by module, with counts of env steps and agent
@@ -671,14 +672,14 @@ class HostEnvRunner(EnvRunner):
         return self._counts.report()
 
     def take_ended_episodes(self) -> EndedEpisodes:
-        """Returns the statistics (return, length, duration) of the episodes that ended since they were last returned,
-        here or in a `SampleBlock`.
+        """Returns the statistics (return, length, duration) of the episodes that ended since the last call, except
+        those that a `SampleBlock` or `get_metrics` has reported.
         """
         return self._counts.take_ended()
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Returns the number of steps that each agent completed since the last call or since the metrics were last
-        logged; {} with one agent.
+        """Returns the number of steps that each agent has completed since the last call of `take_agent_steps`,
+        `take_metrics` or `get_metrics`; {} with one agent.
         """
         return self._counts.take_agent_steps()
 
@@ -686,7 +687,7 @@ class HostEnvRunner(EnvRunner):
 
     def acting_parts(self) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
         """Returns ``(modules, env-to-module pipeline, module-to-env pipeline)``, with the pipelines of the first module
-        that acts; they do not contain the current weights and connector states.
+        that acts. The returned objects do not contain the current weights and connector states.
         """
         return next(iter(self.acting_parts_of_modules().values()))
 
@@ -699,7 +700,7 @@ class HostEnvRunner(EnvRunner):
 
     def acting_parts_for(self, module_id: str) -> tuple[MultiRLModule, EnvToModulePipeline, ModuleToEnvPipeline]:
         """Returns the `acting_parts` (all modules and one module's pipelines) of a module. A module that controls no
-        agent uses the pipelines of the first module that does.
+        agent gets the pipelines of the first module that controls one.
         """
         return self.acting_parts_of_modules().get(module_id) or self.acting_parts()
 
@@ -782,8 +783,8 @@ class HostEnvRunner(EnvRunner):
         """
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores the parts of a `get_state()` result that are present. The states that connectors have per
-        environment, such as frame stacks, change only if "random" is present.
+        """Restores those entries of a `get_state()` result that are present. The per-environment states of connectors,
+        such as frame stacks, change only if the entry "random" (random number states) is present.
 
         With "random", the next ``sample()`` resets all environments, with seeds that follow from it: none goes on.
         With "running_episodes", too, environments are brought back to the stored episodes (`ReplayableEpisodes`).
@@ -841,8 +842,8 @@ class HostEnvRunner(EnvRunner):
         self._counts.note_lifetime(num_env_steps_sampled_lifetime)
 
     def merge_connector_deltas(self) -> None:
-        """Adds the statistics that this runner's connectors collected since the last merge to their running totals. If
-        the group has only this runner, no other merge is needed.
+        """Merges the statistics that this runner's connectors have collected since the last merge into the connectors'
+        running totals. If the group has only this runner, no other merge is needed.
         """
         self._connectors.merge_deltas()
 

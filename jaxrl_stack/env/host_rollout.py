@@ -233,8 +233,8 @@ class HostRollout:
         return has_live and (self.host_connectors is None or "host_batch" in state)
 
     def set_state(self, state: Mapping[str, Any], restored: RestoredEpisodes, mode: Mode) -> None:
-        """Continues episodes of a saved `get_state()` result in environments that a replay of seeds and actions has
-        brought to the last saved observations.
+        """Continues the episodes of a saved `get_state()` result. Before the call, the environments must have been
+        brought to the last saved observations by replaying seeds and actions.
 
         Args:
             state: Result of `get_state`, which `fits`.

@@ -87,8 +87,8 @@ class ModuleConnectors(ByModule[ConnectorStates]):
             self[mid].value = own
 
     def compiled_state(self) -> dict[str, Any] | None:
-        """Returns the states of compiled env-to-module connectors in the form that checkpoints store: by module, or
-        with one agent without the module level. None if no connector has a state.
+        """Returns the states of compiled env-to-module connectors in the form that checkpoints store: ``{module_id:
+        {connector name: state}}``, with one agent ``{connector name: state}``. None if no connector has a state.
         """
         states = {mid: state for mid, own in self.items() if (state := own.compiled_state())}
         return self._module_map.unwrapped(states) if jax.tree.leaves(states) else None
@@ -114,8 +114,8 @@ class ModuleConnectors(ByModule[ConnectorStates]):
                 self[mid].set_module_to_env(own)
 
     def merge_deltas(self) -> None:
-        """Adds the statistics that each module's env-to-module pipeline collected since the last merge to its running
-        totals.
+        """Merges the statistics that each module's env-to-module pipeline has collected since the last merge into the
+        pipeline's running totals.
         """
         for own in self.values():
             own.merge_deltas()

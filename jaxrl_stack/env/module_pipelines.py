@@ -1,4 +1,4 @@
-"""Connector pipelines by module."""
+"""Connector pipelines of all modules: their construction, their spaces, and their states in checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Pipelines(NamedTuple):
-    """Env-to-module and module-to-env pipeline of one module."""
+    """The two connector pipelines of one module: env-to-module and module-to-env."""
 
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline
@@ -60,24 +60,26 @@ class ModulePipelines(ByModule[Pipelines]):
         super().__init__(of)
 
     def acting_for(self, module_id: str) -> Pipelines:
-        """Returns the env-to-module and module-to-env pipeline with which a module acts. A module that controls no
-        agent uses those of the first module that does.
+        """Returns the env-to-module and the module-to-env pipeline with which a module acts. A module that controls no
+        agent gets the pipelines of the first module that controls one.
         """
         return self[module_id] if module_id in self else next(iter(self.values()))
 
     @property
     def env_to_module(self) -> dict[str, EnvToModulePipeline]:
-        """``{module_id: env-to-module pipeline}``."""
+        """Env-to-module pipelines of all modules, ``{module_id: pipeline}``."""
         return {mid: own.env_to_module for mid, own in self.items()}
 
     @property
     def spaces(self) -> dict[str, tuple[Any, Any]]:
-        """``{module_id: (observation space, action space)}`` as modules see them, after the env-to-module pipeline."""
+        """Spaces as modules see them, after the env-to-module pipeline: ``{module_id: (observation space, action
+        space)}``.
+        """
         return {mid: (own.env_to_module.observation_space, own.env_to_module.action_space) for mid, own in self.items()}
 
     def steps(self, pure: PureModule) -> dict[str, ModuleStep]:
-        """Returns, by module, the functions that compute actions: env-to-module pipeline, forward pass, module-to-env
-        pipeline.
+        """Returns the functions that compute the modules' actions, ``{module_id: ModuleStep}``: env-to-module pipeline,
+        forward pass, module-to-env pipeline.
 
         Args:
             pure: The MultiRLModule, taken apart.
@@ -98,25 +100,27 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: own.env_to_module.state for mid, own in self.items()}
 
     def stored_env_to_module(self, states: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts env-to-module pipeline states to the form that checkpoints store: by connector name, with several
-        agents also by module. `set_env_to_module` loads this form.
+        """Converts states of the env-to-module pipelines to the form that checkpoints store: ``{connector name:
+        state}``, with several agents ``{module_id: {connector name: state}}``. `set_env_to_module` loads the result.
         """
         return self.module_map.unwrapped({mid: state_of(own.env_to_module, states[mid]) for mid, own in self.items()})
 
     def stored_module_to_env(self) -> dict[str, Any]:
-        """Returns the states of the module-to-env pipelines in the form that checkpoints store: by connector name, with
-        several agents also by module.
+        """Returns the states of the module-to-env pipelines in the form that checkpoints store: ``{connector name:
+        state}``, with several agents ``{module_id: {connector name: state}}``.
         """
         return self.module_map.unwrapped({mid: own.module_to_env.get_state() for mid, own in self.items()})
 
     def set_env_to_module(self, stored: Mapping[str, Any]) -> None:
-        """Loads env-to-module states from a checkpoint (result of `stored_env_to_module`)."""
+        """Loads states of the env-to-module pipelines, in the form that `stored_env_to_module` returns and checkpoints
+        store.
+        """
         for mid, state in self.module_map.by_module(stored).items():
             self[mid].env_to_module.set_state(state)
 
     def set_statistics(self, stored: Mapping[str, Any]) -> None:
-        """Loads only the running statistics from another runner's env-to-module states (result of
-        `stored_env_to_module`); per-environment states do not change.
+        """Loads the running statistics of another runner's env-to-module pipelines, whose states `stored` has the form
+        that `stored_env_to_module` returns. Per-environment states do not change.
         """
         for mid, state in self.module_map.by_module(stored).items():
             pipeline = self[mid].env_to_module
@@ -130,8 +134,8 @@ class ModulePipelines(ByModule[Pipelines]):
         return {mid: per_env_leaves(own.env_to_module.init) for mid, own in self.items()}
 
     def parts(self) -> list[tuple[str, Any]]:
-        """Returns ``(component name in checkpoints, pipeline)`` for the env-to-module and the module-to-env pipeline.
-        With several agents, the second entry is a `PipelinesByModule`.
+        """Returns two pairs ``(component name in checkpoints, pipeline)``, for the env-to-module and the module-to-env
+        connectors. With several agents, each pipeline is a `PipelinesByModule`.
         """
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
@@ -142,8 +146,8 @@ class ModulePipelines(ByModule[Pipelines]):
         return [(name, own[self.module_map.module_id]) for name, own in of_modules.items() if own]
 
     def of_config(self) -> tuple[Any, ...]:
-        """Returns the pipelines from which a checkpoint's config is made (`AlgorithmConfig.for_checkpoints`): both
-        pipelines of the first module, because all modules have the same connectors; () without modules.
+        """Returns the two pipelines of the first module, as arguments for `AlgorithmConfig.for_checkpoints`, which may
+        store their connectors; the other modules have the same connectors. Returns () without modules.
         """
         return tuple(next(iter(self.values()), ()))
 

@@ -29,5 +29,5 @@ def weights_of(source: EnvRunner | LearnerGroup) -> tuple[Mapping[str, Any], int
 
 
 def only(weights: Mapping[str, Any], keeps: Callable[[str], bool]) -> dict[str, Any]:
-    """Returns a copy of `weights` with only those arrays whose name fulfils `keeps`."""
+    """Returns a copy of `weights` that contains only the arrays for whose name ``keeps(name)`` is true."""
     return {part: {ref: leaf for ref, leaf in leaves.items() if keeps(ref)} for part, leaves in weights.items()}

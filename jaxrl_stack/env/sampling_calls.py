@@ -23,8 +23,9 @@ def sampled(runner: Any, *, what: Any, number: int, share: Mapping[str, Any], se
 
 
 def num_returns(keep_remote: bool) -> int:
-    """Returns how many Ray objects a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1. The second has the
-    sampled columns; unlike objects that the actor itself puts into the object store, it outlives the actor.
+    """Returns the number of Ray objects that a `sampled_in_actor` call returns: 2 with `keep_remote`, else 1. The
+    second object contains the sampled columns. It outlives the actor, unlike objects that the actor itself puts into
+    the object store.
     """
     return 2 if keep_remote else 1
 
@@ -39,7 +40,8 @@ def sampled_in_actor(
     **call: Any,
 ) -> tuple[tuple[int, Any], Any]:
     """Samples in an env runner actor: returns ``((number, sample), None)``, where `number` identifies the call. With
-    `keep_remote`, the second value has the sample's columns, so that they stay in Ray's object store.
+    `keep_remote`, returns ``((number, sample without columns), columns)``, so that the columns stay in Ray's object
+    store.
 
     Before it samples, the runner loads `state`, or newer weights from the state server. After a call by
     `EnvRunnerGroup.request`, it merges the connector statistics that the sample reports into its running totals.
@@ -48,7 +50,7 @@ def sampled_in_actor(
         if actor_setup.was_actor_restarted():
             raise NotRestoredError(
                 f"EnvRunner {runner.worker_index} was restarted and has no weights yet. Call "
-                "EnvRunnerGroup.probe_unhealthy_env_runners(), which sends them, before it samples."
+                "EnvRunnerGroup.probe_unhealthy_env_runners(), which sends the weights."
             )
         runner.is_restored = True  # It is the first one: nothing to ask for any more.
     if state is not None:
@@ -84,8 +86,8 @@ def _pull_state(runner: Any, server: Any) -> None:
 
 
 def whole(numbered: tuple[int, Any], modules: Any) -> tuple[int, Any]:
-    """Joins the two values that `sampled_in_actor` returned to ``(number, sample)``, where `number` identifies the
-    call; columns in Ray's object store are not fetched.
+    """Joins the two values that `sampled_in_actor` returned (the numbered sample, and its columns or None) to
+    ``(number, sample)``, where `number` identifies the call; columns in Ray's object store are not fetched.
     """
     number, sample = numbered
     return number, sample if modules is None else sample.kept_at(modules)

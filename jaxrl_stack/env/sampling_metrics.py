@@ -85,8 +85,8 @@ class SamplingMetrics:
         return self.num_env_steps, list(self.ended), logged
 
     def roll_back(self, snapshot: tuple[Any, ...]) -> None:
-        """Restores the counts of steps and episodes from a `snapshot`, and its logged metrics if it has any; collected
-        durations stay.
+        """Restores the counts of steps and episodes from a `snapshot`, and the logged metrics if the snapshot contains
+        them; collected durations do not change.
         """
         self.num_env_steps, ended, logged = snapshot
         self.ended = list(ended)
@@ -104,8 +104,8 @@ class SamplingMetrics:
 
     @property
     def timesteps(self) -> int:
-        """Estimated number of env steps sampled by all runners, from which schedules compute values: other runners are
-        assumed to have sampled as many steps as this one since `note_lifetime`.
+        """Estimated number of env steps sampled by all runners, from which schedules compute values. Assumes that each
+        other runner has sampled as many steps as this one since `note_lifetime`.
         """
         return self._others_env_steps + self.num_env_steps * self.steps_per_own_step
 
@@ -169,8 +169,8 @@ class SamplingMetrics:
         return EndedEpisodes.of(rows, self.agents)
 
     def take_agent_steps(self) -> dict[Any, int]:
-        """Returns the number of steps that each agent completed since the last call or since the metrics were last
-        logged; {} with one agent.
+        """Returns the number of steps that each agent has completed since the last call of `take_agent_steps`,
+        `take_logged` or `report`; {} with one agent.
         """
         if not self.agents:
             return {}

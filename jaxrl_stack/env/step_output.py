@@ -30,8 +30,8 @@ NO_CONNECTORS: Mapping[str, Any] = {"names": [], "statistics": []}
 
 
 def described_connectors(pipeline: Any) -> dict[str, list[str]]:
-    """Returns the names of a connector pipeline's connectors for the metadata of a data file: ``{"names": the user's
-    connectors, "statistics": connectors that normalise by running statistics}``.
+    """Returns the names of a connector pipeline's connectors for the metadata of a data file: ``{"names": all
+    connectors of the user, "statistics": connectors with a state that environments share, such as running means}``.
 
     Args:
         pipeline: An env-to-module pipeline.

@@ -123,7 +123,7 @@ class TrainingShards:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int ``[envs]``, steps of the running episodes of this process."""
+        """Number of steps of each running episode of this process so far, int ``[envs]``."""
         if self._rollout is None:
             return np.zeros(0, int)
         return np.asarray(devices.own_shards(self.state.episodes.episode_length)).reshape(-1)
@@ -135,8 +135,8 @@ class TrainingShards:
         return named_leaves(devices.all_shards(self.state))
 
     def place(self, state: RunnerState | jax.Array) -> None:
-        """Replaces the environments' state: copies a state ``[D, ...]``, from the host or from other devices, to the
-        learner's devices.
+        """Replaces the environments' state: copies a state with leaves ``[D, ...]`` for ``D`` devices, from the host or
+        from other devices, to the learner's devices.
         """
         self.state = devices.place_sharded(state, self._devices)
         self.window = None if self._rollout is None else devices.all_shards(self.state.window)
@@ -208,13 +208,13 @@ def _acting_modules(stored: Mapping[str, Any]) -> set[str]:
 
 
 def _of_agents(named: Mapping[str, Any]) -> set[str]:
-    """Returns the names of those leaves of a saved state that have the per-agent statistics of finished episodes."""
+    """Returns the names of the arrays in a saved state that contain the per-agent statistics of finished episodes."""
     return {name for name in named if name.startswith("window/agents/")}
 
 
 def _restored_keys(stored: Mapping[str, Any], dtype: Any, num_devices: int) -> jax.Array:
-    """Restores the PRNG keys ``[D]`` from the saved state of a run without environments. For another number of devices,
-    derives new keys from the first one.
+    """Restores the PRNG keys (one per device) from the saved state of a run without environments. For another number of
+    devices, derives new keys from the first one.
     """
     saved_devices = np.shape(next(iter(stored.values()), ()))[:1]
     keys = from_named_leaves(jax.ShapeDtypeStruct(saved_devices, dtype), stored, "the random numbers")
@@ -234,8 +234,8 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
     lengths = stored.get("episodes/episode_length")
     if lengths is None or np.ndim(lengths) != 2:
         raise ValueError(
-            "The saved state has no training environments that were stepped on devices, so it does not fit this run. "
-            "Load it with the environment(...) of the run that saved it."
+            "The saved state contains no training environments on devices, but this run has such environments. Load "
+            "it with the environment(...) of the run that saved it."
         )
     saved_devices, saved_each = np.shape(lengths)
     per_device = num_envs // num_devices
@@ -276,8 +276,8 @@ def _restored(stored: Mapping[str, Any], rollout: DeviceRollout, num_devices: in
 
 
 def _started(init: Callable[[jax.Array], RunnerState], keys: Iterable[jax.Array]) -> RunnerState:
-    """Starts new episodes on every device: returns a `RunnerState` with leaves ``[D, ...]`` on the host, without PRNG
-    keys.
+    """Starts new episodes on every device: returns a `RunnerState` with leaves ``[D, ...]`` for ``D`` devices, on the
+    host and without PRNG keys.
 
     Args:
         init: A device's state from its key.

@@ -407,7 +407,7 @@ def test_evaluation_draws_what_its_config_says():
     env = algo.driver.evaluation.runner.env
     algo.env_runner.config.environment(randomized_params={"gain": (0.0, 1.0)})
     with pytest.raises(
-        ValueError, match=r"(?s)make_env\(\) with environment\(randomized_params=.*Build another algorithm"
+        ValueError, match=r"(?s)make_env\(\) cannot change to environment\(randomized_params=.*Build an algorithm"
     ):
         algo.env_runner.make_env()
     # On training's scale, whose upper bound is 2.

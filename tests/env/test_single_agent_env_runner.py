@@ -653,7 +653,7 @@ def test_wrong_calls_are_explained(runner):
         runner.set_state({"weights": {}})
     with pytest.raises(TypeError, match="unknown arguments.*'num_cpus'"):
         SingleAgentEnvRunner(config=config_for(), num_cpus=1)
-    with pytest.raises(ValueError, match="makes no environments.*spaces="):
+    with pytest.raises(ValueError, match="creates no environments.*spaces="):
         SingleAgentEnvRunner(config=config_for(), worker_index=0, num_workers=2)
     idle = SingleAgentEnvRunner(config=config_for(), worker_index=0, num_workers=2, spaces=runner.get_spaces())
     with pytest.raises(ValueError, match="create_env_on_local_worker=True"):

@@ -486,7 +486,7 @@ def draws_one(agent_id, episode, **kwargs):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"mapping": looks_at_the_episode}, ValueError, r"looks_at_the_episode.*reads episode\.id_.*agent 0.*host"),
+        ({"mapping": looks_at_the_episode}, ValueError, r"looks_at_the_episode.*agent 0.*reads episode\.id_.*host"),
         ({"mapping": draws_one}, ValueError, "draws_one.*another policy in other calls"),
         ({"policies": ["p0", "p7"]}, ValueError, r"alternating.*returns 'p1'.*the policies are \['p0', 'p7'\]"),
         ({"policies": ["default_policy"]}, ValueError, r"has the agents \[0, 1\].*multi_agent\(policies=\{'shared'\}"),
