@@ -24,7 +24,8 @@ class _Deferred(types.ModuleType):
 
 
 def import_gymnax() -> Any:
-    """Imports gymnax completely, with its own ids, `make` and `register`.
+    """Imports gymnax, including its environment ids, `make` and `register`, without plotting libraries; returns the
+    module.
 
     Some of its environments import matplotlib and seaborn (and with it pandas and scipy.stats) for rendering. This
     takes more than a second, most of the import. Here they get placeholders, which import the libraries when something

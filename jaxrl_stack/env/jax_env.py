@@ -392,8 +392,9 @@ class GymnaxEnv(AutoResetJaxEnv):
         return drawings.FPS.get(self._drawn_as, JaxEnv.render_fps)
 
     def render(self, state: Any) -> np.ndarray | None:
-        """Draws classic control and MinAtar with this package's renderer; other environments with their class's
-        ``render(state, params)``, except gymnax's default, which draws matplotlib figures.
+        """Draws a frame: of classic control and MinAtar with this package's renderer, of other environments with their
+        class's ``render(state, params)``. Returns None for gymnax's own renderers, which draw matplotlib figures, and
+        for classes without `render`.
         """
         return self.render_with(state, self._params)
 
@@ -439,8 +440,8 @@ class GymnaxEnv(AutoResetJaxEnv):
 
 
 def as_jax_env(env: Any, env_config: Mapping[str, Any] | None = None) -> JaxEnv | None:
-    """Converts an environment to a `JaxEnv`: returns it unchanged, or in an adapter for gymnax; None if it is no JAX
-    environment.
+    """Converts an environment to a `JaxEnv`: returns a `JaxEnv` unchanged, and a gymnax environment as a `GymnaxEnv`.
+    Returns None for any other object.
 
     Args:
         env: A `JaxEnv`; a gymnax instance; or what ``gymnax.make`` returns, ``(instance, params)``.

@@ -40,8 +40,8 @@ def check_is_pure(env: JaxEnv, method: str, program: Any, *args: Any, thorough: 
     if difference is not None:
         raise TypeError(
             f"{env.source}.{method} differs when it is traced again: {difference}. NumPy's and Python's random "
-            "numbers are drawn only once, while JAX traces. Draw with jax.random from `key`, and keep changing "
-            "values in the state."
+            "numbers are drawn only once, while JAX traces. Draw with jax.random from `key`, and store "
+            "values that change in the environment's state."
         )
 
 
@@ -53,7 +53,9 @@ def _keeps_on_self(env: JaxEnv, method: str, holder: Any, names: list[str]) -> s
 
 
 def _wrapped(env: Any) -> list[Any]:
-    """Returns a list of an environment and all environments inside of its wrappers."""
+    """Returns a list with the given environment and all environments that it wraps, directly or through other wrappers,
+    in this order.
+    """
     found = [env]
     for one in found:
         inner = [value for value in vars(one).values() if hasattr(value, "step") and hasattr(value, "reset")]

@@ -10,8 +10,8 @@ EnvT = TypeVar("EnvT", bound=JaxEnv)
 
 
 class JaxEnvWrapper(AutoResetJaxEnv, Generic[EnvT]):
-    """Base class of wrappers: keeps the wrapped environment's parameters, name and frame rate. Subclasses set spaces
-    and dynamics.
+    """Base class of wrappers of JAX environments: takes parameters, name and frame rate from the wrapped environment.
+    Subclasses set spaces and dynamics.
 
     Args:
         env: The wrapped environment.

@@ -141,8 +141,8 @@ class GymnasiumFromJax(gym.Env):
 
 
 def _prepare(env: Any, config: dict[str, Any]) -> tuple[JaxEnv, Callable, Callable, Callable]:
-    """Builds the JAX environment and its jitted functions for the gymnasium adapter; later calls with equal arguments
-    reuse the compiled functions.
+    """Builds the JAX environment for the gymnasium adapter: returns ``(environment, jitted reset, jitted step, jitted
+    last_state)``. Later calls with equal, hashable arguments return the same objects.
     """
     # With their types: 1, 1.0 and True are equal.
     items = tuple((name, value, type(value)) for name, value in config.items())

@@ -81,8 +81,8 @@ class AgentsOfEpisode:
         return obs, infos
 
     def next(self, outcome: Any) -> tuple[tuple[Any, ...], bool]:
-        """Checks the return value of the environment's ``step``, records which agents have ended, and returns ``(the
-        five dicts, whether the episode has ended)``.
+        """Checks the return value of the environment's ``step``, and records which agents have ended. Returns ``((obs,
+        rewards, terminateds, truncateds, infos), whether the episode has ended)``.
 
         Returns:
             The five dicts, and whether the episode has ended: by a flag of ``"__all__"``, or with its last agent if
@@ -274,8 +274,8 @@ class AgentsOfEpisode:
 
 
 def notice_unclaimed_rewards(name: str, agents: Collection[Any], where: str = "") -> None:
-    """Prints a notice, once per environment and agent, that an agent got rewards before its first or after its last
-    action, which returns and losses ignore.
+    """Prints a notice, once per environment and agent, about rewards that an agent got before its first action or after
+    its end. Such rewards do not count in episode returns and losses.
 
     Args:
         name: Name of the environment.

@@ -104,7 +104,7 @@ class MultiAgentEnv(gym.Env):
 
     @property
     def num_agents(self) -> int:
-        """Number of agents that take part now."""
+        """Number of agents that take part in the episode now, the length of `agents`."""
         return len(self.agents)
 
     @property

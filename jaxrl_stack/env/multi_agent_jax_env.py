@@ -177,7 +177,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         if unknown := [agent for agent in of_agents if agent not in self.possible_agents]:
             raise ValueError(
                 f"{self.name}: {name} has {unknown}, which are not among possible_agents={list(self.possible_agents)}. "
-                f"Name all agents there."
+                f"Add them to possible_agents."
             )
         return of_agents
 

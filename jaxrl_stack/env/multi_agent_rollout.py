@@ -144,7 +144,7 @@ class ModuleRows:
 
     def read(self, mode: Mode) -> dict[str, Any]:
         """Returns all columns of the module's last `act` call (such as actions and log-probabilities), ``{column: [R,
-        ...]}``.
+        ...]}`` for the module's ``R`` batch rows; {} before the first call.
         """
         layout = self.policy.packed_columns(mode)
         return {} if self.packed is None else {name: layout.read(name, *self.packed) for name in layout.columns}
@@ -366,7 +366,9 @@ class MultiAgentRollout:
             self.live = None
 
     def _show_acts(self, mode: Mode, weights_seq_no: int) -> None:
-        """Adds the modules' inputs and outputs in the current env step to the objects of running episodes."""
+        """Adds the inputs and outputs of the modules in the current env step to the episode objects of the running
+        episodes.
+        """
         live: Any = self.live
         columns = {id(module): module.read(mode) for module in self._rows.values()}
         for index, acting in enumerate(self._acting):
@@ -374,8 +376,8 @@ class MultiAgentRollout:
                 live.saw(index, agent, columns[id(module)], row, weights_seq_no)
 
     def _show_step(self, step: MultiAgentVectorStep, timesteps: int, *, is_last: bool) -> None:
-        """Adds the results of an environment step (observations, rewards, flags) to the objects of running episodes,
-        and calls the users' callbacks.
+        """Adds the results of an environment step (observations, rewards, flags) to the episode objects of the running
+        episodes, and calls the users' callbacks.
         """
         live: Any = self.live
         inputs = {}
@@ -401,8 +403,8 @@ class MultiAgentRollout:
             live.report(index, has_ended=final_obs is not None)
 
     def _take_in(self, step: MultiAgentVectorStep) -> None:
-        """Writes the observations, rewards and ends of an environment step, before any reset, into the batch rows of
-        the modules that control the agents.
+        """Writes the results of an environment step (observations, rewards, ended agents), before any reset, into the
+        batch rows of the modules that control the agents.
         """
         for i, where in enumerate(self._where):
             acting: list[tuple[Any, ModuleRows, int]] = []

@@ -83,8 +83,8 @@ def _tuple_check(checks: list[Callable[[Any], bool]]) -> Callable[[Any], bool]:
 
 
 def _number_check(dtype: np.dtype) -> Callable[[Any], bool]:
-    """Returns the quick check of `form_check` for a `Discrete` space: whether a value is an integer that `dtype` can
-    hold. It is fastest for values that are not arrays.
+    """Returns the quick check of `form_check` for a `Discrete` space: a function that returns whether a value is an
+    integer that `dtype` can hold. The function is fastest for values that are not arrays.
     """
     limits = np.iinfo(dtype)
     first, last = int(limits.min), int(limits.max)

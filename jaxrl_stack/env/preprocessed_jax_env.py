@@ -65,8 +65,8 @@ class PreprocessedJaxEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
         return self.preprocessed(obs), state
 
     def reset_seated(self, key: jax.Array, params: Any, seat: jax.Array) -> tuple[Any, Any]:
-        """Starts an episode with a given seat of the hero, if the wrapped environment is a `SelfPlayEnv`; see
-        `SelfPlayEnv.reset_seated`.
+        """Starts an episode in which the agent "hero" has the given seat (player position). The wrapped environment
+        must be a `SelfPlayEnv`, see `SelfPlayEnv.reset_seated`.
         """
         obs, state = cast(SelfPlayEnv, self.unwrapped).reset_seated(key, params, seat)
         return self._conformed(self.preprocessed(obs)), state

@@ -119,8 +119,8 @@ class RandomizedJaxEnv(JaxEnvWrapper[JaxEnv]):
 
 
 def _resets_after_step(env: JaxEnv) -> TypeGuard[AutoResetJaxEnv]:
-    """Whether the environment's `step` is only `_step` (without a reset) followed by `reset`. If so, the wrapper can
-    call `_step` and then reset with newly drawn parameters.
+    """Whether the environment's `step` calls `_step`, which does not reset, and then `reset`, and nothing else. The
+    wrapper can then call `_step` itself, and reset with newly drawn parameters.
     """
     if isinstance(env, GymnaxEnv):
         return env._has_plain_step

@@ -99,7 +99,7 @@ def _is_preprocessed_by_its_vector_version(config: AlgorithmConfig) -> bool:
 
 
 def _takes_render_mode(config: AlgorithmConfig) -> bool:
-    """Whether `env` is a gymnasium id whose environment can render."""
+    """Whether the config's `env` is a gymnasium id whose environment can render."""
     if isinstance(config.env, str) and get_env_creator(config.env) is not None:
         return False
     spec = resolve_env(config.env, config.env_config).spec
@@ -244,8 +244,8 @@ def _returns(episode: MultiAgentEpisode) -> dict[Any, float]:
 
 
 def _space_of(observation: Any, seen: gym.Space, returned: gym.Space) -> gym.Space:
-    """Returns the space of an episode's observations: the policy's, or the environment's if connectors leave episodes
-    unchanged.
+    """Returns the space of an observation in an episode: `seen`, the policy's space, if the observation fits it; else
+    `returned`, the environment's space, because connectors may leave episodes unchanged.
     """
     try:
         validate_batch(seen, observation, 0)

@@ -48,8 +48,8 @@ _SMALL_RESET = 256
 
 
 def reset_where_ended(step: JaxStep, reset: Callable[[], tuple[Any, Any]]) -> JaxStep:
-    """Resets those of ``B`` JAX environments whose episode ended in the last step. On CPUs, resets are computed only in
-    steps that end an episode, unless resets are small and a rollout computes them ahead of its loop.
+    """Resets those of ``B`` JAX environments whose episode ended in the last step. On CPUs, resets are computed only if
+    an episode ended. Exception: small resets that a rollout computes before its loop over steps.
 
     Most steps end no episode, and a reset (mainly its PRNG keys) costs more than a step of a small environment. The
     condition covers all environments, because `jax.vmap` turns the condition of a single one into a selection, which

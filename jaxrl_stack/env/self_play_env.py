@@ -1,4 +1,6 @@
-"""Wrapper for games of several players that names agents by roles, "hero" and "rival", instead of seats."""
+"""Wrapper for games of several players that names agents by roles, "hero" and "rival", instead of seats (player
+positions).
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ class SelfPlayState(NamedTuple):
 
 
 class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
-    """Game whose agents are one hero and its rivals; every reset draws their seats uniformly.
+    """Wrapper that gives a game the agents "hero" and "rival" in place of its own agents, which become seats (player
+    positions). Every reset draws the seats uniformly.
 
     If the hero has seat ``s`` of ``N``, rival ``i`` has seat ``(s + i) % N``. The game gets the keys of resets and
     steps unchanged.
@@ -58,11 +61,13 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
     def __init__(self, env: JaxEnv):
         if not isinstance(env, MultiAgentJaxEnv):
             raise ValueError(
-                f"SelfPlayEnv({env.name}): the environment has no agents that can be seats. Pass a MultiAgentJaxEnv."
+                f"SelfPlayEnv({env.name}): the environment is no game of several agents. Pass a MultiAgentJaxEnv."
             )
         seats = env.possible_agents
         if len(seats) < 2:
-            raise ValueError(f"SelfPlayEnv({env.name}): possible_agents={seats} has one agent. Pass a game of several.")
+            raise ValueError(
+                f"SelfPlayEnv({env.name}): possible_agents={seats} has one agent. Pass a game of two or more."
+            )
         first = seats[0]
         for kind in ("observation_spaces", "action_spaces"):
             of_seats = getattr(env, kind)
@@ -91,7 +96,7 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
         return self.reset_seated(key, params, seat)
 
     def reset_seated(self, key: jax.Array, params: Any, seat: jax.Array) -> tuple[Any, SelfPlayState]:
-        """Starts an episode like `reset`, with a given seat of the hero.
+        """Starts an episode like `reset`, but with the given seat (player position) of the hero.
 
         Args:
             key, params: See `reset`.
@@ -128,8 +133,8 @@ class SelfPlayEnv(JaxEnvWrapper[MultiAgentJaxEnv], MultiAgentJaxEnv):
 
 
 def with_seats(resolved: ResolvedEnv) -> ResolvedEnv:
-    """Makes the agents of a JAX game the roles hero and rival: returns a `ResolvedEnv` that creates the game as a
-    `SelfPlayEnv`. Environments that are not JAX environments are returned unchanged.
+    """Wraps a JAX game in a `SelfPlayEnv`, whose agents are the roles hero and rival: returns a `ResolvedEnv` that
+    creates the wrapped game. Returns `resolved` unchanged if its environment is no JAX environment.
     """
     if not resolved.is_jax:
         return resolved

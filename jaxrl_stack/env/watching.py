@@ -33,8 +33,8 @@ class Seen(NamedTuple):
 
 
 class _Watched(NamedTuple):
-    """State of a `WatchedEnv`: the wrapped environment's state, and the state and observation that the last step led
-    to, before any reset.
+    """State of a `WatchedEnv`: the wrapped environment's state, and the state and observation at the end of the last
+    step, before any reset.
 
     Attributes:
         now: The environment's.

@@ -94,7 +94,7 @@ def test_the_contract_of_environments_is_kept():
     [
         (lambda: Uneven(), r"action_spaces of 0 and 1 are Discrete\(5\) and Discrete\(4\).*need equal spaces"),
         (lambda: Numbers({"num_players": 1}), "has one agent"),
-        (lambda: GymnaxEnv("CartPole-v1"), "no agents that can be seats. Pass a MultiAgentJaxEnv"),
+        (lambda: GymnaxEnv("CartPole-v1"), "is no game of several agents. Pass a MultiAgentJaxEnv"),
     ],
 )
 def test_games_without_equal_seats_are_refused(game, message):
