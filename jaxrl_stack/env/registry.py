@@ -143,8 +143,8 @@ class ResolvedEnv:
         return env
 
     def release(self, env: Any) -> None:
-        """Closes an unused environment from `make`. Exception: if a registered creator made it while an algorithm is
-        being built, it is stored for an env runner.
+        """Closes an unused environment from `make`. While an algorithm is being built, an environment of a registered
+        creator is stored for an env runner instead.
         """
         if self.registered is not None:
             keep(self.registered, self.context, env)
@@ -313,8 +313,8 @@ def _vector_creator(spec: Any) -> VectorCreator | None:
 
 
 def _vector_env(name: str, context: EnvContext, make: VectorCreator, **more: Any) -> ResolvedEnv:
-    """Creates the `ResolvedEnv` of an environment whose creator makes all copies as one vector environment, whatever
-    the vectorization mode is.
+    """Creates the `ResolvedEnv` of an environment whose creator makes all copies as one vector environment, for every
+    `gym_env_vectorize_mode`.
     """
     return ResolvedEnv(
         name, False, context, is_vector=True, creator=lambda ctx: make(ctx, 1, None), _vector_creator=make, **more

@@ -15,7 +15,7 @@ _WILDCARDS = frozenset("*?[")
 
 
 def matching_tasks(patterns: Sequence[str], where: str) -> list[str]:
-    """Returns the environment names that match the patterns, in order and without repetition.
+    """Returns the environment names that match the patterns, in the order of the patterns and without repetition.
 
     Args:
         patterns: Names, which need not be registered, and patterns with ``*``, ``?`` or ``[abc]``. Patterns are

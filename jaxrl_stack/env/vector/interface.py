@@ -153,8 +153,8 @@ class HostVectorEnv(abc.ABC):
         """
 
     def reset_ended(self, step: VectorStep, recover: Recover | None = None) -> None:  # noqa: B027 - by default none is held
-        """Resets the environments that `step` left in their final state because of `holds_ended`, and writes their
-        first observations into the argument `step`, the result of that call.
+        """Resets the environments whose episodes ended in a ``step(..., holds_ended=True)`` call, which did not reset
+        them, and writes their first observations into `step`, the result of that call.
         """
 
     def renew(self, index: int | None = None) -> bool:

@@ -30,8 +30,8 @@ def require_main_guard(what: str) -> None:
 
 
 def _unguarded_line() -> int | None:
-    """Returns the line at which the running top-level statement of the main script begins, if no main guard
-    (``if __name__ == "__main__":``) protects it. Returns None if a guard does, or if child processes do not import
+    """Returns the line number of the main script's top-level statement that runs now, if no main guard (``if __name__
+    == "__main__":``) protects this statement. Returns None if a guard protects it, or if child processes do not import
     the script.
     """
     main = sys.modules["__main__"]

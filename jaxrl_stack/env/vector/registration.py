@@ -40,7 +40,7 @@ def make_vec(
     if spec.max_episode_steps is not None:
         raise ValueError(
             f"make_vec({id!r}): its max_episode_steps={spec.max_episode_steps} has no effect on several agents. "
-            "Register it without, and truncate the agents in step()."
+            "Register the id without max_episode_steps, and truncate the agents in step()."
         )
     make: Any = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
     settings = {**spec.kwargs, **kwargs}

@@ -179,8 +179,8 @@ class SyncHostMultiAgentEnv:
         return step
 
     def reset_ended(self, step: MultiAgentVectorStep, recover: Recover | None = None) -> None:
-        """Resets the environments that `step` left in their final state because of `holds_ended`, and writes their
-        first observations into the argument `step`, the result of that call.
+        """Resets the environments whose episodes ended in a ``step(..., holds_ended=True)`` call, which did not reset
+        them, and writes their first observations into `step`, the result of that call.
         """
         for i, final_obs in enumerate(step.final_obs):
             if final_obs is not None:

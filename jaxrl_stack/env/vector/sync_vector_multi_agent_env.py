@@ -89,7 +89,7 @@ class SyncVectorMultiAgentEnv(VectorMultiAgentEnv):
         return tuple(value(*args, **kwargs) if callable(value) else value for value in found)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Returns an attribute of every environment."""
+        """Returns the attribute `name` of every environment, as a tuple."""
         return tuple(getattr(env, name) for env in self.envs)
 
     @property

@@ -58,7 +58,7 @@ class VectorEnvAdapter(HostVectorEnv):
         try:
             if env.num_envs != num_envs:
                 raise ValueError(
-                    f"environment({name!r}) made a vector environment of {env.num_envs}, but "
+                    f"environment({name!r}) made a vector environment of {env.num_envs} copies, but "
                     f"num_envs_per_env_runner={num_envs}. With "
                     "env_runners(gym_env_vectorize_mode='vector_entry_point'), create env_config['num_envs'] copies."
                 )
@@ -142,7 +142,7 @@ class VectorEnvAdapter(HostVectorEnv):
 
     def _without_final(self, infos: dict[str, Any], ended: np.ndarray) -> tuple[dict[str, Any], Any, dict[str, Any]]:
         """Splits the infos of a vector step in which environments were reset: returns ``(other infos, final
-        observations, final infos)``; the final ones precede the reset.
+        observations, final infos)``, where the final observations and infos are those before the reset.
         """
         if "final_obs" not in infos:
             raise ValueError(

@@ -76,7 +76,8 @@ def wrap_atari_for_new_api_stack(
 
 
 class MaxAndSkipEnv(gym.Wrapper):
-    """Repeats every action and adds up the rewards; shows the pixelwise maximum of the last two frames.
+    """Repeats every action; returns the sum of the rewards, and the pixelwise maximum of the last two frames as the
+    observation.
 
     The game draws some sprites in every other frame only. An episode that ends in between shows the frames that it had.
 
