@@ -326,17 +326,17 @@ class DeviceEnvRunner(EnvRunner):
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 
         Args:
-            num_timesteps: Step until at least so many env steps (with ``count_steps_by="agent_steps"``: steps of
-                agents) are there; running episodes are continued by the next call. Default:
-                ``rollout_fragment_length`` steps of every environment.
-            num_episodes: Instead, reset everything and return exactly so many finished episodes, env ``i``'s first
-                ``n // B + (i < n % B)``; the next call resets, too.
-            explore: Sample actions or take the greedy ones; None for ``config.explore``.
-            random_actions: Draw actions from the action space instead.
+            num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of agents' steps); the
+                next call continues the running episodes. Default: ``rollout_fragment_length`` steps of every
+                environment.
+            num_episodes: Instead, reset all environments and return exactly ``n = num_episodes`` finished episodes,
+                the first ``n // B + (i < n % B)`` of environment ``i``; the next call resets all environments, too.
+            explore: Whether to sample actions instead of taking the greedy ones; None: ``config.explore``.
+            random_actions: Draw actions from the action space, not from the policy.
             force_reset: Reset all environments first and drop running episodes.
 
         Raises:
-            ValueError: If both amounts are given.
+            ValueError: `num_timesteps` and `num_episodes` are both given, or one of them is below 1.
         """
         check_amounts(num_timesteps, num_episodes)
         explore = bool(self.config.explore) if explore is None else bool(explore)

@@ -371,15 +371,15 @@ class HostEnvRunner(EnvRunner):
         Observations are the module's inputs: what the env-to-module pipeline made of the environment's.
 
         Args:
-            num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: completed steps of
-                agents); running episodes are continued by the next call. Default: with
-                ``batch_mode="truncate_episodes"`` ``rollout_fragment_length`` steps of every environment, with
-                ``"complete_episodes"`` one episode of each.
-            num_episodes: In place of that, reset everything and return exactly ``n`` finished episodes, the first
-                ``n // B + (i < n % B)`` of environment ``i``, so that short ones are not preferred; the next call
-                resets, too.
-            explore: Sample actions or take the greedy ones; None for ``config.explore``.
-            random_actions: Draw actions from the action space instead.
+            num_timesteps: Least number of env steps (with ``count_steps_by="agent_steps"``: of completed agents'
+                steps); the next call continues the running episodes. Default: with
+                ``batch_mode="truncate_episodes"``, ``rollout_fragment_length`` steps of every environment; with
+                ``"complete_episodes"``, one episode of each.
+            num_episodes: Instead, reset all environments and return exactly ``n = num_episodes`` finished episodes,
+                the first ``n // B + (i < n % B)`` of environment ``i``, so that short episodes are not preferred; the
+                next call resets all environments, too.
+            explore: Whether to sample actions instead of taking the greedy ones; None: ``config.explore``.
+            random_actions: Draw actions from the action space, not from the policy.
             force_reset: Reset all environments first and drop running episodes.
 
         Raises:

@@ -53,9 +53,7 @@ def _keeps_on_self(env: JaxEnv, method: str, holder: Any, names: list[str]) -> s
 
 
 def _wrapped(env: Any) -> list[Any]:
-    """Returns a list with the given environment and all environments that it wraps, directly or through other wrappers,
-    in this order.
-    """
+    """Returns a list with the given environment and the environments that it wraps, directly or indirectly."""
     found = [env]
     for one in found:
         inner = [value for value in vars(one).values() if hasattr(value, "step") and hasattr(value, "reset")]

@@ -72,7 +72,7 @@ def _check_observation(env: JaxEnv, part: str, observation: Any, when: str) -> N
 
 
 def _is_within(space: gym.Space, value: np.ndarray) -> np.ndarray:
-    """Returns a bool array: which numbers of an observation leaf are within the bounds of its space."""
+    """Returns a bool array that marks the numbers of an observation leaf that are within the bounds of its space."""
     if isinstance(space, gym.spaces.Box):
         low, high = space.low, space.high
     elif isinstance(space, gym.spaces.Discrete):

@@ -96,7 +96,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
         return type(self).acts is MultiAgentJaxEnv.acts
 
     def acts(self, state: Any) -> Mapping[Any, Any]:
-        """Returns which agents act next. Override it if agents take turns.
+        """Returns which agents act next. Subclasses whose agents take turns override this method.
 
         Args:
             state: State from `reset_env` or `step_env`.
@@ -108,7 +108,7 @@ class MultiAgentJaxEnv(AutoResetJaxEnv):
 
     @abc.abstractmethod
     def reset_env(self, key: jax.Array, params: Any) -> tuple[Any, Any]:
-        """Starts an episode of the environment; returns ``(obs, state)``, the observations by agent."""
+        """Starts an episode of the environment; returns ``(obs, state)``, with observations by agent."""
 
     @abc.abstractmethod
     def step_env(self, key: jax.Array, state: Any, action: Any, params: Any) -> Any:

@@ -349,7 +349,7 @@ class MultiAgentRollout:
         return recordings
 
     def take_ended(self, recording: AgentRecordings, weights_seq_no: int) -> list[tuple[int, MultiAgentEpisode]]:
-        """Returns ``(environment, episode)`` of the episodes that ended since the last call."""
+        """Returns ``(environment index, episode)`` for each episode that ended since the last call."""
         return self._episodes_of_sample().take_finished()
 
     def cut(self) -> list[MultiAgentEpisode]:

@@ -37,8 +37,9 @@ class _Watched(NamedTuple):
     step, before any reset.
 
     Attributes:
-        now: The environment's.
-        led_to: What the last step, or the reset, led to; before the reset that may have followed.
+        now: State of the wrapped environment.
+        led_to: State and observation after the last step or reset; after a step that ended the episode, those before
+            the automatic reset.
     """
 
     now: Any
