@@ -42,8 +42,8 @@ def _number(value: Any, kinds: str) -> np.ndarray | None:
 
 
 def form_check(space: gym.Space) -> Callable[[Any], bool]:
-    """Returns a function that checks quickly whether a value, such as an observation, has the structure, shapes and
-    compatible dtypes of `space`.
+    """Returns a function that checks quickly whether a value, such as an observation, has the structure and shapes of
+    `space`, and numbers that the dtypes of `space` can hold.
 
     It looks at structure, shapes and kinds of dtype; at values only where another integer dtype has to hold them.
     Floats are no integers, and nothing is broadcast.
@@ -143,8 +143,8 @@ def _holds(dtype: np.dtype, array: np.ndarray) -> bool:
 
 
 def misfit(space: gym.Space, value: Any, name: str) -> str | None:
-    """Returns an error message that says why a value does not have the form of `space` and how to correct it; None if
-    `form_check` accepts the value.
+    """Returns an error message that says why a value does not have the structure, shapes and types of `space`, and how
+    to correct it; None if `form_check` accepts the value.
 
     Args:
         space: As of `form_check`.

@@ -59,8 +59,8 @@ class _Range:
 
 @dataclasses.dataclass
 class _Part:
-    """One leaf of the observation space (an array of a Dict or Tuple), with its bounds and the observations that wait
-    for their check.
+    """One leaf of the observation space (an array of a Dict or Tuple), with its bounds and the observations that have
+    not been checked yet.
 
     Attributes:
         path: Keys that lead to it.
@@ -119,7 +119,9 @@ class ObservationWatch:
         return not self._parts
 
     def begin(self) -> None:
-        """Starts the check of a new recording: drops the observations and invalid numbers of the last one."""
+        """Starts the check of a new recording: drops the stored observations and the invalid numbers of the previous
+        recording.
+        """
         self._num_kept, self._found = 0, []
 
     def add(self, step: int, obs: Any, rows: np.ndarray | None = None) -> None:

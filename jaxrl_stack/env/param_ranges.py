@@ -15,7 +15,8 @@ FORMS = "(low, high), ('log', low, high) or [values]"
 
 
 def range_problem(name: Any, given: Any) -> str | None:
-    """Returns a text about the valid forms if `given` is not a valid distribution; None if it is.
+    """Returns a text that describes the required form of a distribution if `given` is no valid distribution; None if
+    `given` is valid.
 
     Args:
         name: Name of the parameter, for the description.
@@ -102,7 +103,7 @@ class ParamRange:
         assert kind is not None
         dtype, shape = np.dtype(jnp.result_type(like)), np.shape(like)
         if dtype.kind not in "biuf":
-            raise ValueError(f"the parameter is {dtype}, and only numbers can be drawn, so leave it out")
+            raise ValueError(f"the parameter is {dtype}, and only numbers can be drawn: leave this parameter out")
         arrays = [np.asarray(value) for value in values]
         if (dtype.kind == "b") != all(array.dtype.kind == "b" for array in arrays):
             raise ValueError(

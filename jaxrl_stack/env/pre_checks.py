@@ -10,7 +10,7 @@ from jaxrl_stack.utils.error import MultiAgentEnvError
 
 
 def check_multiagent_environments(env: Any) -> None:
-    """Resets a multi-agent environment and takes one step with random actions.
+    """Resets a multi-agent environment, takes one step with random actions, and checks the return values.
 
     Args:
         env: The environment; it is left in the middle of an episode.

@@ -155,12 +155,13 @@ def with_randomized_params(config: Any, env: JaxEnv, *, trained: Any = None) -> 
     if isinstance(env, MultiAgentJaxEnv):
         raise ValueError(
             f"environment(randomized_params=...) does not support several agents, and {env.name} has "
-            f"{list(env.possible_agents)}. Leave it out, and draw parameters in reset_env."
+            f"{list(env.possible_agents)}. Leave randomized_params out, and draw in reset_env."
         )
     if config.privileged_params and has_action_mask(env.observation_space, config.action_mask_key):
         raise ValueError(
             f"environment(privileged_params=True) does not support action masks, and {env.name} has the mask "
-            f"{config.action_mask_key!r}. Leave it out, or set environment(action_mask_key='none')."
+            f"{config.action_mask_key!r}. Leave privileged_params out, or set "
+            "environment(action_mask_key='none')."
         )
     scales = _ranges(env, scaled_by) if config.privileged_params else {}
     _check_scales(env, scales)
@@ -346,14 +347,15 @@ def _check_program(env: JaxEnv, draws: _RangeDraws | _FunctionDraws, given: Any)
         single = next((name for name in draws.names if not _can_trace(env, draws, (name,))), ", ".join(draws.names))
         raise ValueError(
             f"environment(randomized_params={shown(given)}): {env.source} uses {single!r} in Python code, so all "
-            f"episodes share one value ({type(error).__name__}). Leave it out, or compute with jax.numpy in reset and "
-            "step."
+            f"episodes share one value ({type(error).__name__}). Do not draw this parameter, or compute with "
+            "jax.numpy in reset and step."
         ) from error
     # A function may set fields that only complete others.
     if unread and (isinstance(draws, _RangeDraws) or len(unread) == len(draws.names)):
         raise ValueError(
             f"{_called(given, unread[0])}: reset and step of {env.source} do not read {unread[0]!r} from their "
-            "argument `params`, so draws have no effect. Leave it out, or read `params` and not self.params."
+            "argument `params`, so draws have no effect. Do not draw this parameter, or read `params` and "
+            "not self.params."
         )
 
 

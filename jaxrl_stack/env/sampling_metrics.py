@@ -138,7 +138,9 @@ class SamplingMetrics:
     # ------------------------------------------------------------------------------------------- means of numbers
 
     def time_sample(self, started: float) -> None:
-        """Logs the duration of a runner's call that began at `started` (``time.perf_counter()``)."""
+        """Logs the duration of a runner's sampling call that began at `started` (``time.perf_counter()``), and the time
+        between the previous sampling call and this one.
+        """
         if self._last_sample is not None:
             self.add_number("time_between_sampling", started - self._last_sample)
         self._last_sample = time.perf_counter()
@@ -210,21 +212,21 @@ class SamplingMetrics:
         return self.take_logged()
 
     def _log_returns(self, kind: str, returns: Mapping[Any, float]) -> None:
-        """Logs an episode's returns by agent or by module under RLlib's names."""
+        """Logs an episode's returns by agent or by module under RLlib's metric names."""
         for member, own in returns.items():
             key = (f"{kind}_episode_returns_mean", str(member))
             self._logger.log_value(key, own, reduce="mean", window=self._window)
 
 
 def log_episode(logger: MetricsLogger, window: int, episode_return: float, length: int) -> None:
-    """Logs an ended episode under RLlib's names."""
+    """Logs the return and the length of an ended episode under RLlib's metric names."""
     for key, value in (("return", episode_return), ("len", length)):
         for how in ("mean", "min", "max"):
             logger.log_value(f"episode_{key}_{how}", value, reduce=how, window=window)
 
 
 def log_counts(logger: MetricsLogger, num_episodes: int, num_env_steps: int) -> None:
-    """Logs the numbers of ended episodes and of sampled steps under RLlib's names."""
+    """Logs the numbers of ended episodes and of sampled steps under RLlib's metric names."""
     logger.log_value("num_episodes", num_episodes, reduce="sum")
     logger.log_value("num_episodes_lifetime", num_episodes, reduce="lifetime_sum")
     logger.log_value("num_env_steps_sampled", num_env_steps, reduce="sum")

@@ -169,7 +169,8 @@ class StepOutput(NoOutput):
 def make_step_output(
     config: AlgorithmConfig, worker_index: int, env_to_module: Mapping[str, EnvToModulePipeline]
 ) -> NoOutput:
-    """Creates the output of a runner from its config.
+    """Creates the object that writes a runner's steps to files: a `StepOutput`, or a `NoOutput` if the config sets no
+    output.
 
     Args:
         config, worker_index: Config and index of the runner.

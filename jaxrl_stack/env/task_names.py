@@ -33,7 +33,7 @@ def matching_tasks(patterns: Sequence[str], where: str) -> list[str]:
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise ValueError(
-                f"{where}: {pattern!r} must be a name or a pattern. Register other environments: "
+                f"{where}: {pattern!r} must be a name or a pattern (str). Give classes and instances a name: "
                 f"register_env('mine', lambda config: ...)."
             )
         if not _WILDCARDS & set(pattern):

@@ -68,7 +68,9 @@ class PhysicsEnv(SuiteEnv):
 
 
 class BraxEnv(PhysicsEnv):
-    """Environment of ``brax.envs``; further settings are arguments of the environment's class, such as `backend`."""
+    """Environment of ``brax.envs``. Settings are `episode_length`, `action_repeat`, and the arguments of the
+    environment's class, such as `backend`.
+    """
 
     prefix = "brax"
 

@@ -1,4 +1,6 @@
-"""Helpers that import optional game packages, and RLlib's import path of the episode buffer."""
+"""Helpers that import optional game packages. The submodule `infinite_lookback_buffer` exports the episode buffer under
+RLlib's import path.
+"""
 
 from __future__ import annotations
 

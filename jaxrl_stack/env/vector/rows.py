@@ -15,7 +15,8 @@ from jaxrl_stack.utils.spaces.boxes import member_maker
 
 
 def row_writer(space: gym.Space, buffers: Any) -> Callable[[int, Any], None]:
-    """Returns a function ``write(i, element)`` that copies an element of `space` into row i of `buffers`.
+    """Returns a function ``write(i, element)`` that copies an element of `space` into row ``i`` of the arrays in
+    `buffers`.
 
     Args:
         space: Any nesting of `Box`, `Discrete`, `MultiDiscrete`, `MultiBinary`, `Dict`, `Tuple`.
