@@ -135,7 +135,8 @@ class ModulePipelines(ByModule[Pipelines]):
 
     def parts(self) -> list[tuple[str, Any]]:
         """Returns two pairs ``(component name in checkpoints, pipeline)``, for the env-to-module and the module-to-env
-        connectors. With several agents, each pipeline is a `PipelinesByModule`.
+        connectors. With several agents, each pipeline is a `PipelinesByModule`; with one agent and no environment, the
+        result is [].
         """
         both = zip(
             (COMPONENT_ENV_TO_MODULE_CONNECTOR, COMPONENT_MODULE_TO_ENV_CONNECTOR), Pipelines._fields, strict=True
