@@ -135,8 +135,8 @@ class Aggregation:
         return not self._backlog and not self.ready
 
     def add(self, batches: Sequence[Batch]) -> None:
-        """Accepts batches whose samples aggregator actors then concatenate, and collects the batches that actors have
-        finished.
+        """Adds batches to the queue of the aggregator actors, which concatenate their samples, and collects the batches
+        that these actors have finished. Without actors, the batches are ready immediately.
 
         Raises:
             Exception: The error of an actor, unless its samples were lost; or the error of an actor that Ray does not

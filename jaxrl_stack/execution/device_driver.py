@@ -266,7 +266,7 @@ class DeviceDriver(LocalDriver):
 
     def _planned_training_steps(self) -> int:
         """Computes the number of training steps that one call of the compiled program runs, from the config's minimum
-        number of steps per iteration; 1 if every training step returns to the host.
+        number of steps per iteration; 1 if control returns to the host after every training step.
         """
         config, plan = self.config, self.plan
         wanted, each = config.min_sample_timesteps_per_iteration, plan.num_env_steps * self.counted_per_env_step
@@ -278,8 +278,8 @@ class DeviceDriver(LocalDriver):
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
         """Returns the sizes (minibatches, steps, rows of each module) from which the learner counts the env steps and
-        module steps that an update trains on. `update_of_rows` has the sizes of an update if the training step plans
-        none on samples.
+        module steps that an update trains on. `update_of_rows` has these sizes for training steps whose updates do not
+        use sampled steps directly, but drawn rows.
         """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares
@@ -428,8 +428,8 @@ class DeviceDriver(LocalDriver):
 
     @contextlib.contextmanager
     def recording(self, recorder: Recorder) -> Iterator[IterationRecord]:
-        """Context in which a second compiled program, run before each call of the training program, records that call's
-        updates and episodes.
+        """Context that records the updates and episodes of each call of the training program. A second compiled program
+        makes the records.
 
         The second program runs first, from the same state. The training state comes from the program of training, so
         that its bits do not depend on the recording.
@@ -503,7 +503,9 @@ class DeviceDriver(LocalDriver):
             ValueError: With ``disable_jit=True``, which runs no program.
         """
         if self.learner.axis_name is None:
-            raise ValueError("debugging(disable_jit=True) compiles no program to show. Leave it out.")
+            raise ValueError(
+                "debugging(disable_jit=True) compiles no program to trace. Set debugging(disable_jit=False)."
+            )
         settings: Any = self.learner.placed_settings()
         call: Any = self._call
         return call.trace(*self._donated_state(), settings, self.num_warm_up_steps(self.num_env_steps))
@@ -623,8 +625,8 @@ class DeviceDriver(LocalDriver):
         self._snapshots.changed(before, self.shards.state, change)
 
     def go_on_as(self, learner: Any, runner: Any, kept: Any, *, num_env_steps: int) -> None:
-        """Loads host arrays of a learner, runner and replay buffer, which another driver has trained on one device,
-        into this driver.
+        """Continues the training of another driver that used one device: copies that driver's learner, runner and
+        replay buffer from host arrays to the devices of this driver.
 
         Args:
             learner, runner, kept: See `TrainState`; of one device, without the device axis. Without `kept`, the

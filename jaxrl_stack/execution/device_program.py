@@ -94,7 +94,7 @@ class CallRecord:
 
 
 class UpdateRecorder:
-    """Sizes and array shapes of the recordings that a program makes of its updates, for inspection by users.
+    """Sizes and array shapes of the records of updates that a program makes for `inspect()`.
 
     The shapes are known after a first trace of the program; see `DeviceDriver.recording`.
 
@@ -276,8 +276,8 @@ class DeviceProgram(Place):
         )
 
     def _watched(self, runner: Any) -> Any:
-        """Returns the states of the environments whose states are recorded for rendering, ``[W, ...]``; () if there are
-        none.
+        """Returns the states of the first W environments of the device, which are recorded for rendering, ``[W, ...]``;
+        () if none are recorded.
         """
         number = 0 if self.recorder is None else self.recorder.num_watched
         if not number:
@@ -286,7 +286,8 @@ class DeviceProgram(Place):
 
     def _block_of(self, columns: Any, shown: Any) -> Any:
         """Selects the sampled columns that the program returns to the host, for callbacks, files and the search for
-        NaNs: `shown` if the rollout records columns by agent, else `columns`; () if the host needs none.
+        NaNs: the columns by agent (`shown`) if the rollout records these, else the columns by module (`columns`); () if
+        the host needs none.
         """
         if not self.records_block:
             return ()

@@ -33,8 +33,8 @@ NUM_MODULE_STEPS_STORED = "num_module_steps_stored"
 
 
 class DeviceRing:
-    """Replay buffers on all devices: one `DeviceReplay` with a ring buffer on each. The state has leaves ``[D, ...]``
-    outside of the program.
+    """Replay buffers on all devices: one `DeviceReplay` with a ring buffer on each of D devices. Outside of the
+    compiled program, leaves of the state have the shape ``[D, ...]``.
 
     Args:
         learner: Learner with the devices.
@@ -94,7 +94,7 @@ class DeviceRing:
     def _over_devices(
         self, function: Callable[..., Any], in_axes: tuple[int, ...] = (0,), donate_argnums: tuple[int, ...] = ()
     ) -> Callable[..., Any]:
-        """Maps a function that returns a 1-tuple over the learner's devices."""
+        """Returns `function` mapped over the learner's devices. `function` must return a tuple with one element."""
         learner = self._learner
         return map_over_devices(
             function,
@@ -186,7 +186,9 @@ class DeviceRing:
     # ---------------------------------------------------------------------------------------------------------- results
 
     def not_finite(self, kept: Any) -> dict[str, dict[str, np.ndarray]]:
-        """Marks stored steps with NaN or infinity on all devices, ``[D * B, L]``; see `DeviceReplay.not_finite`."""
+        """Marks stored steps with NaN or infinity on all D devices, bool ``[D * B, L]``: each device has B columns
+        (environments or their agents) with room for L steps; see `DeviceReplay.not_finite`.
+        """
         find = self._over_devices(lambda kept: (self.ring.not_finite(kept),))
         found = {name: own_shards(x).reshape(-1, x.shape[-1]) for name, x in find(kept)[0].items()}
         return {self._module_id: found} if found else {}
@@ -232,7 +234,7 @@ class RingContents(Checkpointable):
         self._replay, self._kept, self._learner = replay, kept, learner
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Contents of the ring buffers, by name (leaves ``[D, ...]``)."""
+        """Returns the arrays of the ring buffers of all D devices, ``{array name: [D, ...]}``."""
         return named_leaves(all_shards(self._kept.value))
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -314,7 +316,7 @@ class RingsOfModules(Checkpointable):
         if not own.keys() & state.keys():
             raise ValueError(
                 f"The saved replay buffer has steps of the modules {sorted(state)[:5]}, but this algorithm has the "
-                f"modules {sorted(own)}. Restore a run with these modules, or leave the replay buffer out: "
+                f"modules {sorted(own)}. Restore a run with one of its modules, or leave the replay buffer out: "
                 f"get_state(not_components='replay_buffer')."
             )
         restored = {module_id: of.checked(state[module_id]) for module_id, of in own.items() if module_id in state}

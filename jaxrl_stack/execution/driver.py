@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 
 class Driver(abc.ABC):
-    """Runs the training of one algorithm: samples from an environment or reads data, makes updates, and evaluates
-    separately.
+    """Runs the training of one algorithm: samples from an environment or reads data, makes updates, and evaluates in
+    separate environments or on separate data.
 
     Args:
         algorithm: Algorithm of this driver, for callbacks; None in a learner actor.
@@ -140,7 +140,7 @@ class Driver(abc.ABC):
 
     @property
     def num_env_steps_lost(self) -> int:
-        """Lifetime env steps that no update has read because they were lost; 0 without actors."""
+        """Lifetime env steps that no update has read because their actor or node failed; 0 without actors."""
         return 0
 
     def reserve_actors(self) -> None:
@@ -253,8 +253,8 @@ class Driver(abc.ABC):
         """
 
     def results(self) -> dict[str, Any]:
-        """Entries of an iteration's result about actors, replay buffers, timers and the league. Entries about samples
-        and updates come from other methods.
+        """Metrics of actors, replay buffers, timers and the league for the result of an iteration. Other methods return
+        the metrics of samples and updates.
         """
         group = self.env_runner_group
         return {
@@ -321,7 +321,7 @@ class Driver(abc.ABC):
             return {**self.evaluation.evaluate(iteration, call, is_training), **on_data}
 
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
-        """Runs episodes of an evaluation for videos; training and counters do not change.
+        """Runs and records evaluation episodes, from which videos are made. Training and counters do not change.
 
         Args:
             iteration, call: See `evaluate`.
@@ -427,8 +427,8 @@ class Driver(abc.ABC):
         return None if replay is None or not self.config.store_buffer_in_checkpoints else replay
 
     def set_replay_state(self, state: dict[str, Any]) -> None:
-        """Restores the replay buffer from the complete state of a driver (a result of `get_state`, and the state of
-        `stored_replay` if there is one), after all other components.
+        """Restores the replay buffer, after all other components. `state` is the complete state of a driver: a result
+        of `get_state`, and the state of `stored_replay` if it was saved.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.

@@ -33,7 +33,8 @@ def episode_results(episodes: EndedEpisodes) -> dict[str, float]:
 def mean_returns_by_id(
     mean: Any, means: Mapping[str, Mapping[str, float]], module_map: ModuleMap
 ) -> dict[str, dict[str, Any]]:
-    """Mean returns by agent and by module, each under a singular and a plural key, as in RLlib's results.
+    """Mean returns by agent and by module, each under RLlib's two keys: ``..._episode_return_mean`` and
+    ``..._episode_returns_mean``.
 
     RLlib's keys are singular for one agent and plural for several. Scripts read both.
 

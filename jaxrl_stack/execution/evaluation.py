@@ -1,4 +1,4 @@
-"""Base class of evaluations, their reports, and the number of episodes or steps that they sample."""
+"""Base class of evaluations, and functions that compute their results and the number of episodes or steps to sample."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LIFETIME_COUNTS = {
 
 
 def evaluation_config(config: AlgorithmConfig) -> AlgorithmConfig:
-    """Returns the config of the evaluation that the config of a training run describes."""
+    """Returns the evaluation's config, which `config.evaluation(...)` of a training run defines."""
     evaluation = config.get_evaluation_config_object()
     assert evaluation is not None, "it is the config of training"
     return evaluation
@@ -249,7 +249,7 @@ class Evaluation(abc.ABC):
 
     @abc.abstractmethod
     def record(self, iteration: int, call: int, num_episodes: int) -> tuple[list[RecordedEpisode], float]:
-        """Runs episodes of an evaluation for videos; see `Driver.record`."""
+        """Runs and records evaluation episodes, from which videos are made; see `Driver.record`."""
 
     # ---------------------------------------------------------------------------------------------------------- acting
 
@@ -267,15 +267,15 @@ class Evaluation(abc.ABC):
 
     @property
     def is_stored(self) -> bool:
-        """Whether checkpoints contain this evaluation's connector states: if ``evaluation_interval`` is set, or if
+        """Whether checkpoints contain this evaluation's connector states: True if ``evaluation_interval`` is set, or if
         training has no environment.
         """
         driver = self._driver
         return bool(driver.config.evaluation_interval) or not driver.step.needs_env
 
     def described_runner(self) -> Any:
-        """Returns the evaluation's EnvRunner for checkpoints, or a description of it if it may be in an actor; None if
-        checkpoints contain no runner of this evaluation.
+        """Returns the evaluation's EnvRunner as a checkpoint component. If the EnvRunner may be in an actor, returns a
+        description of it instead. None if checkpoints contain no EnvRunner of this evaluation.
         """
         return None
 

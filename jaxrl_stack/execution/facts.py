@@ -168,7 +168,7 @@ class Facts(abc.ABC):
 
     @abc.abstractmethod
     def plan_update(self, samples: SamplePlan, **sizes: Any) -> SampledUpdate[Any]:
-        """Plans a `Place.update` call, which makes an update on the samples of the plan `samples`: computes its sizes.
+        """Computes the sizes of a `Place.update` call, which makes an update on the samples of the plan `samples`.
 
         Args:
             samples: Plan of its samples, all shares together.

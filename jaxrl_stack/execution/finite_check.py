@@ -1,4 +1,4 @@
-"""Search for the cause of NaN and infinity in training by a compiled program: the first reward or observation of an
+"""Search for the cause of NaN and infinity if a compiled program trains: the first reward or observation of an
 environment that is not finite.
 """
 
@@ -124,8 +124,8 @@ class FiniteCheck:
         return None if block is None else self._first_in(block)
 
     def _first_in(self, block: Any) -> NotUsable | None:
-        """Finds the first NaN or infinity in the columns that a call sampled (leaves ``[D, T, B, ...]``) and its agent
-        if there are several; None if all values are finite.
+        """Finds the first NaN or infinity in the columns that one call of the program sampled on D devices (leaves
+        ``[D, T, B, ...]``); also names the agent if the environment has several. None if all values are finite.
         """
         rollout = self._driver.program.rollout
         module_map = self._driver.module_map if rollout is None else rollout.module_map

@@ -45,8 +45,8 @@ class HeldOutRows:
         method = f"{type(driver.step).__name__}.held_out_rows()"
         if not isinstance(rows, Experience) or not rows.is_rows:
             raise TypeError(
-                f"{method} returned {type(rows).__name__}, which is no Experience of rows. Return "
-                f"Experience.of_rows({{module_id: {{column: [N, ...]}}}}) in every call, or None in every call."
+                f"{method} returned {type(rows).__name__}, not an Experience of rows. Return "
+                f"Experience.of_rows({{module_id: {{column: array of rows}}}}) in every call, or None in every call."
             )
         num_rows = {mid: num_rows_of(columns) for mid, columns in rows.modules.items()}
         if not num_rows or not all(num_rows.values()):

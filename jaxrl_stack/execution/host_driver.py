@@ -315,8 +315,8 @@ class HostDriver(LocalDriver):
         return dict(self.module_map.by_module(self.env_runner.module).items())
 
     def _what_acts(self, what: str) -> Any:
-        """Returns the object that computes actions for `Driver.act`: the EnvRunner of this process, or the evaluation
-        if training has no environment.
+        """Returns the object that computes actions for `Driver.act`: the EnvRunner of this process, or the driver's
+        `Evaluation` object if training has no environment.
         """
         return self._local_runner(what) if self.step.needs_env else self.evaluation
 

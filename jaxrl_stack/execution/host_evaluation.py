@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class HostEvaluation(Evaluation):
-    """Evaluates in a gymnasium environment, in this process or in actors, which can run during training.
+    """Evaluates in a gymnasium environment, in this process or in actors. Actors can evaluate during training.
 
     `start` creates its runners if the config has evaluations; otherwise the first use creates them.
 

@@ -182,7 +182,7 @@ class HostPlace(AsynchronousPlace):
         return Sampled(state, self._taken_in(blocks, started))
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner actor to sample its part of what the plan requires. A runner in this process
+        """Asks every idle EnvRunner actor for one rollout with the sizes of the plan. An EnvRunner in this process
         samples in `collect` instead.
         """
         if not self._has_requested:

@@ -39,8 +39,8 @@ class EpisodeRecord(NamedTuple):
 
 
 class ColumnOrder(NamedTuple):
-    """Order of sampling rounds, agents and environments along the batch axis of the columns that a device samples,
-    ``[T, R * agents * B]``.
+    """Order of R sampling rounds, the agents and B environments along the batch axis of the columns that a device
+    samples, ``[T, R * agents * B]``.
 
     Attributes:
         num_envs: ``B``, number of environments of one device.
@@ -84,8 +84,9 @@ class Drawings:
         self._num_bytes = 0
 
     def add(self, first_step: int, states: Any) -> None:
-        """Stores the environment states of one call of the program (leaves ``[D, T, W, ...]``) for later rendering,
-        unless all together take too much memory.
+        """Stores the environment states of one call of the program, to render them later; ignores them if all stored
+        states together would take too much memory. Leaves are ``[D, T, W, ...]`` for W environments on each of D
+        devices.
 
         Args:
             first_step: Step of the iteration of the first state.
@@ -144,15 +145,15 @@ class IterationRecord:
     is_exact: bool = True
 
     def add_update(self, record: dict[tuple[str, ...], np.ndarray]) -> None:
-        """Appends the recording of one update (leaves ``[D, minibatches, ...]``) to `updates`."""
+        """Appends the record of one update on D devices (leaves ``[D, minibatches, ...]``) to `updates`."""
         number = record.pop((NUM_MINIBATCHES,), None)
         if number is not None:
             record = {path: leaf[:, : int(number.flat[0])] for path, leaf in record.items()}
         self.updates.append(record)
 
     def add_call(self, call: Any, num_training_steps: int = 1) -> None:
-        """Appends the updates, episodes and environment states of one call of the device program (a `CallRecord`,
-        leaves ``[D, ...]``) to this record.
+        """Appends the updates, episodes and environment states of one call of the device program on D devices (a
+        `CallRecord`, leaves ``[D, ...]``) to this record.
 
         Args:
             call: The record.

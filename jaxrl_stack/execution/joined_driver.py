@@ -125,7 +125,8 @@ class JoinedDrivers(JoinedLearners):
 
 
 class JoinedDriver(Driver):
-    """Trains on a JAX environment in learner actors that run one program over the devices of all of them.
+    """Trains on a JAX environment in learner actors, which run one compiled program together over the devices of all
+    actors.
 
     This process does not compute: it calls the actors, and returns the first one's results for all.
 
@@ -334,7 +335,7 @@ class _ReplayOfActors(Checkpointable):
         self._actors = actors
 
     def get_state(self, components: Any = None, *, not_components: Any = None, **kwargs: Any) -> dict[str, Any]:
-        """Returns the contents of the replay buffers of all learner actors, by name (leaves ``[D, ...]``)."""
+        """Returns the arrays of the replay buffers on all D devices of the actors, ``{array name: [D, ...]}``."""
         return self._actors.drive_all(lambda driver: driver.replay_buffer.get_state(), first_returns=True)[0]
 
     def set_state(self, state: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ class LearnerQueue(abc.ABC):
 
 
 class FirstInFirstOut(LearnerQueue):
-    """Queue that reads each batch once, in order. Callers must check `has_room` before `put`.
+    """Queue that returns each batch once, in the order of arrival. Callers must check `has_room` before `put`.
 
     Args:
         size: Maximum number of waiting batches.

@@ -61,8 +61,8 @@ class LocalDriver(Driver):
 
     @property
     def kept(self) -> Any:
-        """Data that the training step stores between calls, such as a replay buffer; leaves ``[D, ...]`` on the
-        device.
+        """Data that the training step stores between calls, such as a replay buffer. If it is on D devices, its leaves
+        are ``[D, ...]``.
         """
         return self.step.kept.value
 

@@ -78,7 +78,7 @@ def split_batch(config: OffPolicyConfig, num_shares: int) -> tuple[int, int]:
     if not 0 < recorded < total:
         raise ValueError(
             f"training(recorded_share={share}) gives {recorded} recorded rows of {total} in a train batch (a multiple "
-            f"of the {num_shares} devices), but it needs recorded and sampled rows. Raise "
+            f"of the {num_shares} devices), but a batch needs both recorded and sampled rows. Raise "
             f"train_batch_size_per_learner={config.train_batch_size_per_learner}, or leave recorded_share out."
         )
     return total - recorded, recorded

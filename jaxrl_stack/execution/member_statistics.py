@@ -36,5 +36,5 @@ def episode_results_of_members(window: EpisodeWindow, seconds_per_step: float) -
 
 
 def num_episodes_of_members(window: EpisodeWindow) -> np.ndarray:
-    """Number of finished episodes of each member so far, int64 ``[M]``."""
+    """Number of finished episodes of each of M members so far, int64 ``[M]``."""
     return np.array([counters.to_int(counter) for counter in window.num_episodes], np.int64)

@@ -138,7 +138,8 @@ def batch_remedy(config: AlgorithmConfig) -> str:
 
 
 def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
-    """Lower bound of the memory that a config needs with any spaces and modules: the larger of a rollout and a batch.
+    """Lower bound of the memory that a config needs, for any spaces and modules: the memory of the rollout or of the
+    train batch, whichever is larger.
 
     This check of counts refuses excessive sizes before environments and actors are created. The actual memory is
     estimated after the training step's plan.
@@ -153,8 +154,8 @@ def least_memory(config: AlgorithmConfig) -> MemoryEstimate:
 
 
 def require_host_memory(config: AlgorithmConfig, estimate: MemoryEstimate, num_actors: Any, remedy: str = "") -> None:
-    """Raises ValueError if an estimate exceeds the free memory of this machine, or with actors its installed memory.
-    With actors on several machines, does nothing.
+    """Raises ValueError if an estimate exceeds the free memory of this machine. With actors, compares with the
+    machine's installed memory, or does nothing if the cluster has several machines.
 
     Args:
         config: The algorithm's config.
@@ -195,8 +196,8 @@ def require_counts_on_host(config: AlgorithmConfig) -> None:
 
 
 def _makes_env_objects(config: AlgorithmConfig) -> bool:
-    """Whether training is known to create a separate Python object for each environment, before any is created. False
-    for environments that a user's registered function creates.
+    """Whether training creates a separate Python object for each environment, decided from the config only. False if a
+    function that the user has registered creates the environments, because this function is not called here.
     """
     if not config.is_online:
         return False
@@ -232,9 +233,9 @@ def require_device_memory(devices: Sequence[Device], whole: MemoryEstimate, reme
 
 
 def free_device_memory(devices: Sequence[Device]) -> int | None:
-    """Free bytes on all devices for arrays that are divided equally: the least free memory of a device, times the
-    number of devices. CPU devices share the host's memory, which counts once. None if unknown. Other processes are
-    assumed to have as much as this one.
+    """Returns the free bytes on all devices for arrays that are divided equally: the least free memory of a device,
+    times the number of devices. CPU devices share the host's memory, which counts once for each process. The devices of
+    other processes are assumed to have as much free memory as the devices of this process. None if unknown.
     """
     places = devices[:1] if devices[0].platform == "cpu" else devices
     sizes = [size for size in map(available_memory, places) if size is not None]

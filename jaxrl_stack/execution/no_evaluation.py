@@ -102,8 +102,8 @@ class NoEvaluation(Evaluation):
     # ----------------------------------------------------------------------------------------------------------- state
 
     def _stored_runner(self) -> SingleAgentEnvRunner | None:
-        """Runner whose connectors checkpoints contain; None without spaces in the config, or, with a notice, if no
-        runner can be built.
+        """Returns the runner whose connectors are saved in checkpoints. None if the config has no spaces. If the runner
+        cannot be built, prints a notice and returns None.
         """
         driver = self._driver
         if None in (driver.config.observation_space, driver.config.action_space):

@@ -237,7 +237,7 @@ class OffPolicyStep(TrainingStep):
         return part
 
     def _part(self, name: str) -> KeptPart:
-        """Returns a view of one replay buffer's state, by name, in the dict of all replay buffer states."""
+        """Returns a view of the state of the replay buffer `name` in the dict ``{name: state}`` of all buffers."""
         return KeptPart(self.kept, lambda kept: kept[name], lambda kept, own: {**kept, name: own})
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:

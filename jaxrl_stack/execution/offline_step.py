@@ -80,8 +80,8 @@ class OfflineStep(TrainingStep):
         return type(self.data).sample is not OfflineData.sample
 
     def _keeps_resident(self) -> bool:
-        """Whether the whole data set is stored on the devices: as the setting ``keep_resident`` says, by default if it
-        fits.
+        """Whether the whole data set is stored on the devices. The setting ``keep_resident`` decides; if it is None,
+        the data is stored there if it fits.
         """
         if self.samples_itself:
             return False
@@ -378,8 +378,9 @@ class OfflineStep(TrainingStep):
 
 
 def data_budget(config: AlgorithmConfig) -> int | None:
-    """Maximum bytes of recorded data in memory: `max_resident_bytes`, or a quarter of the free memory of the host and
-    of the learner's devices, whichever is smaller. None if unknown.
+    """Maximum bytes of recorded data in memory: the setting `max_resident_bytes`. If it is None, a quarter of the free
+    memory of the host or of a device of this process's learner, whichever has the least. None if the free memory is
+    unknown.
     """
     if config.max_resident_bytes is not None:
         return int(config.max_resident_bytes)
@@ -391,8 +392,8 @@ def data_budget(config: AlgorithmConfig) -> int | None:
 
 
 def _rounded_up(number: int) -> int:
-    """Rounds a number of rows up to a multiple of 1,024, to at most four sizes per power of two, so that few programs
-    are compiled.
+    """Rounds a number of rows up to a multiple of 1,024. At most four different results lie between successive powers
+    of two, so that few programs are compiled.
     """
     unit = max(1024, 2 ** (number.bit_length() - 3))
     return -(-number // unit) * unit

@@ -259,8 +259,9 @@ class PopulationDriver:
         return MemberStates(learner, runner, None, settings, dict(start.env_params), np.True_)
 
     def _placed(self, block: MemberStates, axes: MemberStates) -> MemberStates:
-        """Moves a block (members trained by one call of the program) from the host to the devices: leaves ``[D * V,
-        ...]`` become ``[D, V, ...]``. Leaves that are shared according to `axes` are copied to each device.
+        """Moves a block (members trained by one call of the program) from the host to D devices, V members to each:
+        leaves ``[D * V, ...]`` become ``[D, V, ...]``. Leaves that are shared according to `axes` are copied to each
+        device.
         """
         num_devices = len(self.devices)
 
@@ -337,7 +338,7 @@ class PopulationDriver:
 
     @property
     def num_episodes(self) -> np.ndarray:
-        """Number of finished episodes of each member, int64 ``[M]``."""
+        """Number of finished episodes of each of the M members, int64 ``[M]``."""
         return np.zeros(self.num_members, np.int64) if self.window is None else num_episodes_of_members(self.window)
 
     def training_step(self) -> None:
@@ -368,8 +369,8 @@ class PopulationDriver:
         self.device_seconds += time.perf_counter() - started
 
     def _note_window(self, window: Any) -> None:
-        """Stores the statistics of the running members' last episodes, fields ``[R, ...]``; stopped members retain
-        their last values.
+        """Stores the statistics of the last episodes of the R running members, fields ``[R, ...]``; stopped members
+        retain their last values.
         """
         if self.num_running == self.num_members:
             self.window = window
@@ -384,8 +385,8 @@ class PopulationDriver:
         return changed
 
     def of_all(self, of_running: np.ndarray, otherwise: Any) -> np.ndarray:
-        """Expands an array of values of running members ``[R, ...]`` to all members ``[M, ...]``; stopped members get
-        the value `otherwise`.
+        """Expands an array of values of the R running members, ``[R, ...]``, to all M members, ``[M, ...]``; stopped
+        members get the value `otherwise`.
         """
         if self.num_running == self.num_members:
             return np.asarray(of_running)
@@ -409,24 +410,24 @@ class PopulationDriver:
         return template.results()
 
     def learner_results(self, num_updates: int) -> dict[str, Any]:
-        """Metrics of the last update, ``{module_id: {metric: number or float64[M]}}``; counters cover the last
-        `num_updates` updates. Call `results` first.
+        """Metrics of the last update of the M members, ``{module_id: {metric: number or float64[M]}}``; counters cover
+        the last `num_updates` updates. Call `results` first.
         """
         results: dict[str, Any] = {mid: dict(own) for mid, own in self.metrics.items()}
         merge_nested(results, self.template.training_counts(num_updates))
         return results
 
     def fingerprints(self) -> dict[str, np.ndarray]:
-        """Fingerprints (hashes) of the members' parameters, ``{"low": float64[M], "high": float64[M]}``; NaN for
-        stopped members.
+        """Fingerprints (hashes) of the parameters of the M members, ``{"low": float64[M], "high": float64[M]}``; NaN
+        for stopped members.
         """
         found = self._of_running([fingerprints_of_members(block.learner.params) for block in self.blocks])
         of_all = self.of_all(found.astype(np.float64), np.nan)
         return {"low": of_all[:, 0], "high": of_all[:, 1]}
 
     def _of_running(self, parts: Sequence[Any]) -> np.ndarray:
-        """Joins the program's results for each block of members, ``[D, V, ...]``, to one array ``[R, ...]`` of the
-        running members.
+        """Joins the program's results for each block (V members on each of D devices), ``[D, V, ...]``, to one array
+        ``[R, ...]`` of the R running members.
         """
         all_of_them = np.concatenate([devices.own_shards(part) for part in parts])
         return all_of_them.reshape(-1, *all_of_them.shape[2:])[: self.num_running]
@@ -434,8 +435,8 @@ class PopulationDriver:
     # --------------------------------------------------------------------------------------------------- their states
 
     def states(self) -> MemberStates:
-        """States of the running members as host arrays ``[R, ...]``. Leaves that members share have no axis R; constant
-        leaves are omitted.
+        """States of the R running members as host arrays ``[R, ...]``. Leaves that members share have no axis R;
+        constant leaves are omitted.
         """
         return map_members(self._joined, self.axes, *self.blocks, shared=lambda x, *_: devices.own_shards(x)[0])
 
@@ -453,8 +454,8 @@ class PopulationDriver:
         return int(slot)
 
     def _joined(self, *parts: Any) -> Any:
-        """Copies one state array of all blocks of members to the host, and joins it to ``[R, ...]``, one row per
-        running member.
+        """Copies one state array of all blocks of members to the host, and joins it to ``[R, ...]``, one row for each
+        of the R running members.
         """
         return _concatenated([x.reshape(-1, *x.shape[2:]) for x in map(devices.own_shards, parts)])[: self.num_running]
 
@@ -471,8 +472,8 @@ class PopulationDriver:
         self.is_live = self.of_all(np.array(states.is_live), False)
 
     def dealt_out(self, values: Any) -> list[Any]:
-        """Distributes host values of all members (leaves ``[M, ...]``) to the devices: one pytree ``[D, V, ...]`` for
-        each block of members.
+        """Distributes host values of all M members (leaves ``[M, ...]``) to the devices: one pytree ``[D, V, ...]`` for
+        each block, which has V members on each of D devices.
         """
         shape = (len(self.devices), self.layout.at_once)
         return [
@@ -707,7 +708,9 @@ def _repeated(own: Any, value: Any) -> Any:
 
 
 def _folded(own: Any, keys: Any) -> Any:
-    """Derives a key for each member, ``[R]``: folds bits of the member's key `own` into the common key `keys`."""
+    """Derives a new key for each of R members: folds random bits from the member's key in `own` into the key in `keys`,
+    arrays ``[R]``.
+    """
     seeds = jax.vmap(jax.random.bits)(own.reshape(-1))
     return jax.vmap(jax.random.fold_in)(keys.reshape(-1), seeds).reshape(own.shape)
 

@@ -137,7 +137,9 @@ class PopulationEvaluation:
 
     @property
     def lifetime(self) -> dict[str, np.ndarray]:
-        """Episodes and steps of each member, counted over all evaluations, ``{name: int64[M]}``, for `set_lifetime`."""
+        """Episodes and steps of each of the M members, counted over all evaluations, ``{name: int64[M]}``, for
+        `set_lifetime`.
+        """
         return {name: np.array([own[name] for own in self._lifetime], np.int64) for name in self._lifetime[0]}
 
     def set_lifetime(self, counts: Mapping[str, Any]) -> None:
@@ -155,7 +157,7 @@ class PopulationEvaluation:
             late = sum(not count.is_done for count in counts)
             raise TimeoutError(
                 f"The evaluation of {late} of {len(counts)} members took longer than "
-                f"evaluation_sample_timeout_s={timeout_s}. Raise it, lower evaluation_duration, or use "
+                f"evaluation_sample_timeout_s={timeout_s}. Raise this timeout, lower evaluation_duration, or use "
                 f"evaluation_duration_unit='timesteps'."
             )
 

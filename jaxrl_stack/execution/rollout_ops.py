@@ -32,7 +32,7 @@ def sample_for_user(runner: Any, *, takes_metrics: bool, **kwargs: Any) -> Sampl
 
 
 def _of_episodes(runner: Any, episodes: list[Any]) -> Part:
-    """Wraps the episodes that an EnvRunner sampled in a `Part`: samples with their counts and the version of the
+    """Creates a `Part` from the episodes that an EnvRunner has sampled, with their step counts and the version of the
     weights.
     """
     num_steps = sum(len(episode) for episode in episodes)

@@ -83,8 +83,8 @@ class HasState(Protocol):
         ...
 
     def set_state(self, kept: Any, state: Mapping[str, Any]) -> Any:
-        """Returns `kept` (state of this data source) with the values of a result of `get_state`; ignores other entries
-        of `state`.
+        """Restores values from `state`, a result of `get_state`, and returns `kept` (state of this data source) with
+        these values. Ignores entries of `state` that this source does not know.
         """
         ...
 

@@ -141,7 +141,7 @@ class Place(Protocol):
         ...
 
     def request(self, state: TrainState, plan: SamplePlan) -> TrainState:
-        """Asks every idle EnvRunner to sample its part of what the plan requires, and returns immediately."""
+        """Asks every idle EnvRunner for one rollout with the sizes of the plan, and returns immediately."""
         return state
 
     def collect(self, state: TrainState, plan: SamplePlan, *, timeout_seconds: float) -> Sampled:
@@ -399,7 +399,8 @@ class TrainingStep(abc.ABC):
         return None
 
     def set_kept_state(self, driver: Driver, state: dict[str, Any]) -> None:  # noqa: B027 - most keep nothing
-        """Restores the replay buffer from the complete state of a driver (all components), after all other components.
+        """Restores the replay buffer, after all other components. `state` is the state of the whole driver, with all
+        its components.
 
         Raises:
             ValueError: If it does not fit. Nothing has changed then.
