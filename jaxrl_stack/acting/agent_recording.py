@@ -130,8 +130,8 @@ class AgentRecording:
         )
 
     def _step_of(self, row: int, act: int) -> int:
-        """Returns the index of the vector step in which a row (one agent in one environment) made the policy call with
-        the index `act`; negative if that was before this block.
+        """Returns the index of the vector step in which the policy computed a row's action with the index `act`;
+        negative if that step was before this block. A row is one agent in one environment.
         """
         return self._held_begins[row] if act == 0 else act - 1
 
@@ -225,8 +225,8 @@ class AgentRecording:
             self.held[row], self.pending[row] = NO_ACT, 0.0
 
     def finish(self) -> None:
-        """Stores the next observation of the last complete step of each row (one agent in one environment) that ends
-        with an incomplete step; call it after the last vector step.
+        """Stores the next observation of each row's last complete step, if an incomplete step follows it. A row is one
+        agent in one environment. Call this method after the last vector step.
 
         If the last complete step of such a row did not end the agent's episode, the observation after it is the
         observation of the incomplete step.
@@ -349,7 +349,7 @@ class AgentRecording:
 
 @dataclasses.dataclass(eq=False)
 class AgentRecordings:
-    """Recordings of the steps of all modules in ``B`` environments with several agents, which may skip env steps;
+    """Recordings of the steps of all modules in ``B`` multi-agent environments, whose agents may skip env steps;
     implements `RolloutRecording`.
 
     Attributes:
@@ -412,7 +412,7 @@ class AgentRecordings:
         return range(index, recording.num_rows, self.num_envs)
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Returns the complete steps of each module, ``{module_id: {column: pytree [T, R, ...]}}``; see
+        """Returns the complete steps of the R rows of each module, ``{module_id: {column: pytree [T, R, ...]}}``; see
         `AgentRecording.columns`.
         """
         return {mid: recording.columns() for mid, recording in self.of_modules.items()}

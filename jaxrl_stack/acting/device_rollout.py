@@ -67,7 +67,9 @@ class RunnerState:
 
     @property
     def env_to_module(self) -> dict[str, Any]:
-        """States of the env-to-module pipelines, ``{module_id: state}``, without snapshots that act as opponents."""
+        """States of the modules' env-to-module pipelines, ``{module_id: state}``. Snapshots that act as opponents are
+        left out.
+        """
         return {mid: own.env_to_module for mid, own in self.modules.items() if mid != OPPONENTS}
 
     def with_env_to_module(self, states: Mapping[str, Any]) -> RunnerState:
@@ -568,7 +570,8 @@ class DeviceRollout:
         return dataclasses.replace(state, key=key), record, ended
 
     def step_keys(self, key: jax.Array, num_steps: int, num_envs: int, rest: Any) -> StepKeys:
-        """Derives the PRNG keys of all steps at once, because one by one takes up to a tenth of the rollout's time.
+        """Derives the PRNG keys of all steps at once, because deriving one key in each step takes up to a tenth of the
+        rollout's time.
 
         Args:
             key: PRNG key.

@@ -260,7 +260,7 @@ def _data_in(entries: Mapping[Any, Any]) -> dict[Any, Any]:
 
 def _rows_of(columns: Mapping[str, Any], steps: slice, first_observation: int) -> dict[str, list[Any]]:
     """Selects the rows of one episode from columns that contain several episodes (a result of
-    `EpisodeReplay.get_state`); returns a list by column.
+    `EpisodeReplay.get_state`). Returns ``{column: list of the rows}``.
     """
     observations = slice(first_observation, first_observation + steps.stop - steps.start + 1)
     return {name: unbatch(take(c, observations if name == Columns.OBS else steps)) for name, c in columns.items()}

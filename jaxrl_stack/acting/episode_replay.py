@@ -63,7 +63,7 @@ class EpisodeReplay:
         self.set_state({}, lengths())
 
     def replay(self, block: Any, counts: np.ndarray | None = None) -> list[Any]:
-        """Calls the callback hooks for the steps of a recorded block, in order.
+        """Calls the callback hooks for the steps of a recorded block, in the order of time.
 
         Args:
             block: Record of one rollout, NumPy arrays ``[T, B, ...]``.

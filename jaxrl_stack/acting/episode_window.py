@@ -121,7 +121,7 @@ class EpisodeWindow:
 
     def packed(self, is_finite: Any = True, axis_name: str | None = None, unclaimed: Sequence[Any] = ()) -> jax.Array:
         """Packs all fields of this window into one uint32 vector ``[n]``, because a program returns one array faster
-        than seven.
+        than one array per field.
 
         Args:
             is_finite: bool scalar, packed with the fields; see `unpacked`.
@@ -209,7 +209,7 @@ def last_episodes(window: Any) -> LastEpisodes:
 
 
 def redistributed(window: Any, num_devices: int, size: int) -> Any:
-    """Converts the episode statistics of all devices (an `EpisodeWindow` of arrays ``[D, ...]``) to another number of
+    """Converts the episode statistics of D devices (an `EpisodeWindow` of arrays ``[D, ...]``) to another number of
     devices.
 
     The first device gets all episodes, and the counts of episodes and agents' steps; each one gets `num_steps`.

@@ -182,7 +182,9 @@ class LiveEpisodes:
             self._seen[index] = list(state["inputs"][index])
 
     def _keep(self, chunks: list[SingleAgentEpisode], chunk: SingleAgentEpisode) -> None:
-        """Appends a chunk to the earlier chunks of its episode, which ``on_episode_end`` receives."""
+        """Adds a copy of a chunk to `chunks`, the earlier chunks of its episode. The callback ``on_episode_end``
+        receives all chunks of the episode.
+        """
         # A copy: the chunk itself is returned to the caller.
         chunk = chunk.slice(slice(None), len_lookback_buffer=0)
         if chunks and len(chunks[-1]) + len(chunk) <= JOINED_STEPS:

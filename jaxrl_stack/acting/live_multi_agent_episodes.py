@@ -77,8 +77,8 @@ class LiveMultiAgentEpisodes:
         self._outputs[index][agent] = {**outputs, WEIGHTS_SEQ_NO: weights_seq_no}
 
     def see(self, index: int, agent: Any, inputs: Any, at: int) -> None:
-        """Replaces an agent's last observation in its running episode by the module's input: row `at` of `inputs`,
-        ``[R, ...]``.
+        """Replaces an agent's last observation in its running episode by the module's input for it: row `at` of
+        `inputs`, arrays ``[rows, ...]``.
         """
         episode = self.episodes[index].agent_episodes.get(agent)
         if episode is not None:

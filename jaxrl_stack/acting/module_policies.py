@@ -1,4 +1,6 @@
-"""Policies of all modules of a host EnvRunner: one jitted call per module and vector step, with the same weights."""
+"""Policies of all modules of a host EnvRunner: one jitted call per module and vector step. All policies share one copy
+of the weights.
+"""
 
 from __future__ import annotations
 

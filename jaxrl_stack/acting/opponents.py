@@ -220,8 +220,8 @@ class OpponentStep(ModuleStep):
     def with_index(
         self, state: OpponentsState, acting: ModuleState, lengths: jax.Array, index: jax.Array
     ) -> tuple[OpponentsState, ModuleState]:
-        """Assigns a snapshot as the opponent to each block (group) of environments, and returns the new states of
-        opponents and acting.
+        """Assigns a snapshot as the opponent to each block (group) of environments. Returns the new `state` and the new
+        `acting`.
 
         If a block gets another snapshot, its running games continue and do not count; the recurrent states and last
         actions of its rows start again.
@@ -273,8 +273,8 @@ class OpponentStep(ModuleStep):
     # ----------------------------------------------------------------------------------------------------------- rows
 
     def _split(self, rows: Any) -> Any:
-        """Groups rows (one agent in one environment each) by block of environments with the same opponent: ``[rows of
-        all blocks, ...]`` becomes ``[K, rows of a block, ...]``.
+        """Groups rows (one agent in one environment each) by K blocks of environments; a block has one opponent.
+        ``[rows of all blocks, ...]`` becomes ``[K, rows of a block, ...]``.
         """
 
         def split(x: jax.Array) -> jax.Array:

@@ -72,7 +72,9 @@ class EndedEpisodes:
         return means
 
     def rows(self) -> Iterator[tuple[float, ...]]:
-        """Yields one tuple per episode, ``(return, length, duration, *returns of agents)``, as `of` takes them."""
+        """Yields one tuple per episode, ``(return, length, duration, *returns of agents)``, the form that
+        `EndedEpisodes.of` takes.
+        """
         columns = (self.returns, self.lengths, self.durations, *self.agent_returns.values())
         return zip(*(column.tolist() for column in columns), strict=True)
 

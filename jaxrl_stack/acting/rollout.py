@@ -51,8 +51,8 @@ class RolloutRecording(Protocol):
         ...
 
     def columns(self) -> dict[str, dict[str, Any]]:
-        """Returns the recorded columns, ``{module_id: {column: pytree [T, R, ...]}}``; LOSS_MASK is False for invalid
-        rows.
+        """Returns the recorded columns of each module, ``{module_id: {column: pytree [T, R, ...]}}`` for T steps of R
+        rows (environments, or agents in environments). The column LOSS_MASK is False for invalid steps.
         """
         ...
 
@@ -147,5 +147,7 @@ class Rollout(Protocol):
         ...
 
     def forget_episodes(self) -> None:
-        """Discards objects of running episodes that only `EnvRunner.sample` needs; callbacks keep theirs."""
+        """Discards the objects of running episodes, if only `EnvRunner.sample` reads them. Objects that callbacks or
+        connectors read remain.
+        """
         ...

@@ -11,8 +11,8 @@ from jaxrl_stack.ops.reductions import compensated_add
 
 @struct.dataclass
 class RunningEpisodes:
-    """Statistics of each environment's running episode, its return and length so far: ``[B]``, or ``[T, B]`` after each
-    step.
+    """Return and length so far of each environment's running episode: arrays ``[B]``, or ``[T, B]`` with the values
+    after each of T steps.
 
     Attributes:
         episode_return: float32, sum of the unclipped rewards so far.
