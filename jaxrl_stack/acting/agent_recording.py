@@ -281,7 +281,7 @@ class AgentRecording:
 
     def _gathered(self) -> np.ndarray:
         """Returns, for each complete agent step, the index of the policy call ("act") that began it, int64 ``[T, R]``.
-        The index counts in the flattened array of acts, ``[(T + 1) * R]``.
+        The indices refer to the recorded acts, flattened to ``[(T + 1) * R]``.
 
         After a row's last complete step its act is repeated. A row without a complete step repeats the last act of the
         row with the most complete steps.

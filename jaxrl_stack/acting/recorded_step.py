@@ -55,8 +55,8 @@ class RecordedStep:
         return cls(columns | _answers(), is_complete=False)
 
     def block(self, num_steps: int, num_columns: int, layout: Layout | None = None) -> dict[str, Any]:
-        """Returns the shapes and dtypes of the columns of a block of ``T`` such steps in ``B`` environments, ``[T, B,
-        ...]``.
+        """Returns the shapes and dtypes of the columns of a block, ``[T, B, ...]``: ``T`` steps in ``B`` environments,
+        each with the shapes of this step.
 
         Args:
             num_steps: ``T``.

@@ -268,8 +268,8 @@ class Recording:
         self._finals.append((self.num_steps - 1, where, observations))
 
     def not_usable(self) -> list[NotUsable]:
-        """Finds invalid values in the recorded steps (NaN or infinite observations and rewards, masks that allow no
-        action), in order of time.
+        """Finds invalid values in the recorded steps: NaN or infinite observations and rewards, and action masks that
+        allow no action. Sorts them by time.
         """
         end = self.num_steps
         obs_is_usable = self._layout.usable.read(self._matrix[:end], ())

@@ -77,8 +77,8 @@ class RolloutRecording(Protocol):
         ...
 
     def not_usable(self) -> list[NotUsable]:
-        """Finds invalid values in the recorded steps (NaN or infinite observations and rewards, masks that allow no
-        action), in order of time.
+        """Finds invalid values in the recorded steps: NaN or infinite observations and rewards, and action masks that
+        allow no action. Sorts them by time.
         """
         ...
 

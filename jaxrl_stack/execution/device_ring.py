@@ -119,8 +119,8 @@ class DeviceRing:
         return self.filled() if self._start is None else self.cut(self.filled())
 
     def filled(self) -> Any:
-        """Creates ring buffers that contain the recorded steps given at construction (`start`); empty ones without such
-        steps.
+        """Creates ring buffers that contain the recorded steps `start`, an argument of the constructor; empty ring
+        buffers if `start` is None.
         """
         devices, num_devices = self._learner.devices, self._learner.num_devices
         (kept,) = self._make(np.zeros(len(devices), np.float32))

@@ -200,7 +200,9 @@ class Driver(abc.ABC):
 
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
-        """Context of an iteration's training steps; after it, no background work changes the learners."""
+        """Context in which an iteration's training steps run. At its end, background updates are paused, so that the
+        learners do not change until the next iteration.
+        """
         self.start_iteration()
         with self.at_work.on("an iteration"):
             try:
@@ -384,7 +386,7 @@ class Driver(abc.ABC):
 
     @property
     def module_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """``{module_id: (observation space, action space)}`` of the acting modules."""
+        """Spaces of the acting modules, ``{module_id: (observation space, action space)}``."""
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
 
     @property

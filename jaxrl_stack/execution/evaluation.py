@@ -214,7 +214,8 @@ class Evaluation(abc.ABC):
                     )
 
     def module_spec(self) -> MultiRLModuleSpec | None:
-        """Spec of the evaluation's modules if `evaluation_config` changes the model; None if they are the trained ones.
+        """Spec of the evaluation's modules if `evaluation_config` changes the model; None if the evaluation uses the
+        trained modules.
 
         Raises:
             ValueError: If the learners' weights do not fit them.

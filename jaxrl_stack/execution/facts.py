@@ -82,7 +82,7 @@ class Facts(abc.ABC):
 
     @property
     def module_spaces(self) -> dict[str, tuple[Any, Any]]:
-        """``{module_id: (observation space, action space)}`` of the acting modules."""
+        """Spaces of the acting modules, ``{module_id: (observation space, action space)}``."""
         return {mid: self.spaces[mid] for mid in self.module_map.agents_of}
 
     def num_rows(self, num_envs: int) -> dict[str, int]:

@@ -304,7 +304,7 @@ class HostPlace(AsynchronousPlace):
         )
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """Makes one gradient step on the rows ``[N, ...]`` of a batch. Metrics stay on the device until they are
+        """Makes one gradient step on a batch of N rows, ``[N, ...]``. Metrics stay on the device until they are
         reported.
         """
         started = time.perf_counter()

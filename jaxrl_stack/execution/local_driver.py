@@ -118,7 +118,9 @@ class LocalDriver(Driver):
 
     @abc.abstractmethod
     def _own_state(self) -> dict[str, Any]:
-        """Driver state for checkpoints that belongs to no component, such as counters and running episodes, by name."""
+        """Part of the driver's state in checkpoints that belongs to no component, such as counters and running
+        episodes, ``{name: value}``.
+        """
 
     def set_state(self, state: dict[str, Any]) -> None:
         own = state.get("driver")

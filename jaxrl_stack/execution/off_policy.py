@@ -84,7 +84,7 @@ class OffPolicyStep(TrainingStep):
         return Plan.of(self, [self._samples])
 
     def _learning_starts(self, config: OffPolicyConfig) -> int:
-        """Number of steps to sample before the first update; on the device, env steps."""
+        """Number of steps to sample before the first update; on the device, converted to env steps."""
         return -(-config.num_steps_sampled_before_learning_starts // self._counted_per_env_step)
 
     def _make_replays(self, facts: Facts) -> None:

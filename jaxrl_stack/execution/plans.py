@@ -111,8 +111,8 @@ def plan_of(step: TrainingStep, facts: Facts) -> Plan:
     if not hasattr(step, "rows_per_update"):
         if noting.update is None:
             raise ValueError(
-                f"{type(step).__name__}.plan() sets no rows_per_update, the rows of one update. Set "
-                f"self.rows_per_update in it, or return Plan(rows_per_update=...)."
+                f"{type(step).__name__}.plan() sets no rows_per_update (number of rows of one update). Set "
+                f"self.rows_per_update in plan(), or return Plan(rows_per_update=...)."
             )
         samples = noting.update.samples
         step.rows_per_update = samples.num_steps * samples.num_shares * int(facts.config.num_envs_per_env_runner)

@@ -170,7 +170,7 @@ class Place(Protocol):
         ...
 
     def update_rows(self, state: TrainState, rows: Experience) -> tuple[TrainState, Any, Mapping[Any, Any]]:
-        """Makes one gradient step on the rows ``[N, ...]`` of a batch.
+        """Makes one gradient step on a batch of N rows, ``[N, ...]``.
 
         Returns:
             ``(state, metrics, {(module_id, name): [N, ...]})``, with the values that the loss logged per row.
