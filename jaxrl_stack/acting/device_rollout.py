@@ -232,8 +232,8 @@ class DeviceRollout:
         return dataclasses.replace(self, modules={**self.modules, OPPONENTS: step}, module_map=module_map, held=held)
 
     def with_opponents(self, state: RunnerState) -> Self:
-        """Returns a copy of the rollout that contains the weights of the opponents' snapshots in `state`; call it while
-        tracing.
+        """Returns a copy of the rollout in which the opponents play with the snapshots' weights from `state`; call it
+        while tracing.
         """
         if self.opponents is None:
             return self

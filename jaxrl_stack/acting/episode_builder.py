@@ -103,7 +103,9 @@ class EpisodeBuilder:
         return {"env_indices": list(self._running), "episodes": [stored_episode(own) for own in self._running.values()]}
 
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
-        """Restores the running episodes from a result of `get_state`, except for the environments `without`."""
+        """Restores the running episodes from a result of `get_state`, except for the environments with the indices in
+        `without`.
+        """
         self._running = {
             index: restored_episode(own)
             for index, own in zip(state["env_indices"], state["episodes"], strict=True)

@@ -359,14 +359,14 @@ class HostPolicy:
         return self.to_device(self._step.initial_recurrent(num_envs))
 
     def has_packed_columns(self, mode: Mode) -> bool:
-        """Whether `act` has been called with this mode (explore, greedy or random actions), so that `packed_columns` is
-        available.
+        """Whether `act` has been called with the given mode (explore, greedy or random actions), so that
+        `packed_columns` is available.
         """
         return mode in self._packed
 
     def packed_columns(self, mode: Mode) -> PackedColumns:
-        """Returns the positions of the results (actions, log-probabilities, ...) in the matrix that `act` returns;
-        `act` must have been called with this mode.
+        """Returns the positions of the results (actions, log-probabilities, ...) in the matrix that `act` returns.
+        `act` must have been called with the given mode before.
         """
         return self._packed[mode]
 

@@ -173,8 +173,8 @@ class LiveEpisodes:
         }
 
     def set_state(self, state: Mapping[str, Any], without: Collection[int] = ()) -> None:
-        """Restores the running episodes from a result of `get_state`, except for the environments `without`; calls
-        no hooks.
+        """Restores the running episodes from a result of `get_state`, except for the environments with the indices in
+        `without`. Calls no callback hooks.
         """
         for index in set(range(len(self.episodes))).difference(without):
             self.episodes[index] = restored_episode(state["episodes"][index])

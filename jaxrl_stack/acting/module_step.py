@@ -140,8 +140,8 @@ class ModuleStep:
         )
 
     def merged(self, state: ModuleState, axis_name: str | None) -> ModuleState:
-        """Returns the policy's `state` with the new connector statistics of all devices on an axis merged, or of this
-        device only if `axis_name` is None.
+        """Merges the new connector statistics in the policy's `state`, and returns the new state. Merges over all
+        devices on the axis `axis_name`, or only on this device if `axis_name` is None.
         """
         return dataclasses.replace(
             state,

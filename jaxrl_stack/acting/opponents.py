@@ -306,8 +306,8 @@ class OpponentStep(ModuleStep):
 
 
 def margin_of(hero: jax.Array, rivals: Sequence[jax.Array]) -> jax.Array:
-    """Returns how much higher an agent's return in a game (`hero`) is than the mean return of its rivals, exactly 0 if
-    all returns are equal.
+    """Returns an agent's return in a game (`hero`) minus the mean return of its rivals. The result is exactly 0 if all
+    returns are equal.
 
     Args:
         hero: float32 ``[...]``, NaN for a hero that never acted; the margin is NaN then.

@@ -101,7 +101,7 @@ class Rollout(Protocol):
 
     @property
     def has_episodes(self) -> bool:
-        """Whether the next recording can build episode objects without a `reset` of the environments before."""
+        """Whether the next recording can build episode objects even if the environments are not reset first."""
         ...
 
     def reset(self, mode: Mode, *, wants_episodes: bool) -> None:

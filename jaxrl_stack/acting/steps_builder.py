@@ -78,8 +78,8 @@ class StepsBuilder:
         return int(self._num_held.sum())
 
     def add(self, columns: Mapping[str, Any], counts: np.ndarray | None = None) -> Steps | None:
-        """Appends a block of recorded steps to the running episodes, and returns the steps of episodes that ended or
-        were cut, as a table.
+        """Appends a block of recorded steps to the running episodes. Returns a table with the steps of the episodes
+        that ended or were cut.
 
         Args:
             columns: NumPy arrays ``[T, B, ...]``. ``FINAL_OBS``, and with ``INFOS`` also `FINAL_INFOS`, are read

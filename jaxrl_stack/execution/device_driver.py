@@ -277,9 +277,9 @@ class DeviceDriver(LocalDriver):
         return 1 if number > 1 and self._returns_to_host() else number
 
     def _planned_counts(self, update_of_rows: UpdatePlan) -> dict[str, Any]:
-        """Returns the sizes (minibatches, steps, rows of each module) from which the learner counts the env steps and
-        module steps that an update trains on. `update_of_rows` has these sizes for training steps whose updates do not
-        use sampled steps directly, but drawn rows.
+        """Returns the sizes of an update (minibatches, steps, rows of each module), from which the learner counts
+        trained env steps and module steps. `update_of_rows` has these sizes for updates on drawn rows instead of
+        sampled steps.
         """
         learner, update = self.learner, self.plan.update
         num_columns = 1 if update is None else self._num_envs * update.samples.num_shares

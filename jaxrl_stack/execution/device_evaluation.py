@@ -161,8 +161,8 @@ class DeviceEvaluation(Evaluation):
 
 
 class _Weights(NamedTuple):
-    """Weights of all modules, ``{name of the variable: array}``: trained parameters (`params`), and all others
-    (`rest`).
+    """Weights of all modules, as two dicts ``{variable name: array}``: `params` contains the trained parameters, and
+    `rest` all other variables.
     """
 
     params: dict[str, Any]

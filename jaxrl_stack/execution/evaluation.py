@@ -141,7 +141,8 @@ def _rounds(
 
 
 def add_lifetime_counts(results: dict[str, Any], lifetime: dict[str, int]) -> None:
-    """Adds an evaluation's counts to `lifetime`, and the new sums to its results under ``..._lifetime`` keys.
+    """Adds the counts in the results of an evaluation to the totals in `lifetime`, and writes the new totals into these
+    results under ``..._lifetime`` keys.
 
     Args:
         results: Results that `Driver.evaluate` returned.

@@ -89,7 +89,9 @@ class FiniteCheck:
                 f"debugging(check_nans=False), which only warns."
             )
         self._has_said_env = True
-        logger.warning("%s With check_nans=False, only connector statistics leave it out; losses include it.", message)
+        logger.warning(
+            "%s With check_nans=False, connector statistics ignore this value, but losses include it.", message
+        )
 
     def _are_finite(self, learned: Mapping[Any, Any]) -> bool:
         """Whether losses and norms of gradients are finite."""

@@ -126,8 +126,8 @@ class MemberMoves:
         return put
 
     def _exchanging(self, axis_name: str | None) -> Callable[..., Any]:
-        """Creates the function that exchanges the members' packed arrays between the devices by `all_to_all`. It takes
-        rows for each device, and returns rows from each device.
+        """Creates the function that exchanges the members' packed arrays between the devices by `all_to_all`. The
+        function takes the rows for each device, and returns the rows from each device.
         """
 
         def exchange(rows: Any) -> tuple[Any]:

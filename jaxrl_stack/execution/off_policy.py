@@ -89,7 +89,7 @@ class OffPolicyStep(TrainingStep):
 
     def _make_replays(self, facts: Facts) -> None:
         """Creates `replays`, the replay buffers of the modules, and computes sizes and memory of the buffers and of the
-        batches drawn from them. `num_updates` and the sizes of samples must be known.
+        batches drawn from them. `num_updates` and the sizes of samples must be set before.
         """
         config, modules = self.config, facts.acting_modules
         self._restores_environments = facts.restores_environments

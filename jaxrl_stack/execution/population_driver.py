@@ -297,8 +297,8 @@ class PopulationDriver:
         return make(np.zeros(len(self.devices), np.float32))[0]
 
     def _kept_of_seeds(self, kept: Any, seeds: Sequence[int]) -> Any:
-        """Sets those fields of the members' stored data (replay buffer or data set) that depend on a member's seed,
-        such as keys of the shuffle order.
+        """Sets the seed-dependent fields of the members' stored data (replay buffer or data set), such as the keys of
+        the shuffle order.
         """
         of_members = [self.template.step.kept_of_seed(seed) for seed in seeds]
         if not of_members[0]:
@@ -700,7 +700,7 @@ def _learner_axes(learner: Learner) -> LearnerState:
 
 
 def _repeated(own: Any, value: Any) -> Any:
-    """Broadcasts one member's value to all members, in the shape of `own`."""
+    """Broadcasts the value of one member to the shape of `own`, an array of all members' values."""
     if is_key(own):
         bits: Any = np.broadcast_to(jax.random.key_data(value), jax.random.key_data(own).shape)
         return jax.random.wrap_key_data(bits, impl=jax.random.key_impl(own))

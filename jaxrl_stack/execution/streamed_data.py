@@ -393,7 +393,7 @@ class OwnSamples:
         if not isinstance(batch, Mapping) or self._module_id not in batch:
             raise TypeError(
                 f"{type(self._data).__name__}.sample() returned {type(batch).__name__}. Return "
-                f"{{{self._module_id!r}: {{column: [{number}, ...]}}}}."
+                f"{{{self._module_id!r}: {{column: array [{number}, ...]}}}}."
             )
         return kept, state, Drawn(dict(batch[self._module_id]))
 

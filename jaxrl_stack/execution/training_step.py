@@ -415,8 +415,8 @@ class TrainingStep(abc.ABC):
         return driver.num_env_steps - driver.num_env_steps_lost
 
     def results(self, driver: Driver) -> dict[str, Any]:
-        """Returns entries that the training step adds to the dict that `Algorithm.train` returns, nested as in that
-        dict; {} for none.
+        """Returns the training step's entries for the result of `Algorithm.train`, nested as in that result; {} if it
+        has none.
         """
         return {}
 
