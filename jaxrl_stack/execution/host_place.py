@@ -290,7 +290,9 @@ class HostPlace(AsynchronousPlace):
         self._learned, self._learned_from_rows = metrics, False
 
     def note_lag(self, num_updates: float) -> None:
-        """Stores the policy lag: the number of updates between the weights that sampled and the newest weights."""
+        """Stores the policy lag: the number of updates from the weights with which the samples were made to the newest
+        weights.
+        """
         for metrics in self._learned:
             for module_id in metrics.keys() - {ALL_MODULES}:
                 metrics[module_id][DIFF_NUM_GRAD_UPDATES_VS_SAMPLER_POLICY] = num_updates

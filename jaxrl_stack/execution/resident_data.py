@@ -327,8 +327,8 @@ def _layout(num_devices: int, *, is_divided: bool) -> str:
 
 
 def order_keys(seed: int, number: int = 0) -> np.ndarray:
-    """Random round keys of the permutations that shuffle the items (steps or sequences) of a device, uint32
-    ``[NUM_ROUNDS]``; the keys of every pass are derived from them.
+    """Random keys that shuffle the items (steps or sequences) of a device, uint32 ``[NUM_ROUNDS]``: one key for each
+    round of the permutation algorithm. The keys of every pass are derived from them.
     """
     generator = np.random.default_rng(derived_seed("order of the data", seed, number))
     return generator.integers(2**32, size=permutation.NUM_ROUNDS, dtype=np.uint32)

@@ -234,7 +234,9 @@ class AsynchronousPlace(Place, Protocol):
         ...
 
     def note_lag(self, num_updates: float) -> None:
-        """Stores the policy lag: the number of updates between the weights that sampled and the newest weights."""
+        """Stores the policy lag: the number of updates from the weights with which the samples were made to the newest
+        weights.
+        """
         ...
 
     def publish_weights(self, weights: Mapping[str, Any]) -> None:
