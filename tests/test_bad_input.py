@@ -734,7 +734,7 @@ MODULES = [
     case("layer-instead-of-module", lambda: tiny().rl_module(rl_module_spec=RLModuleSpec(module_class=nnx.Linear)), ValueError, "module_class", "not Linear", "subclass of RLModule"),
     case("spec-catalog", lambda: tiny().rl_module(rl_module_spec=RLModuleSpec(catalog_class=dict)), ValueError, "catalog_class", "not dict", "subclass of Catalog"),
     case("spec-space", lambda: tiny().rl_module(rl_module_spec=RLModuleSpec(observation_space=(4,))), ValueError, "observation_space", "not (4,)", "a gymnasium space"),
-    case("spec-space-of-other-shape", spec(observation_space=Box(-1, 1, (3,))), ValueError, "RLModuleSpec(observation_space=", "(3,)", "Leave it out"),
+    case("spec-space-of-other-shape", spec(observation_space=Box(-1, 1, (3,))), ValueError, "RLModuleSpec(observation_space=", "(3,)", "Leave observation_space out"),
     case("spec-model-config", lambda: tiny().rl_module(rl_module_spec=RLModuleSpec(model_config=[1])), ValueError, "model_config", "not [1]", "a DefaultModelConfig"),
     case("spec-flag", lambda: tiny().rl_module(rl_module_spec=RLModuleSpec(inference_only="no")), ValueError, "inference_only", "not 'no'", "True or False"),
     case("spec-cannot-train", spec(inference_only=True), ValueError, "inference_only=True", POLICY, "Leave inference_only out"),

@@ -197,8 +197,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
 
     @classmethod
     def _own_config(cls, config: AlgorithmConfig | dict[str, Any]) -> AlgorithmConfig:
-        """Returns an unfrozen config of this algorithm: a copy of `config`, or, if `config` is a dict or of another
-        class, the default config with the settings of the dict, or with those that were explicitly set in `config`.
+        """Returns an unfrozen config of this algorithm. If `config` is already one, it is copied. Otherwise the
+        settings of a dict, or those that were explicitly set in another algorithm's config, are applied to the default
+        config.
         """
         own = cls.get_default_config()
         if isinstance(config, type(own)):
@@ -332,8 +333,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return RunOutput(*names, self._reported_config, *where, facts=self._facts_of_run)
 
     def _facts_of_run(self) -> dict[str, Any]:
-        """Data for ``run.json``: the machine and devices, the checkpoint from which the run continues, if any, and the
-        reason if the run cannot be recomputed bit for bit.
+        """Data for ``run.json``: facts about the machine and devices, and the reason why the run cannot be recomputed
+        bit for bit (None if it can). If the run continues from a checkpoint, the data include this checkpoint.
         """
         devices = [] if self.learner is None else self.learner.devices
         parent = {} if self._parent is None else {PARENT: self._parent}
@@ -495,9 +496,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self._long_iterations.around(iteration)
 
     def _env_steps_counted(self) -> tuple[int, float]:
-        """Returns ``(env steps that this algorithm has counted, env steps in the logged EnvRunner results)``. If a
-        user's `training_step` calls EnvRunners directly, only the second number contains their env steps, until
-        `_after_training_step` adds them to the first.
+        """Returns two env step counts: ``(count of this algorithm, count in the logged EnvRunner results)``. If a
+        user's `training_step` calls EnvRunners directly, only the second count contains their steps;
+        `_after_training_step` adds the difference to the first.
         """
         return self.driver.num_env_steps, self._logged((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME))
 
@@ -505,8 +506,9 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         return self.metrics.peek(key) if key in self.metrics else 0.0
 
     def _after_training_step(self, returned: Any, before: tuple[int, float]) -> None:
-        """Checks the return value of `training_step`. If a user's `training_step` called EnvRunners directly, also
-        counts the env steps that these have sampled since `before`, a result of `_env_steps_counted`.
+        """Raises if `training_step` returned a value. If a user's `training_step` called EnvRunners directly, also
+        counts the env steps that the EnvRunners sampled. `before` is the result of `_env_steps_counted` before the
+        training step.
         """
         if returned is not None:
             raise ValueError(
@@ -601,7 +603,7 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         self.callbacks.on_train_result(algorithm=self, metrics_logger=self.metrics, result=result)
 
     def _reported(self) -> dict[str, Any]:
-        """Last iteration's result with the current step and episode counters. `metrics.peek` looks up names here that
+        """Last iteration's result with the current step and episode counters. `metrics.peek` searches it for names that
         were not logged.
         """
         last, counts = (

@@ -206,7 +206,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._settings.suggestion(name)
 
     def stored_value(self, name: str) -> Any:
-        """Value of a setting as the user gave it, from which the config attribute of the same name may be computed."""
+        """Value of a setting as the user gave it. ``config.name`` can differ from it if a property computes that
+        attribute.
+        """
         return vars(self)[self._settings.attribute_of(name)]
 
     def stored_settings(self) -> list[tuple[Setting, Any]]:
@@ -478,14 +480,14 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self._resolved_envs[-1][1]
 
     def _share_resolved_envs(self, other: AlgorithmConfig) -> None:
-        """Shares another config's cache of `samples_on_device` (by environment), so that registered environment
-        creators are not called again.
+        """Shares another config's cache of the environments that its setting `env` names, so that creators of
+        registered environments are not called again.
         """
         object.__setattr__(self, "_resolved_envs", other._resolved_envs)
 
     def _resolve_env(self) -> ResolvedEnv:
-        """Finds the environment that the setting `env` names (an instance, class, registered name or id), with the
-        `EnvContext` of this process's first environment.
+        """Finds the environment that the setting `env` names (an instance, class, registered name or id). An
+        environment creator gets an `EnvContext` with ``worker_index=0``.
         """
         num_workers = 0 if isinstance(self.num_env_runners, DefaultNumber) else self.num_env_runners
         context = EnvContext(self.env_config, worker_index=0, num_workers=num_workers)
@@ -521,7 +523,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def train_batch_size_per_learner(self) -> int:
-        """Env steps per update and learner: the setting, or the algorithm's total divided by the learners."""
+        """Env steps per update on each learner: the setting of this name, or `train_batch_size` divided by the number
+        of learners.
+        """
         if self._train_batch_size_per_learner is not None:
             return self._train_batch_size_per_learner
         return self.train_batch_size // (self.num_learners or 1)
@@ -604,7 +608,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return self.evaluation_video_dir or (os.path.join(results_dir, "videos") if results_dir else None)
 
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
-        """The frozen config of evaluation, with `evaluation_config` applied; None on an evaluation config.
+        """The frozen config of evaluation, with `evaluation_config` applied; None if this config is itself the config
+        of an evaluation.
 
         Its number of runners is `evaluation_num_env_runners`, or `num_env_runners` of `evaluation_config` if that was
         not set. If training has no environment, `observation_space` and `action_space` describe the recorded data, and
@@ -659,8 +664,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return {s.name: traced_value(s, vars(self)[s.attribute]) for s in self._traced_settings()}
 
     def static_value(self, name: str) -> float | None:
-        """Value of a setting that compiled programs contain as a constant although they usually take it as an argument
-        (listed in ``_static_settings``); None for all other settings.
+        """Value of a traced setting that ``experimental(_static_settings=...)`` compiles into the programs as a
+        constant; None for all other settings.
         """
         return getattr(self, name) if name in self._static_settings else None
 
@@ -673,8 +678,9 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return not is_off and setting.name not in self._static_settings
 
     def _what_programs_are_made_of(self) -> list[Any]:
-        """Values that require other compiled programs when they change: settings that are constants of the programs;
-        for settings that are arguments, whether they are switched off, and the lengths of schedules.
+        """Values of this config on which its compiled programs depend: if one changes, other programs are needed. They
+        include all constants of the programs. Of a setting that is an argument of the programs, they include only
+        whether it is switched off, and the length of a schedule.
         """
         parts = [
             type(self),
@@ -705,8 +711,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
-        """Whether everything that was built from the config `other`, including compiled programs, can also be used with
-        this config: both differ only in settings that the programs take as arguments (traced settings).
+        """Whether this config differs from `other` only in traced settings, which compiled programs take as arguments.
+        Objects and compiled programs that were built from `other` then also serve this config.
 
         Args:
             other: A config of the same algorithm.
@@ -1134,8 +1140,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return config
 
     def why_no_population(self) -> str | None:
-        """Reason, without a full stop, why this config cannot train as a population (several runs in one compiled
-        program); None if it can.
+        """Explains why this config cannot train as a population (several runs in one compiled program), as text without
+        a final full stop; None if it can.
         """
         from jaxrl_stack.algorithms import members  # which needs what trains
 

@@ -168,7 +168,7 @@ _SPEC_CHECKS = {
 
 
 def _problem_with_spec(spec: RLModuleSpec) -> str | None:
-    """Message that describes valid module specs if `spec` is invalid; None if it is valid."""
+    """Checks a module spec. Returns a description of valid specs if `spec` is invalid, else None."""
     cls = spec.module_class
     if cls is not None:
         if subclass_of(RLModule, "")(cls) is not None:

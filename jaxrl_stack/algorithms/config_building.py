@@ -116,7 +116,7 @@ def _module_spaces(
         if problem is not None:
             raise ValueError(
                 f"RLModuleSpec({kind}_space={given}) of module {module_id!r} does not fit {own}, the {kind} space "
-                f"after the env-to-module connectors: {problem}. Leave it out, or override "
+                f"after the env-to-module connectors: {problem}. Leave {kind}_space out, or override "
                 f"recompute_output_{kind}_space() in the connector that changes the space."
             )
     return observation_space or known[0], action_space or known[1]
@@ -327,8 +327,8 @@ def build_learner_connector(
 
 
 def _check_sampled_steps(config: AlgorithmConfig, names: list[str]) -> None:
-    """Raises for learner connectors that need steps in sampled order if the algorithm learns from replay, or if
-    `clip_rewards` changes the rewards before them.
+    """Raises for learner connectors that need all steps in sampled order if the algorithm learns from replay, or if
+    `clip_rewards` changes the rewards before the connectors run.
     """
     algo_class = config.algo_class if names else None
     if isinstance(algo_class, str):
@@ -365,9 +365,9 @@ def user_connectors(config: AlgorithmConfig, name: str, arguments: tuple[Any, ..
 
 
 def for_checkpoints(config: _Config, pipelines: Iterable[ConnectorPipelineV2]) -> _Config:
-    """Returns the config to store in a checkpoint: a copy in which the connectors that a function has built replace the
-    function, if it cannot be imported by name and its connectors contain no arrays. Returns `config` itself if no
-    function is replaced.
+    """Returns the config to store in a checkpoint. If a connector function cannot be imported by name, a copy of the
+    config stores the connectors that it has built in place of the function, unless they contain arrays. Without such a
+    function, returns `config` itself.
     """
     stored: dict[str, StoredConnectors] = {}
     for pipeline in pipelines:

@@ -180,8 +180,8 @@ class Settings:
         return self.declarations.by_name[old.maps_to]
 
     def _checked(self, setting: Setting, value: Any) -> Any:
-        """Checks a value of a setting, unless only `validate` checks this setting. Returns the value to store,
-        converted if the setting has a converter and the value is no search space.
+        """Checks a value of a setting; settings without `check_when_set` are checked later, by `validate`. Returns the
+        value to store, converted if the setting has a converter and the value is no search space.
 
         Raises:
             ValueError: If the value is invalid.
@@ -249,15 +249,17 @@ class Settings:
         return self.values[self.attribute_of(key)]
 
     def find(self, name: str) -> Setting | None:
-        """Finds the declaration of a setting by keyword, attribute, key of `to_dict`, or an old name that is mapped to
-        a new one; None if there is none.
+        """Finds the declaration of a setting. `name` can be its keyword, attribute, key of `to_dict`, or an old name
+        that is mapped to a new one. Returns None if no setting has this name.
         """
         found = self.declarations.find(KEY_TRANSLATIONS.get(name, name))
         old = self.declarations.old_name(name) if found is None else None
         return self.declarations.by_name[old.maps_to] if old is not None and old.maps_to else found
 
     def known_attribute(self, key: str) -> str | None:
-        """Attribute that stores a setting, by keyword, attribute or key of `to_dict`; None if there is none."""
+        """Finds the attribute that stores a setting. `key` can be the setting's keyword, attribute or key of `to_dict`.
+        Returns None if no setting has this name.
+        """
         name = KEY_TRANSLATIONS.get(key, key)
         setting = self.declarations.find(name)
         if setting is not None:
@@ -265,8 +267,8 @@ class Settings:
         return name if name in self.own_names or name in INTERNAL_DEFAULTS else None
 
     def attribute_of(self, key: str) -> str:
-        """Returns the attribute that stores a setting, by keyword, attribute or key of `to_dict`; raises for unknown
-        names.
+        """Returns the attribute that stores a setting. `key` can be the setting's keyword, attribute or key of
+        `to_dict`. Raises for unknown names.
 
         Raises:
             KeyError: If there is no such setting (with a suggestion).
@@ -400,8 +402,9 @@ def _all_names(value: Any) -> Iterator[Any]:
 
 
 def texts_that_import(value: Any) -> Iterator[tuple[str, str, str]]:
-    """Yields ``(kind, text, setting)`` for strings in settings, or in their JSON, that name code to import, such as an
-    environment in ``"module:id"``.
+    """Yields ``(kind, text, setting)`` for each string in settings that makes loading import code: an environment such
+    as ``"module:id"``, or an import path of a replay buffer. `value` contains the settings, as objects or in their JSON
+    form.
     """
     for items in _dicts_in(value):
         for name, item in items.items():

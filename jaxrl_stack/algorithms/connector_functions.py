@@ -11,7 +11,8 @@ from jaxrl_stack.connectors.env_to_module.observation_preprocessor import MultiA
 
 
 def num_positional_arguments(function: Callable[..., Any], arguments: tuple[Any, ...], call: str) -> int:
-    """Number of positional arguments, of (env, spaces, device), that a user's connector function accepts.
+    """Counts the arguments that a user's connector function accepts by position: the first n of (env, spaces, device),
+    or of (observation_space, action_space) for learner connectors.
 
     A parameter with a default and another name belongs to the user (``n=n`` in a loop) and keeps its default.
     """

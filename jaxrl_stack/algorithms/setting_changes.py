@@ -139,7 +139,9 @@ def _num_points(setting: Setting, value: Any) -> int:
 
 
 def _note_overridden(before: AlgorithmConfig, after: AlgorithmConfig, names: Collection[str], call: str) -> None:
-    """Prints a notice for each module whose overrides of a setting make its change ineffective."""
+    """Prints a notice for each module that overrides a changed setting, because the change has no effect on such a
+    module.
+    """
     if OVERRIDES in names:
         return
     for mid, overrides in after.algorithm_config_overrides_per_module.items():
@@ -176,8 +178,8 @@ def value_of(config: AlgorithmConfig, path: str) -> Any:
 
 
 def settings_of(config: AlgorithmConfig, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns keyword arguments of ``change_settings`` for values by path, such as ``{"lr": ..., "p0/lr": ...}`` with
-    an override of module "p0".
+    """Converts values by path, such as ``{"lr": ..., "p0/lr": ...}``, to keyword arguments of ``change_settings``. The
+    path "p0/lr" is an override of ``lr`` for module "p0".
     """
     overrides = {mid: dict(own) for mid, own in config.algorithm_config_overrides_per_module.items()}
     settings: dict[str, Any] = {}

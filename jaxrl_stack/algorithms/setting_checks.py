@@ -28,7 +28,7 @@ class Check:
     takes_schedules: bool = False
 
     def __call__(self, value: Any) -> str | None:
-        """Description of valid values if `value` is invalid, else None."""
+        """Returns a description of valid values if `value` is invalid, else None."""
         return self.problem(value)
 
 

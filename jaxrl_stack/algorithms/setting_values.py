@@ -87,7 +87,7 @@ def copy_value(value: Any) -> Any:
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass, not copied, or a mapping as a new dict."""
+    """Converts a dataclass or a mapping to a new dict of its fields or entries. Values are not copied."""
     if is_record(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return dict(value)

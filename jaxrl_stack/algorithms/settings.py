@@ -106,8 +106,8 @@ class Setting:
 
     @property
     def schedulable(self) -> bool:
-        """Whether the value of the setting may be a schedule ``[[0, v0], [t1, v1], ...]`` (only settings that compiled
-        programs take as arguments).
+        """Whether the value of the setting may be a schedule ``[[0, v0], [t1, v1], ...]``. Only settings that compiled
+        programs take as arguments accept schedules.
         """
         return self.check.takes_schedules
 
@@ -236,8 +236,8 @@ class Declarations:
             raise ValueError(f"{self.call(setting, short(value))}: must be {problem}.")
 
     def old_name(self, name: str, section: str | None = None) -> OldName | None:
-        """Finds the declaration of an old setting name in a section (`section` None: among dict keys and attributes);
-        None if there is none.
+        """Finds the declaration of an old setting name in a section, or, if `section` is None, among dict keys and
+        attributes; returns None if there is none.
         """
         old = self.old.get(name)
         if old is None or (old.sections and section not in old.sections):
