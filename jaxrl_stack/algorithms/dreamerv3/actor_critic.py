@@ -34,8 +34,8 @@ class Policy(NamedTuple):
     std: jax.Array | None
 
     def sample(self, noise: jax.Array | None) -> jax.Array:
-        """Samples actions with gradients, float32 ``[..., A]``, from noise that `Actor.noise` returned; without noise,
-        returns the most likely actions.
+        """Samples actions with gradients, float32 ``[..., A]`` (A actions, or dimensions of a continuous action), from
+        noise that `Actor.noise` returned. If `noise` is None, returns the most likely actions.
         """
         if self.probs is not None:
             return drawn(noise, self.probs)
@@ -89,8 +89,8 @@ class Actor(nnx.Module):
         return Policy(None, jnp.tanh(out), std)
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """Draws float32 noise for sampling actions: uniform ``[*lead]`` for discrete actions, normal ``[*lead, A]`` for
-        continuous ones. Returns None if `key` is None.
+        """Draws float32 noise for sampling actions, with leading axes `lead`: uniform ``[*lead]`` for discrete actions,
+        normal ``[*lead, A]`` for continuous actions of A dimensions. Returns None if `key` is None.
         """
         if key is None:
             return None

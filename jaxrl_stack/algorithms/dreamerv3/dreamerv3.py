@@ -140,8 +140,8 @@ class DreamerV3Config(OffPolicyConfig):
     _default_module_class = DreamerV3RLModule
 
     def paper(self) -> DreamerV3Config:
-        """Selects the variant of the algorithm in the paper's final version (2024) and in the author's code; RLlib has
-        the variant of the first version (2023).
+        """Selects the algorithm as in the final version of the paper (2024) and in the author's code, instead of the
+        first version (2023), which RLlib implements and which is the default.
 
         It calls ``training(gru_blocks=8, optimizer="laprop", replay_latents=True, actor_gradient="reinforce")``.
 

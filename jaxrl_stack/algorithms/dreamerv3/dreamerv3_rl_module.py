@@ -97,7 +97,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return [(self.critic, self.slow_critic)]
 
     def forward_target(self, batch: dict[str, Any], **kwargs: Any) -> jax.Array:
-        """Logits ``[..., K]`` of the slow critic for features ``[..., F]`` in the column "features"."""
+        """Computes logits ``[..., K]`` of the slow critic's distribution over K atoms, for features ``[..., F]`` of
+        latent states in the column "features".
+        """
         return self.slow_critic(batch["features"])
 
     def get_non_inference_attributes(self) -> list[str]:
@@ -155,7 +157,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return self._latent(state), state["a"], state["fresh"]
 
     def actions_for_model(self, actions: jax.Array) -> jax.Array:
-        """Converts actions to inputs of the world model, float32 ``[..., A]``: one-hot for a Discrete space."""
+        """Converts actions to inputs of the world model: float32 ``[..., A]``, one-hot for a Discrete space of A
+        actions, unchanged for a Box of A dimensions.
+        """
         return jax.nn.one_hot(actions, self.num_actions) if self.is_discrete else actions
 
     def _act(self, batch: dict[str, Any], choose: Any, *, draws: bool) -> dict[str, Any]:
@@ -184,9 +188,9 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return {Columns.ACTIONS: actions, Columns.STATE_OUT: state}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Computes latent states of the world model for windows ``[B, T, ...]``: sequences of items, which are steps
-        and the final observations of episodes. Windows continue from the states in ``STATE_IN`` ``[B, ...]`` if given;
-        a state before the first step of an episode (marked as fresh) is replaced by the initial state.
+        """Computes latent states of the world model for windows ``[B, T, ...]``: sequences of steps and of final
+        observations of episodes. Windows continue from the states in ``STATE_IN`` ``[B, ...]`` if given. If such a
+        state is marked as fresh (before the first step of an episode), the initial state replaces it.
         """
         actions = self.actions_for_model(batch[Columns.ACTIONS])
         normalised = self.world_model.normalised(batch[Columns.OBS])

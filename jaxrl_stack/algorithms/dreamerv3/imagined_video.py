@@ -94,8 +94,8 @@ def _imagined(module: DreamerV3RLModule, columns: dict[str, Any], given: int) ->
 
 
 def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> dict[str, Any]:
-    """Selects the recorded sequences (windows) that stay longest in the episode of their first step, cut to a common
-    length.
+    """Selects the `number` recorded sequences (windows) with the most steps in the episode of their first step, and
+    cuts them to a common length.
 
     Args:
         columns: Windows ``[M, T, ...]``.
@@ -112,8 +112,8 @@ def longest_in_an_episode(columns: dict[str, Any], number: int, least: int) -> d
     if length < least:
         raise ValueError(
             f"imagine_video(windows={number}) needs {number} recorded sequences of at least {least} steps (given + 1) "
-            f"in one episode, but the longest {number} that were drawn from the replay buffer include one of {length} "
-            f"steps. Lower given= or windows=, or train until episodes are longer."
+            f"in one episode, but of the longest {number} from the replay buffer, the shortest has {length} steps. "
+            f"Lower given= or windows=, or train until episodes are longer."
         )
 
     def of(name: str, x: Any) -> Any:

@@ -108,9 +108,9 @@ def judged(
 
 
 def critic_means(critic: MLP, slow_critic: MLP, features: jax.Array, judged: Judged) -> dict[str, jax.Array]:
-    """Computes the terms of the critic's loss, scalar means over imagined states: ``targets`` (loss on the
-    lambda-returns), ``slow`` (loss on the slow critic's values), and ``total``, the sum of both with the states'
-    weights.
+    """Computes the terms of the critic's loss as scalar means over imagined states: ``targets`` (loss on the
+    lambda-returns), ``slow`` (loss on the slow critic's values), and ``total`` (their sum, weighted by the loss weights
+    of the states).
 
     Args:
         critic: The trained critic; the total has only its gradient.

@@ -25,7 +25,9 @@ _LANES, _NEVER = 8, -1e9
 
 
 def normal(key: jax.Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> jax.Array:
-    """Normal weights ``[..., inputs, outputs]`` of variance 2 / (fan in + fan out) / 0.8796^2, truncated at 2."""
+    """Draws normal weights ``[..., inputs, outputs]`` with variance 2 / (fan in + fan out) / 0.8796^2, clipped to
+    [-2, 2].
+    """
     space = math.prod(shape[:-2])
     std = math.sqrt(2.0 / (space * (shape[-2] + shape[-1]))) / 0.87962566103423978
     return jnp.clip(std * jax.random.normal(key, shape, dtype), -2.0, 2.0)

@@ -37,14 +37,14 @@ class Latent(NamedTuple):
 
     @property
     def features(self) -> jax.Array:
-        """Input of the world model's heads, the actor and the critic: float32 ``[..., G + Z * K]``, the deterministic
-        part h concatenated with the flattened stochastic part z.
+        """Input of the world model's heads, the actor and the critic: the deterministic part h ``[..., G]``
+        concatenated with the flattened stochastic part z ``[..., Z, K]``, float32 ``[..., G + Z * K]``.
         """
         return jnp.concatenate([self.h, self.z.reshape(*self.z.shape[:-2], -1)], axis=-1)
 
     def stored(self) -> dict[str, jax.Array]:
-        """Compact form of the latent state, which recurrent states and the replay buffer store: the deterministic part
-        h, and class indices, uint8 ``[..., Z]``, instead of the one-hot stochastic part z.
+        """Compact form of the latent state for recurrent states and the replay buffer: the deterministic part h, and
+        for each of the Z categorical variables of the stochastic part z the class index, uint8 ``[..., Z]``.
         """
         return {"h": self.h, "z": jnp.argmax(self.z, axis=-1).astype(jnp.uint8)}
 
@@ -180,8 +180,8 @@ class WorldModel(nnx.Module):
         return unimix(logits.reshape(*logits.shape[:-1], self.size.num_categoricals, self.size.num_classes))
 
     def initial(self) -> Latent:
-        """Latent state before an episode's first observation: deterministic part h ``[G]`` and stochastic part z ``[Z,
-        K]``.
+        """Latent state before an episode's first observation: deterministic part h ``[G]``, and stochastic part z
+        ``[Z, K]`` of Z one-hot vectors of K classes.
         """
         h = jnp.tanh(self.initial_h[...])
         return Latent(h, jax.lax.stop_gradient(mode(self._z_probs(self.prior(h)))))
@@ -194,8 +194,8 @@ class WorldModel(nnx.Module):
         return self.gru(state.h, self.before_gru(jnp.concatenate([z, actions], axis=-1)))
 
     def noise(self, key: jax.Array | None, lead: tuple[int, ...]) -> jax.Array | None:
-        """Draws uniform noise for sampling the stochastic part z of latent states at all steps, float32 ``[*lead, Z]``.
-        Returns None if `key` is None.
+        """Draws uniform noise for sampling the stochastic part z of latent states, float32 ``[*lead, Z]``: leading axes
+        `lead`, and one number for each of the Z categorical variables. Returns None if `key` is None.
         """
         return None if key is None else jax.random.uniform(key, (*lead, self.size.num_categoricals))
 
@@ -227,7 +227,8 @@ class WorldModel(nnx.Module):
         key: jax.Array | None,
         before: tuple[Latent, jax.Array, jax.Array] | None = None,
     ) -> Observed:
-        """Computes latent states of recorded sequences. Encoder and prior run once over all steps, not in the loop.
+        """Computes latent states of recorded sequences. Encoder and prior run once over all steps; only the recurrent
+        part loops over steps.
 
         Args:
             normalised: Observations ``[B, T, ...]``, from `normalised`.
@@ -281,7 +282,9 @@ def atoms() -> jax.Array:
 
 
 def mean_in_symlog(head: MLP, features: jax.Array) -> jax.Array:
-    """Computes the mean of a head's distribution over `atoms`, float32 ``[...]``, for features ``[..., F]``."""
+    """Computes the mean of a head's distribution over `atoms`, float32 ``[...]``, from features ``[..., F]`` of latent
+    states.
+    """
 
     def mean(rows: jax.Array) -> jax.Array:
         logits = head.padded_logits(rows)
