@@ -122,7 +122,8 @@ def run_benchmark(
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """Planned training of one algorithm on one task; also describes a pair that is skipped.
+    """Planned training of one algorithm on one task. If the algorithm does not support the task, the plan describes the
+    skipped combination.
 
     Attributes:
         cell: Result cell, still without runs.
@@ -233,8 +234,8 @@ def _check_some_can_act(plans: Sequence[_Plan], tasks: Sequence[str]) -> None:
 
 
 def _check_folders(path: Path, plans: Sequence[_Plan]) -> None:
-    """Raises if two pairs of an algorithm label and a task would use the same folder, in this call or with a pair of an
-    earlier call.
+    """Raises if two combinations of algorithm label and task would use the same folder. Also compares with combinations
+    that the benchmark folder already contains.
 
     Raises:
         ValueError: Names both.

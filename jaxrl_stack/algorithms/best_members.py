@@ -1,4 +1,4 @@
-"""Best state of each member (run) of a population of runs that train in one compiled program, for
+"""Best state of each member of a population (runs that train in one compiled program), for
 ``reporting(keep_best=True)``.
 """
 

@@ -41,11 +41,13 @@ class EvaluationCounts:
         add_lifetime_counts(found, self._sums)
 
     def get_state(self) -> dict[str, int]:
-        """Sums over all evaluations of the run by name, for checkpoints."""
+        """Numbers of episodes, steps and batches in all evaluations of the run, and of evaluations since the last
+        iteration: ``{name: number}``, for checkpoints.
+        """
         return {**self._sums, "num_calls_since_iteration": self.num_calls}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores the sums over the run's evaluations from a result of `get_state`; missing sums start at 0."""
+        """Restores the numbers of a result of `get_state`; missing numbers start at 0."""
         sums = {name: 0 for name in LIFETIME_COUNTS} | {name: int(number) for name, number in state.items()}
         self.num_calls = sums.pop("num_calls_since_iteration", 0)
         self._sums: dict[str, int] = sums
@@ -116,7 +118,9 @@ class Evaluations(abc.ABC):
         return iteration % interval == 0 if interval else False
 
     def concurrent_with(self, iteration: int) -> contextlib.AbstractContextManager[None]:
-        """Context manager around an iteration's training; a due concurrent evaluation runs inside."""
+        """Context manager for an iteration's training. If a concurrent evaluation is due, it runs while the body of the
+        ``with`` statement trains.
+        """
         self._concurrent = None
         if not (self.is_due(iteration) and self.runs_concurrently):
             return contextlib.nullcontext()
@@ -137,20 +141,22 @@ class Evaluations(abc.ABC):
         return True
 
     def wait(self) -> None:
-        """Waits for a concurrent evaluation to finish, after the training step next to it has failed."""
+        """Waits for a concurrent evaluation to finish. If training succeeded, the evaluation has ended before; if
+        training failed, it may still run.
+        """
         if self._concurrent is not None:
             self._concurrent.join()
 
     @property
     def results(self) -> dict[str, Any]:
-        """Last evaluation's results for an iteration's result; {} without one, or if the config has no evaluation
-        interval.
+        """Results of the last evaluation, to add to an iteration's result; {} before the first evaluation, or if the
+        config has no evaluation interval.
         """
         return (self.last or {}) if self.interval else {}
 
 
 class EnvEvaluations(Evaluations):
-    """Evaluations in environments, and of the loss on training data that was held out.
+    """Evaluates in environments, and computes the loss on held-out training data.
 
     Attributes:
         seconds: Duration of the last evaluation; None before the first one of this run.
@@ -240,8 +246,8 @@ class OfflineEvaluations(Evaluations):
         return self._runs.group
 
     def use_config(self, config: AlgorithmConfig) -> None:
-        """Replaces the evaluation config by one that differs only in settings that compiled programs take as arguments
-        (traced settings), such as ``lr``, or after `Algorithm.reset` also in the seed.
+        """Replaces the evaluation config. The new config may differ only in settings that compiled programs take as
+        arguments (traced settings), such as ``lr``; after `Algorithm.reset` also in the seed.
         """
         self._runs.use_config(config)
 

@@ -65,7 +65,8 @@ def load_player(
     allow: Sequence[Any] = (),
     choice: str = "Policy.from_checkpoint(path, {!r})",
 ) -> LoadedPlayer:
-    """Loads the policy of a player, without the devices and environments that training needs.
+    """Loads the policy of a player: a checkpoint, a Policy, an Algorithm, or the random player. Loading needs none of
+    the devices and environments of training.
 
     Args:
         name: Description of the player for errors, such as ``"run_tournament: player 'early'"``.
@@ -161,7 +162,9 @@ def game_config(
 
 
 def is_same_env(env: Any, other: Any) -> bool:
-    """Whether two values of the setting `env` name the same environment; "module:Class" is that class."""
+    """Whether two values of the setting `env` name the same environment. An environment class and its import path
+    ``"module:Class"`` are the same.
+    """
 
     def named(own: Any) -> Any:
         with contextlib.suppress(ValueError):  # a class that is defined inside a function
@@ -221,7 +224,7 @@ class GameTable:
         explore: bool,
         num_agents: int | None = None,
     ) -> Self:
-        """Creates the table of a config's environment, with the config's preprocessors of observations.
+        """Creates the `GameTable` of a config's environment, with the config's preprocessors of observations.
 
         Args:
             called: The call, for errors.
@@ -375,8 +378,8 @@ class _Seat:
         return actions
 
     def rewarded(self, rewards: jax.Array) -> None:
-        """Adds the rewards of an environment step to the player's rewards since its last action, which its policy gets
-        with the next observation.
+        """Adds the rewards of an environment step to the rewards since the player's last action. The player's policy
+        gets their sum with the next observation.
         """
         self._rewards += rewards
 

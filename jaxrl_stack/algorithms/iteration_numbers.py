@@ -48,7 +48,7 @@ class Progress(NamedTuple):
         return sum(self.num_agent_steps.values())
 
     def agent_steps(self, module_map: ModuleMap) -> Mapping[Any, int]:
-        """Number of steps of each agent. A single agent acts in every env step."""
+        """Number of steps of each agent, by agent. With a single agent, it is the number of env steps."""
         if self.num_agent_steps is None:
             return dict.fromkeys(module_map.module_of, self.num_env_steps)
         return self.num_agent_steps
@@ -119,7 +119,7 @@ def sampling_numbers(
 
 
 class TrainedRates:
-    """Trained steps per second: in an iteration, and since the run began or was restored."""
+    """Computes trained steps per second: of an iteration, and since the run began or was restored."""
 
     def __init__(self) -> None:
         self._since_restore: dict[tuple[str, str], float] = {}

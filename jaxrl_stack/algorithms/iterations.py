@@ -224,8 +224,8 @@ class Iteration:
         merge_nested(result, times)
 
     def add_rates(self, result: dict[str, Any]) -> None:
-        """Writes trained steps per second into the iteration's result. `add_times` and all learner metrics must come
-        before.
+        """Writes trained steps per second into the iteration's result. Call it after `add_times`, when the result has
+        all learner metrics.
         """
         iterations = self._iterations
         since_restore = iterations.seconds - self._elapsed + self.seconds - iterations.restored_at.time_total

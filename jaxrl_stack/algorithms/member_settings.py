@@ -46,8 +46,8 @@ class MemberSettings:
         return of_one_device(Member(self._seeds[member], settings).config(self._base))
 
     def value(self, member: int, name: str) -> Any:
-        """Present value of a population member's setting; the name ``"env_config/gravity"`` is an entry of
-        ``env_config``.
+        """Present value of a population member's setting. The name ``"env_config/gravity"`` means the entry "gravity"
+        of ``env_config``.
         """
         config = self.configs[member]
         return config.env_config[name.removeprefix(ENV_CONFIG)] if _is_of_env(name) else config.stored_value(name)
@@ -93,8 +93,8 @@ class MemberSettings:
     def taken_over(
         self, stored: Mapping[str, Sequence[Any]], call: str
     ) -> dict[int, tuple[dict[str, Any], AlgorithmConfig]]:
-        """Selects, for each population member, the settings that the member adopts from a single run whose settings
-        were changed; returns the argument of `change`.
+        """Selects the settings that each population member adopts from a single run in which settings were changed.
+        Returns them in the form that `change` takes.
 
         A member keeps a setting that it names, and one whose value differs from the run's first value.
 

@@ -77,7 +77,8 @@ def search_space(config: AlgorithmConfig) -> dict[str, Any]:
 
 
 def why_not_together(config: AlgorithmConfig) -> str | None:
-    """Reason why one compiled program cannot train several runs of this config, without a full stop; None if it can.
+    """Explains why one compiled program cannot train several runs of this config, as text without a final full stop;
+    None if it can.
 
     Args:
         config: A validated config.
@@ -205,8 +206,8 @@ def _checked_params(env: JaxEnv, first: AlgorithmConfig, config: AlgorithmConfig
     changed = [name for name, value in config.env_config.items() if not same(value, first.env_config[name])]
     shown = ", ".join(f"{name!r}: {value_text(config.env_config[name])}" for name in changed)
     refusal = (
-        f"environment(env_config={{{shown}}}) cannot differ between members of one program: %s. Only numbers in "
-        f"env.params can, which reset() and step() get as `params`. For others use run_sweep()."
+        f"environment(env_config={{{shown}}}) cannot differ between members of a population: %s. Members may "
+        f"differ only in numbers of env.params, which reset() and step() get as `params`. Use run_sweep() instead."
     )
     other = resolve_env(config.env, config.env_config).make(check=False)
     for name in ("observation_space", "action_space"):

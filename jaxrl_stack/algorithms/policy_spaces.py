@@ -1,5 +1,5 @@
-"""Observation and action spaces of policies: taken from the environment's agents, or for a policy without agents from
-the other policies.
+"""Observation and action spaces of policies. They come from the agents for which a policy acts. If a policy acts for no
+agent, they come from the other policies.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def checked_state(module_id: str, module: RLModule, state: Any) -> Any:
 
 
 def policy_of(module_map: ModuleMap, agent_id: Any) -> str:
-    """Returns the policy that acts for an agent in all episodes.
+    """Returns the id of the policy that acts for an agent in all episodes.
 
     Args:
         module_map: Map from agents to modules.

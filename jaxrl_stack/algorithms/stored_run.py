@@ -67,8 +67,8 @@ def config_to_store(config: AlgorithmConfig, module_map: ModuleMap) -> Algorithm
 
 
 def restored_checkpoint(path: Any, filesystem: Any) -> tuple[dict[str, Any], str | None]:
-    """Describes a restored checkpoint for the log of the run's commands: ``({"path", "checksum"}, reason why the
-    command cannot be repeated, or None)``.
+    """Describes a restored checkpoint for the log of the run's commands. Returns a dict of its path and checksum, and
+    the reason why the command cannot be repeated (None if it can).
 
     Args:
         path, filesystem: See `Checkpointable.restore_from_path`.
@@ -127,8 +127,8 @@ def check_code(
 
 
 def _add_modules(needed: NeededCode, stored: Stored, policies: Collection[str]) -> None:
-    """Adds the code of a checkpoint's modules to `needed`, the code that loading the checkpoint needs. Skips policies
-    of the config: only other modules are built from descriptions in the checkpoint.
+    """Adds to `needed` (the code that loading a checkpoint requires) the code of modules that are no policies of the
+    config. Only these modules are built from descriptions in the checkpoint.
     """
     if COMPONENT_LEARNER_GROUP not in stored:
         return  # it is none of an algorithm, as its class will show
