@@ -75,8 +75,8 @@ _CHECKS = {
 
 @check_of("int | tuple[int, int]")
 def n_step_problem(value: Any) -> str | None:
-    """Describes valid values of `n_step`, a number of steps or a range (lo, hi) without hi, if `value` is invalid;
-    returns None if it is valid.
+    """Checks `n_step`: a number of steps, or a range (lo, hi), which excludes hi. Returns a description of valid values
+    if `value` is invalid, else None.
     """
     wanted = "an integer of at least 1, or a range (lo, hi) of integers with 1 <= lo < hi, from which hi is excluded"
     if isinstance(value, (tuple, list)):
@@ -91,8 +91,8 @@ def _tuple_if_range(value: Any) -> Any:
 
 @check_of("dict[str, Any]")
 def replay_buffer_config_problem(value: Any) -> str | None:
-    """Describes a valid `replay_buffer_config` if `value` is invalid; returns None if it is valid. Classes given as
-    import paths are not imported yet.
+    """Checks a `replay_buffer_config`. Returns a description of a valid one if `value` is invalid, else None. Classes
+    given as import paths are not imported yet.
     """
     if not isinstance(value, Mapping):
         return "a dict such as {'type': 'EpisodeReplayBuffer', 'capacity': 50000}"
@@ -128,7 +128,9 @@ def _keys_of(buffer_class: type[Any]) -> tuple[str, ...] | None:
 
 
 def merged_replay_buffer_config(present: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """A replay buffer's config with changed settings; a change of type drops the present settings."""
+    """Returns a replay buffer's present settings, updated with the given ones. If the type changes, the present
+    settings are dropped.
+    """
     if "type" in given and given["type"] != present.get("type"):
         return given
     return {**present, **given}
@@ -199,8 +201,8 @@ class OffPolicyConfig(AlgorithmConfig):
         return self.n_step[1] - 1 if isinstance(self.n_step, tuple) else self.n_step
 
     def get_rollout_fragment_length(self, worker_index: int = 0) -> int:
-        """Number of steps that each environment takes in one sampling round. "auto" is `n_step`, or the second entry if
-        that is a range.
+        """Number of steps that each environment takes in one sampling round. "auto" means `n_step`, or the second entry
+        if `n_step` is a range.
 
         Args:
             worker_index: No effect: all EnvRunners take the same number of steps.

@@ -30,7 +30,7 @@ DQN_MODEL_CONFIG: Mapping[str, Any] = {
 
 
 class DQNCatalog(Catalog):
-    """Catalog of an encoder, a head of Q-values (with dueling: of advantages) and, with dueling, a head of state
+    """Catalog of an encoder and a head of Q-values. With ``dueling`` it has two heads instead: advantages and state
     values.
 
     With ``num_atoms > 1`` heads have an output for each atom of the value distribution. Heads follow all `head_fcnet_*`

@@ -124,8 +124,8 @@ class DQNLearner(TargetNetworkUpdates, Learner):
         return means[QF_LOSS_KEY]
 
     def _discount_of_targets(self, config: TracedConfigView, batch: dict[str, Any]) -> dict[str, Any]:
-        """Keyword arguments of `q_learning.n_step_targets` for the discount after n steps, which comes from ``gamma``
-        and from the environment's discounts if the batch contains them.
+        """Keyword arguments of `q_learning.n_step_targets` that determine the discount after n steps. If the batch
+        contains discounts of the environment, these multiply ``gamma ** n``.
         """
         if Columns.DISCOUNT not in batch:
             return {"n_step": batch["n_step"], "gamma": config.gamma}

@@ -35,8 +35,8 @@ _READ_BY_VTRACE = (Columns.OBS, Columns.FINAL_OBS, Columns.REWARDS, Columns.TERM
 
 
 def _values_of_next(module: Any, columns: dict[str, Any], state: Any) -> jax.Array:
-    """Bootstrap values of chunks of consecutive steps ``[L, N, ...]``: values of the observations after their last
-    steps, float32 ``[N]``.
+    """Bootstrap values float32 ``[N]`` of N chunks of L consecutive steps ``[L, N, ...]``: values of the observations
+    after the last step of each chunk.
 
     Args:
         module: A module with a recurrent state.
@@ -78,7 +78,8 @@ class VTraceLearner(Learner):
         return [ValueFunctionAPI]
 
     def compute_values(self, module_id: str, batch: dict[str, Any], fwd_out: dict[str, Any]) -> jax.Array:
-        """Computes the state values of all steps in chunks of consecutive steps, with gradients: float32 ``[N, L]``.
+        """Computes the state values of all steps in N chunks of L consecutive steps, with gradients: float32
+        ``[N, L]``.
 
         Args:
             module_id: Module with the value function.
@@ -95,7 +96,7 @@ class VTraceLearner(Learner):
         return values.astype(jnp.float32).reshape(batch[Columns.LOSS_MASK].shape)
 
     def columns_to_forward(self, module_id: str, batch: dict[str, Any]) -> dict[str, Any]:
-        """Converts chunks of consecutive steps to inputs of a module's forward passes: ``[N * L, ...]`` for modules
+        """Converts N chunks of L consecutive steps to inputs of a module's forward passes: ``[N * L, ...]`` for modules
         without a recurrent state.
 
         Args:
@@ -119,8 +120,8 @@ class VTraceLearner(Learner):
         log_rhos: jax.Array,
         state_out: Any = None,
     ) -> VTrace:
-        """Computes V-trace targets and advantages of chunks of consecutive steps ``[N, L]``, with bootstrap values of
-        the current parameters, without gradients.
+        """Computes V-trace targets and advantages of N chunks of L consecutive steps, without gradients. Bootstrap
+        values are computed with the current parameters.
 
         Args:
             module_id: Module with the value function.

@@ -107,8 +107,8 @@ class MARWILLearner(Learner):
     def _weights_and_vf_loss(
         self, module_id: str, config: TracedConfigView, batch: dict[str, Any], fwd_out: dict[str, Any]
     ) -> tuple[jax.Array, jax.Array]:
-        """Loss weights of the batch rows ``[N]``, without gradients, and half the mean squared advantage, with the
-        gradient of the value function.
+        """Returns the loss weights of the batch rows, ``[N]`` without gradients, and the value loss: half the mean
+        squared advantage, with the gradient of the value function.
         """
         # build() accepts no other module.
         module = cast("ValueFunctionAPI", self.module[module_id])
@@ -168,6 +168,6 @@ def _mean_log_std(distribution: Any, coefficient: Any) -> jax.Array:
 
 
 def _critic_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """Returns `losses.critic_metrics`, with RLlib's name of the explained variance."""
+    """Returns the metrics of `losses.critic_metrics`, with the explained variance under RLlib's name."""
     metrics = losses.critic_metrics(statistics)
     return {LEARNER_RESULTS_VF_EXPLAINED_VAR_KEY: metrics.pop("vf_explained_var"), **metrics}

@@ -57,7 +57,7 @@ class DefaultPQNRLModule(RLModule, QNetAPI, ValueFunctionAPI):
         return initial_state_of(vars(self).get("encoder"))
 
     def _forward_inference(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: the valid actions of the highest Q-values."""
+        """`{OBS: [..., d]}` -> `{ACTIONS: int32 [...]}`: the valid actions with the highest Q-values."""
         outputs = self.compute_q_values(batch)
         actions = q_learning.greedy_actions(outputs[QF_PREDS], mask_of(batch[Columns.OBS]))
         return {Columns.ACTIONS: actions, **state_out_of(outputs)}

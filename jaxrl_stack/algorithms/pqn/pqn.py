@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @check_of("list[float] | tuple[float, ...]")
 def _rates(value: Any) -> str | None:
-    """Describes valid values if `value` is not a list of probabilities; None if it is."""
+    """Checks a list of exploration probabilities, one for each environment. Returns a description of valid values if
+    `value` is invalid, else None.
+    """
     one = number(0, 1)
     if isinstance(value, (list, tuple)) and value and all(one(rate) is None for rate in value):
         return None

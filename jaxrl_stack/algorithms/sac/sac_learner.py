@@ -246,7 +246,7 @@ class SACLearner(TargetNetworkUpdates, Learner):
         log_alpha: jax.Array,
         target_entropy: Any,
     ) -> tuple[dict[str, jax.Array], jax.Array]:
-        """Computes all losses and metrics of SAC for each row; the losses are means over the rows of the batch.
+        """Computes the terms of SAC's losses and metrics for each row of the batch. Each loss is the mean of its terms.
 
         Returns:
             ``({optimizer name or metric: float32 [N]}, values [N, ...] whose extremes are reported)``.
@@ -270,8 +270,8 @@ class SACLearner(TargetNetworkUpdates, Learner):
 
 
 def policy_rows(fwd_out: dict[str, Any], log_alpha: jax.Array, target_entropy: Any) -> dict[str, jax.Array]:
-    """Computes the policy's loss and the temperature's loss for each row of the batch, and log-probabilities of the
-    resampled actions, for continuous actions: float32 `[N]` each.
+    """Computes, for continuous actions, the policy loss, the temperature loss and the log-probability of the resampled
+    action of each row: float32 `[N]` each.
     """
     logp = fwd_out["logp_resampled"]
     return {

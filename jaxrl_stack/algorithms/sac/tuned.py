@@ -11,7 +11,9 @@ from jaxrl_stack.utils.class_paths import register_class
 
 @register_class
 def ornstein_uhlenbeck_noise(env: Any, spaces: Any) -> OrnsteinUhlenbeckNoise:
-    """Module-to-env connector function with noise that is correlated over time enough to drive a car up a hill."""
+    """Module-to-env connector function that adds Ornstein-Uhlenbeck noise. Noise that is correlated over time moves the
+    car of MountainCarContinuous far enough to drive up the hill.
+    """
     return OrnsteinUhlenbeckNoise(theta=0.15, sigma=0.3)
 
 

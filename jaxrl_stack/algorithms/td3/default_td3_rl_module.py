@@ -184,6 +184,6 @@ def smoothed_actions(actions: jax.Array, draws: jax.Array, target_noise: Any, ta
 
 
 def _first_values(module: Any, columns: dict[str, Any]) -> jax.Array:
-    """Values by the first critic, float `[...]`."""
+    """Q-values of the first critic, float `[...]`."""
     encoded = module.qf_encoder(of_critic(columns, module.qf_encoder, 0))
     return module.qf(encoded[ENCODER_OUT])[..., 0]

@@ -36,7 +36,8 @@ def truncated(quantiles: jax.Array, num_dropped: int) -> jax.Array:
 
 
 def quantile_huber_rows(*, quantiles: jax.Array, targets: jax.Array) -> jax.Array:
-    """Quantile Huber loss per row: ``sum_ckm |tau_k - [y_m < z_ck]| h(z_ck - y_m)`` (Dabney et al., 2018, equation 10).
+    """Quantile Huber loss of each row, summed over critics c, quantiles k and target atoms m:
+    ``sum_ckm |tau_k - [y_m < z_ck]| h(z_ck - y_m)`` (Dabney et al., 2018, equation 10).
 
     ``tau_k = (k + 1/2) / K``, ``k`` from 0, and ``h`` is Huber's distance: ``z_ck`` converges to the quantile ``tau_k``
     of the target distribution. It is a sum over critics, quantiles and atoms, as in RLlib; the paper has the mean over
