@@ -166,8 +166,8 @@ def _validate_output(config: AlgorithmConfig) -> None:
     runner_class, recording = config.env_runner_cls, config.get_default_env_runner_class()
     if runner_class is not None and not issubclass(runner_class, recording):
         config._value_error(
-            f"{called} with env_runners(env_runner_cls={short(runner_class)}), which records nothing. Derive it "
-            f"from {recording.__name__}, or leave one of them out."
+            f"{called} has no effect with env_runners(env_runner_cls={short(runner_class)}), because this class does "
+            f"not record. Derive it from {recording.__name__}, or leave output out."
         )
     joined = "distributed.initialize()" if jax.distributed.is_initialized() else ""
     if config.num_learners and config.is_online and config.samples_on_device:
@@ -311,8 +311,8 @@ def _validate_opponents(config: AlgorithmConfig) -> None:
     if policies != {of} or of in (DEFAULT_POLICY_ID, OPPONENTS):
         name = "main" if of in (DEFAULT_POLICY_ID, OPPONENTS) else of
         config._value_error(
-            f"{called} with policies={sorted(policies)}: one policy with a name of its own plays all agents, against "
-            f"itself and its snapshots. Set policies={{{name!r}}} and Snapshots(of={name!r})."
+            f"{called} with policies={sorted(policies)}: one policy plays all agents, and its name must not be "
+            f"{DEFAULT_POLICY_ID!r} or {OPPONENTS!r}. Set policies={{{name!r}}} and Snapshots(of={name!r})."
         )
     if is_snapshot_name(of):
         config._value_error(
@@ -340,8 +340,8 @@ def _validate_opponents(config: AlgorithmConfig) -> None:
         config._value_error(f"{called}: {algo_class.__name__} learns from replay. Use PPO, IMPALA, APPO or PQN.")
     if config.count_steps_by != "env_steps":
         config._value_error(
-            f"{called} with count_steps_by={config.count_steps_by!r}: steps of snapshots are not learned from. Use "
-            f"count_steps_by='env_steps'."
+            f"{called} with count_steps_by={config.count_steps_by!r}: no policy learns from the steps of snapshots. "
+            f"Use count_steps_by='env_steps'."
         )
     if config.num_learners or jax.distributed.is_initialized():
         where = f"learners(num_learners={config.num_learners})" if config.num_learners else "distributed.initialize()"
@@ -370,11 +370,11 @@ def _validate_acting_modules(config: AlgorithmConfig, ids: Collection[str]) -> N
         )
     _note_specs_without_policy(config, ids)
     for module_id in sorted(ids & specs.keys()):
-        for flag, other in (("inference_only", "trained"), ("learner_only", "acted with")):
+        for flag, other in (("inference_only", "trained"), ("learner_only", "used to act")):
             if getattr(specs[module_id], flag):
                 config._value_error(
-                    f"rl_module(rl_module_spec=...): module {module_id!r} has {flag}=True and could not be {other}. "
-                    f"Leave {flag} out: runners and learners set it themselves."
+                    f"rl_module(rl_module_spec=...): module {module_id!r} has {flag}=True, but a policy must be "
+                    f"{other}. Leave {flag} out: runners and learners set it themselves."
                 )
 
 
@@ -438,9 +438,11 @@ def _validate_randomized_params(config: AlgorithmConfig) -> None:
             "Leave one of them out."
         )
     if config.is_multi_agent:
-        config._value_error(f"{called} does not support several agents. Leave it out, and draw in reset_env.")
+        config._value_error(
+            f"{called} does not support several agents. Leave it out, and draw the parameters in reset_env()."
+        )
     if config.env is not None and not is_search_space(config.env) and not config.samples_on_device:
-        fix = "Leave it out, and draw in reset()."
+        fix = "Leave it out, and draw the parameters in reset()."
         if config.in_evaluation and given is None:
             fix = "Use a JAX environment for evaluation: evaluation_config={'env': ...}."
         config._value_error(f"{called} needs a JAX environment, and {short(config.env)} runs on the host. {fix}")
@@ -556,8 +558,8 @@ def _validate_evaluation_overrides(config: AlgorithmConfig, evaluation: Algorith
         value = getattr(evaluation, name)
         if not same(value, getattr(config, name)):
             config._value_error(
-                f"evaluation(evaluation_config={{{name!r}: {short(value)}}}) has no effect there, because evaluation's "
-                f"runners do not read it. Set evaluation({name}=...)."
+                f"evaluation(evaluation_config={{{name!r}: {short(value)}}}) has no effect: the runners of evaluation "
+                f"do not read {name}. Set evaluation({name}=...)."
             )
     is_own_class = not same(evaluation.env_runner_cls, config.env_runner_cls)
     if evaluation.samples_on_device and evaluation.env_runner_cls is not None and is_own_class:

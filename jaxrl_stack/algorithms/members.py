@@ -90,18 +90,18 @@ def why_not_together(config: AlgorithmConfig) -> str | None:
     reasons = {
         f"{algo_class.__name__} samples no environment": not step_class.needs_env and not step_class.trains_populations,
         "its environment is stepped on the host": step_class.needs_env and not config.samples_on_device,
-        "snapshots are opponents, multi_agent(opponents=...)": config.opponents is not None,
+        "multi_agent(opponents=...) makes snapshots the opponents": config.opponents is not None,
         "several policies act": config.is_multi_agent,
         "learners(num_learners=...) are actors": bool(config.num_learners),
         "debugging(disable_jit=True) runs operations one by one": bool(config.disable_jit),
         "offline_data(output=...) records one algorithm": bool(config.output or (evaluation and evaluation.output)),
-        "callbacks(...) are told of one algorithm's iterations": CallbackList.from_config(config).overrides(*HOOKS),
+        "callbacks(...) get the iterations of a single algorithm": CallbackList.from_config(config).overrides(*HOOKS),
         f"{algo_class.__name__} overrides training_step()": algo_class.overrides_training_step(),
         f"{config.learner_class.__name__} has hooks that run on the host": _overrides_host_hooks(config.learner_class),
-        "reporting(loggers=...) takes one run": bool(config.loggers),
+        "reporting(loggers=...) logs a single run": bool(config.loggers),
         "evaluation(custom_evaluation_function=...) takes an algorithm": bool(config.custom_evaluation_function),
         "evaluation steps environments on the host": evaluation is not None and not evaluation.samples_on_device,
-        "evaluation has connectors of its own": evaluation is not None
+        "evaluation has other connectors than training": evaluation is not None
         and not evaluation.is_same(config, "_env_to_module_connector", "_module_to_env_connector"),
         'evaluation(evaluation_duration="auto") lasts as long as a training step': has_evaluation
         and config.evaluation_duration == "auto",

@@ -368,13 +368,13 @@ class OffPolicyConfig(AlgorithmConfig):
         if self.replay_buffer_class not in REPLAY_BUFFERS.values():
             self._value_error(
                 f"training(replay_buffer_config={{'type': {short(self.replay_buffer_config['type'])}, ...}}) needs a "
-                f"host environment; replay of {short(self.env)} is inside of the compiled program. Use one of "
+                f"host environment; the replay buffer of {short(self.env)} is part of the compiled program. Use one of "
                 f"{', '.join(map(repr, REPLAY_BUFFERS))}."
             )
         if "metrics_num_episodes_for_smoothing" in self.replay_buffer_config:
             notice_once(
-                "training(replay_buffer_config={'metrics_num_episodes_for_smoothing': ...}) has no effect on replay "
-                "inside of the compiled program."
+                "training(replay_buffer_config={'metrics_num_episodes_for_smoothing': ...}) has no effect: "
+                "the replay buffer is part of the compiled program."
             )
 
 

@@ -174,7 +174,7 @@ def test_ctrl_c_ends_the_sweep_and_keeps_what_is_finished(capsys):
     done = run_sweep(config, {"lr": [1e-4, 1e-3, 1e-2]}, until={"training_iteration": 2})
     assert runs == [1e-4, 1e-4, 1e-3] and [run.settings["lr"] for run in done.runs] == [1e-4]
     told, *lines = capsys.readouterr().out.splitlines()
-    assert told == "3 runs one after the other: callbacks(...) are told of one algorithm's iterations."
+    assert told == "3 runs one after the other: callbacks(...) get the iterations of a single algorithm."
     assert lines[0].startswith("lr=0.0001 seed=0 (1 of 3): return ") and lines[-1].startswith("Ctrl-C: 1 of 3 runs")
     assert [row.settings for row in done.rows()] == [{"lr": 1e-4}]
 

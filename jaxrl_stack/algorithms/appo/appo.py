@@ -128,8 +128,8 @@ class APPOConfig(IMPALAConfig):
         super().validate()
         if self.learner_queue_size != self._declarations.by_name["learner_queue_size"].default:
             self._value_error(
-                f"training(learner_queue_size={self.learner_queue_size}) is IMPALA's; APPO has a circular buffer. Set "
-                "circular_buffer_num_batches, or use_circular_buffer=False and simple_queue_size."
+                f"training(learner_queue_size={self.learner_queue_size}) is a setting of IMPALA. APPO has a "
+                "circular buffer: set circular_buffer_num_batches, or use_circular_buffer=False and simple_queue_size."
             )
 
 

@@ -105,7 +105,7 @@ class APPOLearner(TargetNetworkUpdates, AdaptiveKLCoefficient, VTraceLearner):
 
 
 def _ratio_metrics(statistics: RunningStatistics) -> dict[str, jax.Array]:
-    """Mean and variance of the clipped ratio of two action probabilities: the acting policy's to the target policy's."""
+    """Mean and variance of the clipped probability ratio: the acting policy's probability over the target policy's."""
     return {LEARNER_RESULTS_MEAN_IS_KEY: statistics.mean[0], LEARNER_RESULTS_VAR_IS_KEY: statistics.variance[0]}
 
 

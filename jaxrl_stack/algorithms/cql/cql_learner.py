@@ -68,7 +68,7 @@ class CQLLearner(SACLearner):
         return self._has_loss_of_algorithm(module) and hasattr(module, "log_alpha_prime")
 
     def initial_extra_state(self) -> dict[str, Any]:
-        """Extra learner state: SAC's entries, and a counter of updates for each module that is trained with CQL's loss."""
+        """Extra learner state: SAC's entries, and a counter of updates for each module with CQL's loss."""
         counts = {mid: np.uint32(0) for mid in self._ids_with_loss_of_algorithm}
         return {**super().initial_extra_state(), NUM_CQL_UPDATES: counts}
 

@@ -95,8 +95,8 @@ class PQNConfig(AlgorithmConfig):
             return
         if self.is_multi_agent:
             self._value_error(
-                f"training(epsilon_per_env={list(rates)}) needs one agent: rows of several agents are no environments. "
-                "Use training(epsilon=...)."
+                f"training(epsilon_per_env={list(rates)}) needs a single agent: with several agents, a "
+                "row is an agent and not an environment. Use training(epsilon=...)."
             )
         if len(rates) != self.num_envs_per_env_runner and not self.in_evaluation:
             self._value_error(

@@ -286,5 +286,5 @@ def test_continuous_actions_are_refused_with_the_algorithms_for_them():
 def test_rates_of_environments_need_one_agent():
     config = PQNConfig().env_runners(num_envs_per_env_runner=2).training(epsilon_per_env=[0.1, 0.2])
     config.multi_agent(policies={"left", "right"}, policy_mapping_fn=lambda agent, episode: agent)
-    with pytest.raises(ValueError, match=r"epsilon_per_env=.*needs one agent"):
+    with pytest.raises(ValueError, match=r"epsilon_per_env=.*needs a single agent"):
         config.validate()
