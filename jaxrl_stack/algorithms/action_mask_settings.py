@@ -1,4 +1,4 @@
-"""Action masks of a config: which modules use them, and whether connectors preserve them."""
+"""Checks which modules of a config use action masks, and whether connectors keep the masks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 def honoured_mask_key(
     config: Any, module_id: str, module_class: type[RLModule] | None, observation_space: Any, action_space: Any
 ) -> str | None:
-    """Returns the key of the action mask in the observations of a module that masks its actions; None if there is no
-    mask or the module ignores it.
+    """Returns the key under which a module's observations contain the action mask; None if there is no mask, or the
+    module ignores it.
 
     Args:
         config: The AlgorithmConfig.

@@ -879,8 +879,8 @@ class Algorithm(Checkpointable, metaclass=AnsweringClass):
         full_fetch: bool = False,
         **unknown: Any,
     ) -> Any:
-        """Calls `compute_single_action` for every observation of a dict; with several agents, with the policy of each
-        agent.
+        """Calls `compute_single_action` for every observation of a dict. If the config has several agents, the policy
+        of each agent computes its action.
 
         Args:
             observations: ``{agent id: observation}``; any keys if the config has one agent.

@@ -196,7 +196,7 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
 
     @property
     def explicitly_set(self) -> frozenset[str]:
-        """Names of the settings that were set on this config, even if to their default."""
+        """Names of the settings that were set on this config, also those set to their default value."""
         return frozenset(self._settings.explicitly_set)
 
     def suggestion(self, name: str) -> str:

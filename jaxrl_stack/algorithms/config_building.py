@@ -90,8 +90,8 @@ def _module_spaces(
     env: Any,
     spaces: SpacesById | None,
 ) -> tuple[gym.Space, gym.Space]:
-    """Returns the spaces of one module: the arguments, else ``spaces[module_id]``, else the environment's after the
-    env-to-module pipeline.
+    """Returns the spaces of one module: those passed as arguments, else ``spaces[module_id]``, else the environment's
+    spaces after the env-to-module pipeline.
     """
     if spaces and module_id in spaces:
         known = spaces[module_id]

@@ -175,7 +175,7 @@ def is_same_env(env: Any, other: Any) -> bool:
 
 
 class GameStep(NamedTuple):
-    """One environment step of ``B`` games that are played in parallel; leaves have a leading axis ``[B]``.
+    """One environment step of ``B`` games that are played in parallel; all arrays have a leading axis ``[B]``.
 
     Attributes:
         is_running: bool ``[B]``, whether the game had not ended before the step. Other rows have no meaning.

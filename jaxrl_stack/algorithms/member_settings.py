@@ -124,8 +124,8 @@ class MemberSettings:
         return changes
 
     def change(self, changes: Mapping[int, tuple[Mapping[str, Any], AlgorithmConfig]]) -> list[str]:
-        """Applies new settings to population members, each with the config that `changed` returned; returns the names
-        of settings that changed for the first time.
+        """Applies new settings to population members, with the configs that `changed` returned for them. Returns the
+        names of settings that changed for the first time.
         """
         named = {
             member: {_name(config, name): value for name, value in settings.items()}

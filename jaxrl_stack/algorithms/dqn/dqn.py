@@ -16,7 +16,7 @@ from jaxrl_stack.utils.notices import notice_once
 
 class DQNConfig(OffPolicyConfig):
     """Settings of DQN (Mnih et al., 2015, doi:10.1038/nature14236) and of Rainbow (Hessel et al., 2018,
-    arXiv:1710.02298), whose parts can be switched on one by one.
+    arXiv:1710.02298). Each extension of Rainbow can be switched on separately.
 
     ::
 

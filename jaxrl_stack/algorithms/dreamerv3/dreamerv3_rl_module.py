@@ -109,8 +109,8 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return ["critic", "slow_critic", "return_low", "return_high", "return_is_known", "noise"]
 
     def get_initial_state(self) -> dict[str, Any]:
-        """State before the first observation of an episode. The world model's learned initial state replaces it at that
-        observation.
+        """Recurrent state at the start of an episode: zeros, marked as fresh. At the first observation, the world model
+        replaces it by its learned initial state.
         """
         size = self.size
         return {
@@ -151,8 +151,8 @@ class DreamerV3RLModule(RLModule, InferenceOnlyAPI, TargetNetworkAPI):
         return Latent(state["h"], jax.nn.one_hot(state["z"], self.size.num_classes))
 
     def state_before(self, state: dict[str, Any]) -> tuple[Latent, jax.Array, jax.Array]:
-        """Converts the module's recurrent state ``[B, ...]`` to what `WorldModel.observe` takes as `before`: latent
-        state, last action, and flags of rows before their first step.
+        """Converts the module's recurrent state ``[B, ...]`` to the argument `before` of `WorldModel.observe`: latent
+        state, last action, and a flag for each row, True before the first step of its episode.
         """
         return self._latent(state), state["a"], state["fresh"]
 

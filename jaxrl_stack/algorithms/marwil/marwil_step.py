@@ -60,7 +60,7 @@ class MARWILStep(OfflineStep):
 
 
 def _values_of_rows(module: Any, obs: Any, is_final: jax.Array) -> jax.Array:
-    """Computes values of observations ``[R, ...]``, float32 ``[R]``."""
+    """Computes the values of observations of R rows, ``[R, ...]``: float32 ``[R]``."""
     definition, *state = ModuleDefinition.of(module)
 
     def some(rows: Any) -> jax.Array:
