@@ -711,8 +711,8 @@ class AlgorithmConfig(Plain, metaclass=_ConfigMeta):
         return all(same(getattr(self, name), getattr(other, name)) for name in names)
 
     def differs_in_traced_settings_only(self, other: AlgorithmConfig, *, but_for: Collection[str] = ()) -> bool:
-        """Whether this config differs from `other` only in traced settings, which compiled programs take as arguments.
-        Objects and compiled programs that were built from `other` then also serve this config.
+        """Whether objects and compiled programs that were built from the config `other` also serve this config. The two
+        may differ only in traced settings, which compiled programs take as arguments.
 
         Args:
             other: A config of the same algorithm.
