@@ -76,7 +76,7 @@ class DrawnRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes of the first two axes of the first column, ``(N, ...)``."""
+        """Sizes of the first two axes of the first column, ``(N, d)``; ``(N,)`` if it has only one axis."""
         return _leading_axes(self.columns)
 
     @property
@@ -289,14 +289,14 @@ class Block:
 
     def fits_minibatches(self, num_rows: int) -> bool:
         """Whether a minibatch of `num_rows` rows can consist of whole env steps, each with the rows of all agents:
-        `num_rows` must be a multiple of the layout's `num_agents` (1 if rows are drawn one by one).
+        `num_rows` must be a multiple of the layout's `num_agents`, which is 1 if minibatches draw rows one by one.
         """
         return num_rows % self.known_layout.num_agents == 0
 
     def rows_of_observations(self, function: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-        """Returns two pairs ``(rows, function of rows)``, for the observations before and after each step of this
-        block. Each function restores frame-stacked observations, if the block stores single frames, and then calls
-        `function`; see `frames.rows_of_block`.
+        """Prepares `function`, a function of observations, for calls on some of the block's steps. Returns two pairs
+        ``(rows, function of rows)``, for the observations before and after each step. The functions restore stacked
+        frames if the block stores single frames; see `frames.rows_of_block`.
         """
         return frames.rows_of_block(self.columns, self.known_layout.num_frames, function)
 
@@ -316,8 +316,8 @@ class Block:
         return dataclasses.replace(self, columns=frames.stacked(self.columns), layout=layout.with_whole_observations())
 
     def with_rows_apart(self) -> Self:
-        """Returns the block with a layout in which minibatches draw each agent's row of an env step independently, not
-        all agents' rows together.
+        """Returns the block with `num_agents` of its layout set to 1: minibatches then draw each agent's row of an env
+        step independently, not all agents' rows together.
         """
         return dataclasses.replace(self, layout=self.known_layout.with_rows_apart())
 
@@ -421,8 +421,8 @@ def _concatenated(several: Sequence[Recorded], axis: int) -> Any:
 
 
 def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
-    """Returns a module's columns in which ``STATE_IN`` has only the recurrent states at the starts of chunks (training
-    sequences of fixed length), and without ``STATE_OUT``; unchanged for a module without a recurrent state.
+    """Returns a module's columns without ``STATE_OUT``, and with ``STATE_IN`` only at the starts of chunks (training
+    sequences of fixed length). For a module without a recurrent state, returns the columns unchanged.
 
     Chunks are cut at fixed steps, independent of episodes: all states of a chunk follow from its first state, its
     observations, and the ends of episodes.
@@ -434,8 +434,9 @@ def _at_chunk_starts(columns: dict[str, Any], layout: Layout) -> dict[str, Any]:
 
 
 def _fragments_side_by_side(x: jax.Array, num_fragments: int, num_agents: int) -> jax.Array:
-    """Cuts an array of a rollout, ``[R * T, B, ...]``, in time into R fragments, and joins them on axis 1, ``[T, R * B,
-    ...]``. If the rows of several agents are drawn together, the columns of each agent stay contiguous.
+    """Cuts an array of a rollout, ``[R * T, B, ...]``, into R fragments of T steps, and joins them on axis 1, ``[T, R *
+    B, ...]``. If minibatches draw the rows of several agents together (`num_agents` > 1), the columns of each agent
+    stay contiguous.
     """
     x = jnp.moveaxis(x.reshape(num_fragments, -1, *x.shape[1:]), 0, 1)
     num_steps, rest = x.shape[0], x.shape[3:]

@@ -77,14 +77,18 @@ def split_action_mask(batch: dict[str, Any]) -> tuple[dict[str, Any], jax.Array 
 
 
 def mask_of(observations: Any) -> jax.Array | None:
-    """Returns the action mask in a batch of observations, bool ``[..., A]``; None if observations contain no mask."""
+    """Returns the action mask in a batch of observations, bool ``[..., A]`` for A actions; None if observations contain
+    no mask.
+    """
     if isinstance(observations, Mapping) and ACTION_MASK in observations:
         return jnp.asarray(observations[ACTION_MASK]) > 0
     return None
 
 
 def valid_actions(observations: Any, action_space: gym.Space | None) -> jax.Array | None:
-    """Returns the action mask in a batch of observations if it has one entry per action of the space, else None."""
+    """Returns the action mask in a batch of observations if it has one entry per action of the action space, else
+    None.
+    """
     mask = mask_of(observations)
     return mask if mask is not None and mask.shape[-1:] == (mask_length(action_space),) else None
 

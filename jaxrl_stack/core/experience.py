@@ -60,8 +60,8 @@ class Versions(NamedTuple):
 
 
 class AgentTimes(NamedTuple):
-    """Times at which agents' steps began and became complete, counted in vector steps (steps of all environments at
-    once) of one `Part`; NumPy arrays, for environments with several agents.
+    """Times at which agents' steps began and were complete, for environments with several agents; NumPy arrays. Times
+    count vector steps (steps of all environments at once) within one `Part`, the result of one `sample()` call.
 
     Row ``s * B + i`` is agent s of the module in environment i. If the part continues the part before (see
     `RecordingId.serial`), the running episode of environment i continues, too, unless ``ends[-1, i]`` is True in the
@@ -164,8 +164,8 @@ class Part:
         return {mid: own.shape for mid, own in self.blocks.items()}
 
     def run(self, bounds: Mapping[str, tuple[int, int]]) -> Part:
-        """Returns the range from ``start`` to ``stop - 1`` on axis B (or N) of every module's steps in this part, as
-        views of the arrays and without `times`.
+        """Returns a copy of this part with the range from ``start`` to ``stop - 1`` on axis B (or N) of every module's
+        steps, as views of the arrays. The copy has no `times`.
 
         Args:
             bounds: ``{module_id: (start, stop)}``.
@@ -243,8 +243,9 @@ class Experience:
                 else "of_steps({module_id: {column: [T, B, ...]}})"
             )
             raise TypeError(
-                f"The argument, a {type(given).__name__}, is not an Experience of the form that is needed here. Pass "
-                f"Experience.{needed}."
+                f"Expected an Experience of {'rows [N, ...]' if is_rows else 'steps [T, B, ...]'}, got "
+                f"{('rows', 'steps')[is_rows] if isinstance(given, cls) else type(given).__name__}. "
+                f"Pass Experience.{needed}."
             )
         return given
 
@@ -378,7 +379,9 @@ class Share:
 
     @property
     def num_env_steps(self) -> int:
-        """Number of environment steps in this learner's range of columns; each column counts equally."""
+        """Number of environment steps in this learner's share: the steps of its samples, times the fraction of their
+        columns that belongs to the share, rounded.
+        """
         return round(sum(part.num_env_steps for part in self.parts) * self.length / len(self.parts))
 
     def fetched(self) -> Experience:
@@ -424,8 +427,8 @@ def num_rows_of(columns: Mapping[str, Any]) -> int:
 
 
 def _concatenated_blocks(parts: Sequence[Part]) -> Mapping[str, Recorded]:
-    """Concatenates the steps of several samples (parts) in this process, ``{module_id: Block or DrawnRows}``; {}
-    without samples.
+    """Concatenates the steps of several samples (parts), ``{module_id: Block or DrawnRows}``; {} without samples. The
+    columns must be in this process, not in Ray's object store.
 
     Raises:
         ValueError: If they differ in columns other than masks; see also `Block.concatenate`.

@@ -29,8 +29,8 @@ _OF_STEPS = (Columns.OBS, Columns.FINAL_OBS)
 
 
 def newest(columns: dict[str, Any], num_frames: int) -> dict[str, Any]:
-    """Returns a module's columns with only the newest frame ``[..., C]`` of each frame-stacked observation ``[..., n *
-    C]``; ``n = num_frames``.
+    """Returns a module's columns with only the newest frame of each frame-stacked observation: ``[..., n * C]`` becomes
+    ``[..., C]`` (``n = num_frames`` frames of C channels).
     """
     return columns | {name: columns[name][..., -(columns[name].shape[-1] // num_frames) :] for name in _OF_STEPS}
 
@@ -56,8 +56,9 @@ def as_frames(columns: dict[str, Any], resets: np.ndarray, num_frames: int) -> d
 def of_rollout(
     columns: dict[str, Any], earlier: jax.Array, num_fragments: int, *, keeps_resets: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Computes, for a rollout of single frames that will be cut into fragments, the columns from which frame-stacked
-    observations can be restored: ``NUM_BEFORE``, and ``FRAMES_BEFORE`` of each fragment.
+    """Computes the columns from which frame-stacked observations can be restored after a rollout of single frames is
+    cut into fragments: ``NUM_BEFORE``, the number of earlier frames in each step's observation, and ``FRAMES_BEFORE``,
+    the frames before each fragment.
 
     Args:
         columns: ``{column: pytree [R * T, B, ...]}``, results of `newest`, and ``RESETS``.
@@ -116,22 +117,24 @@ class FrameRows:
     @classmethod
     def of(cls, columns: dict[str, Any]) -> FrameRows:
         """Creates `FrameRows` from flattened columns ``[T * B, ...]`` with one frame per step, and ``FRAMES_BEFORE``
-        ``[B, n - 1, ..., C]``.
+        ``[B, n - 1, ..., C]``, the frames before the block (n frames of C channels per observation).
         """
         before, obs = jnp.swapaxes(columns[FRAMES_BEFORE], 0, 1), columns[Columns.OBS]
         frames = jnp.concatenate([before.reshape(-1, *obs.shape[1:]), obs])
         return cls(frames, columns[NUM_BEFORE], len(before) + 1, before.shape[1])
 
     def take(self, rows: jax.Array) -> jax.Array:
-        """Returns the frame-stacked observations ``[m, ..., n * C]`` at the row indices `rows`, ``[m]``."""
+        """Returns the frame-stacked observations ``[m, ..., n * C]`` (n frames of C channels) at the row indices
+        `rows`, ``[m]``.
+        """
         rows = rows.astype(jnp.int32)
         places = [rows + k * self.num_columns for k in range(self.num_frames)]
         frames = [self.frames.at[place].get(mode="promise_in_bounds") for place in places]
         return _side_by_side(frames, self.counts.at[rows].get(mode="promise_in_bounds"))
 
     def take_after(self, rows: jax.Array, final: jax.Array) -> jax.Array:
-        """Returns the frame-stacked next observations ``[m, ..., n * C]`` of the steps at the row indices `rows`;
-        `final`, ``[m, ..., C]``, contains their newest frames.
+        """Returns the frame-stacked next observations ``[m, ..., n * C]`` (n frames of C channels) of the steps at the
+        row indices `rows`, ``[m]``. `final`, ``[m, ..., C]``, contains the newest frame of each next observation.
         """
         return _followed_by(self.take(rows), final)
 
@@ -139,8 +142,8 @@ class FrameRows:
 def rows_of_block(
     columns: dict[str, Any], num_frames: int, function: Callable[[Any], Any]
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Converts a function of observations to functions of a block's rows, which restore frame-stacked observations, if
-    the block stores single frames, and then call the given function.
+    """Prepares `function`, a function of observations, for calls on some rows of a block. The returned functions take
+    rows, restore stacked frames if the block stores single frames, and call `function` with the observations.
 
     Args:
         columns: ``{column: pytree [T, B, ...]}`` with ``OBS`` and ``FINAL_OBS``.
@@ -164,13 +167,13 @@ def rows_of_block(
 
 
 def _apart(obs: Any, num_frames: int) -> Any:
-    """Splits frame-stacked observations ``[B, ..., n * C]`` into frames ``[B, n, ..., C]``."""
+    """Splits frame-stacked observations ``[B, ..., n * C]`` into n frames of C channels, ``[B, n, ..., C]``."""
     xp: Any = np if isinstance(obs, np.ndarray) else jnp
     return xp.moveaxis(obs.reshape(*obs.shape[:-1], num_frames, -1), -2, 1)
 
 
 def _side_by_side(frames: Sequence[Any], counts: Any) -> Any:
-    """Concatenates frames ``[..., C]``, oldest first, to observations ``[..., n * C]``.
+    """Concatenates n frames of C channels, ``[..., C]``, oldest first, to observations ``[..., n * C]``.
 
     Frames of other episodes become zeros: of the frames before the newest one, the last `counts` are kept.
     """

@@ -89,8 +89,9 @@ class Layout:
         return dataclasses.replace(self, num_agents=1)
 
     def masked_as(self, columns: Mapping[str, Any]) -> Layout:
-        """Returns this layout, adapted to the presence of ``LOSS_MASK`` in `columns`, which connectors may add or
-        remove. If the layout changes, minibatches draw each agent's row of an env step independently.
+        """Returns this layout with `is_masked` set to whether `columns` contain ``LOSS_MASK``, which connectors may add
+        or remove. If `is_masked` changes, `num_agents` becomes 1: minibatches then draw each agent's row of an env step
+        independently.
         """
         is_masked = Columns.LOSS_MASK in columns
         return self if is_masked == self.is_masked else dataclasses.replace(self, is_masked=is_masked, num_agents=1)
@@ -131,8 +132,9 @@ class Layouts(Mapping[str, Layout]):
         return frozenset(mid for mid, own in self.items() if own.num_frames > 1)
 
     def masked_as(self, batch: Mapping[str, Mapping[str, Any]]) -> Self:
-        """Adapts the layout of each module to the presence of ``LOSS_MASK`` in its columns, which connectors may add or
-        remove; see `Layout.masked_as`.
+        """Returns a copy in which each layout's `is_masked` is True if the module's columns in `batch` contain
+        ``LOSS_MASK``, which connectors may add or remove, else False. Modules that are not in `batch` keep their
+        layout; see `Layout.masked_as`.
         """
         return type(self)({mid: own.masked_as(batch[mid]) if mid in batch else own for mid, own in self.items()})
 

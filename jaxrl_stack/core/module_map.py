@@ -109,7 +109,8 @@ class ModuleMap:
         return next(iter(self.agents_of))
 
     def numbers(self, key: str, of_agents: Mapping[Any, Any], of_opponents: Any = 0) -> dict[str, dict[str, Any]]:
-        """Returns a metric for results: its number for each agent, and the sums over the agents of each module.
+        """Returns a metric that is one number per agent in the form of results: the number of each agent, and the sum
+        over the agents of each module.
 
         If episodes assign agents to modules, the sums are missing.
 

@@ -111,8 +111,8 @@ class Snapshots:
                 raise ValueError(f"Snapshots({name}={getattr(self, name)!r}): must be {problem}. {remedy}")
 
     def sizes(self, num_envs: int, num_devices: int) -> tuple[int, int]:
-        """Returns two numbers of environments per device: those with self-play, and those in each block, which plays
-        against one snapshot.
+        """Returns two numbers of environments on each device: environments with self-play, and environments in each of
+        the `size` blocks. A block of environments plays against one snapshot.
 
         Args:
             num_envs: Environments over all devices.

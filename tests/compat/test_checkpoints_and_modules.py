@@ -497,5 +497,5 @@ def test_rllibs_weights_go_into_an_algorithm(trained):
     algorithm.set_weights(several.get_state())
     assert np.all(weights_of(algorithm)["pi/dense_0/kernel"] == 0.5)
     algorithm.restore_from_path(path)
-    with pytest.raises(ValueError, match="a file has one module"):
+    with pytest.raises(ValueError, match="a file has the weights of one module"):
         several.load_rllib_weights("weights.npz")

@@ -353,7 +353,8 @@ class _Product(Distribution):
 
 
 class MultiCategorical(_Product):
-    """Independent categoricals, for `MultiDiscrete`: actions are int32 `[..., k]`; `logp`, `entropy` and `kl` are sums.
+    """Independent categoricals, for `MultiDiscrete`: actions are int32 `[..., k]` with k components; `logp`, `entropy`
+    and `kl` are sums over the components.
 
     Args:
         categoricals: The k components, all of one batch shape.
@@ -461,8 +462,8 @@ class MultiDistribution(_Product):
 
     @staticmethod
     def required_input_dim(space: Any, input_lens: Any, as_list: bool = False, **kwargs: Any) -> Any:
-        """Returns the width of `from_logits`' input for all child distributions; with `as_list` the widths of the
-        children, in order.
+        """Returns the width of `from_logits`' input: the sum of `input_lens`, the widths of all child distributions.
+        With `as_list`, returns these widths as a list, in the order of `jax.tree.leaves`.
         """
         lengths = [int(n) for n in jax.tree.leaves(input_lens)]
         return lengths if as_list else sum(lengths)

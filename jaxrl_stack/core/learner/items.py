@@ -59,7 +59,7 @@ class RowForm:
         return num_steps * num_columns // self.rows_per_item
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of drawn steps, ``[m, ...]``, which are already in the shapes that losses receive."""
+        """Returns the columns of drawn steps, ``[m, ...]``, unchanged, because losses receive columns of this shape."""
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
@@ -79,8 +79,8 @@ class RowForm:
         return columns, module.forward_train(columns)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps of a microbatch whose gradients need about as much memory as the
-        gradients of `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch, chosen so that its gradients need about as much memory
+        as the gradients of `num_rows` single steps.
         """
         return num_rows
 
@@ -183,12 +183,14 @@ class ChunkForm:
         return -(-num_steps // self.length) * num_columns
 
     def shown(self, items: dict[str, Any]) -> dict[str, Any]:
-        """Returns the columns of drawn chunks, ``[m, L, ...]``, which are already in the shapes that losses receive."""
+        """Returns the columns of drawn chunks, ``[m, L, ...]``, unchanged, because losses receive columns of this
+        shape.
+        """
         return items
 
     def rows_of(self, items: dict[str, Any], step: jax.Array) -> dict[str, Any]:
-        """Returns one step of each drawn chunk ``[m, L, ...]``; `step`, ``[m]``, contains its index. Leaves out columns
-        without an axis of steps.
+        """Returns one step of each drawn chunk ``[m, L, ...]``, at the index that `step`, ``[m]``, contains for the
+        chunk. Leaves out columns without an axis of steps.
         """
         leading = (len(step), self.length)
         return {
@@ -211,8 +213,8 @@ class ChunkForm:
         return columns, self._in_chunks(dict(module.forward_train(rows)), columns, num_axes=1)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps of a microbatch whose gradients need about as much memory as the
-        gradients of `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch, chosen so that its gradients need about as much memory
+        as the gradients of `num_rows` single steps.
         """
         return num_rows
 
@@ -225,8 +227,8 @@ class ChunkForm:
         return next((own for own in leading if own[1:] == (self.length,)), leading[0])
 
     def _in_chunks(self, outputs: Any, columns: Mapping[str, Any], *, num_axes: int) -> Any:
-        """Reshapes a module's outputs ``[m * L, ...]``, or ``[m * L, 1, ...]`` (2 axes), to chunks ``[m, L, ...]``;
-        leaves without that many rows do not change.
+        """Reshapes a module's outputs to chunks ``[m, L, ...]``: from ``[m * L, ...]`` if `num_axes` is 1, from ``[m *
+        L, 1, ...]`` if it is 2. Arrays whose first axis is not ``m * L`` do not change.
         """
         leading = self._leading_axes(columns)
         num_rows = math.prod(leading)
@@ -250,8 +252,9 @@ class SequenceForm(ChunkForm):
     keeps_order: bool = False
 
     def forward(self, module: Any, columns: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-        """Calls `module.forward_train` on training sequences, step by step if `is_stepped`; returns the columns for the
-        loss and the outputs. If `is_stepped` and not `keeps_order`, both have the shape ``[m * L, 1, ...]``.
+        """Calls `module.forward_train` on training sequences; returns the columns for the loss, and the outputs. With
+        `is_stepped`, the module is called step by step, and both results have the shape ``[m * L, 1, ...]`` unless
+        `keeps_order` is set.
         """
         if not self.is_stepped:
             return columns, module.forward_train(columns)
@@ -259,8 +262,8 @@ class SequenceForm(ChunkForm):
         return (columns, self._in_chunks(outputs, columns, num_axes=2)) if self.keeps_order else (stepped, outputs)
 
     def steps_at_once(self, num_rows: int) -> int:
-        """Returns the maximum number of steps of a microbatch whose gradients need about as much memory as the
-        gradients of `num_rows` single steps.
+        """Returns the maximum number of steps in a microbatch, chosen so that its gradients need about as much memory
+        as the gradients of `num_rows` single steps.
 
         A recurrent layer stores several times as much per step, and is slow with few chunks in parallel. Measured with
         chunks of 32 steps: a quarter of the rows takes 0.9 times as long as half of them.
@@ -344,8 +347,8 @@ def forms_of_batch(
 
 @struct.dataclass
 class Items:
-    """Data of one module on one device, as units from which minibatches are drawn (steps, chunks or env steps), split
-    into shuffle shards of equal size, which are shuffled separately.
+    """Data of one module on one device, as units from which minibatches are drawn (steps, chunks or env steps). The
+    units are split into shuffle shards of equal size, which are shuffled separately.
 
     Attributes:
         columns: ``{column: pytree [S, N, ...]}``; a batch that was laid out on the host has the device axis before
@@ -405,9 +408,9 @@ class Items:
         return jax.eval_shape(self.form.shown, items)
 
     def counted(self) -> ValidItems:
-        """Returns the indices of the items (units that minibatches draw) with at least one valid step. An update in
-        which any module has masks needs them for all modules. The padding of chunks is not valid; items without a mask
-        are all valid.
+        """Returns the indices of the items (units that minibatches draw) with at least one valid step. The padding of
+        chunks is not valid; items without a mask are all valid. If any module of an update has masks, the update needs
+        these indices for all modules.
         """
         if self.valid is not None:
             return self.valid
@@ -530,8 +533,8 @@ def _taken(shard: jax.Array, index: jax.Array) -> jax.Array:
 
 
 def _shapes_of(column: Any, number: int) -> Any:
-    """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of `number` entries drawn from a column ``[S, N, ...]``,
-    or from frame-stacked observations.
+    """Returns the shapes and dtypes (`jax.ShapeDtypeStruct`) of `number` entries drawn from a column ``[S, N, ...]`` (S
+    shuffle shards of N entries), or from `FrameRows` as frame-stacked observations.
     """
     if isinstance(column, FrameRows):
         one_of_each_shard = jax.ShapeDtypeStruct((len(column.counts), 1), jnp.uint32)

@@ -328,8 +328,8 @@ class Learner(Checkpointable):
 
     @property
     def declared_columns(self) -> dict[ModuleID, tuple[str, ...]]:
-        """Names of the additional columns that losses, modules and connectors read from every sampled step, for the
-        trained modules, ``{module_id: names}``.
+        """Names of the additional columns of sampled steps that training needs, ``{module_id: names}`` for the trained
+        modules. Losses, modules and connectors declare them in `columns_from_acting`.
         """
         trained = {mid: own for mid, own in self.template.items() if is_trained(self.policies_to_train, mid)}
         of_connectors = [name for connector in self._learner_connector for name in declared_columns(connector)]
@@ -339,8 +339,8 @@ class Learner(Checkpointable):
         }
 
     def _columns_declared_for(self, module: RLModule) -> tuple[str, ...]:
-        """Returns the additional columns of sampled steps (`columns_from_acting`) that a module and the loss that
-        trains it read.
+        """Returns the additional columns of sampled steps that the training of a module needs: those that the module
+        declares in `columns_from_acting`, and those that its loss declares there.
         """
         of_loss = declared_columns(self) if self._has_loss_of_algorithm(module) else ()
         return (*of_loss, *declared_columns(module))
@@ -549,7 +549,9 @@ class Learner(Checkpointable):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether the learner pipeline also reads the final observations of terminated episodes."""
+        """Whether connectors of the learner pipeline read the final observations of terminated episodes, in addition to
+        those of truncated episodes.
+        """
         return self._learner_connector.needs_all_final_obs
 
     def check_connector_is_pure(self) -> None:
@@ -1054,8 +1056,8 @@ class Learner(Checkpointable):
 
     @property
     def updates_so_far(self) -> jax.Array | None:
-        """Number of updates before the current one, uint32 scalar, inside a compiled hook; None in an evaluation of
-        losses.
+        """Number of updates before the current one, uint32 scalar, inside a compiled hook. None while `evaluate_rows`
+        computes losses without an update.
         """
         return self._running_trace("updates_so_far").num_updates
 
@@ -1289,7 +1291,7 @@ class Learner(Checkpointable):
         return rows
 
     def row_results(self, num_updates: int = 1) -> dict[str, Any]:
-        """Returns metrics and counters of this learner's last update, for example by `update_rows`, in the form of
+        """Returns metrics and counters of this learner's last update, such as a call of `update_rows`, in the form of
         `update`'s result.
 
         Args:
@@ -1496,9 +1498,9 @@ class Learner(Checkpointable):
         """
         if self.num_devices > len(self.devices) * self.num_joined_learners:
             raise ValueError(
-                f"This learner runs on {self.num_devices} devices of several processes (distributed.initialize()), so "
-                "it trains only in the program of a JAX environment, not on data of one process. Remove "
-                "distributed.initialize(), and set learners(num_learners=...)."
+                f"This learner runs on {self.num_devices} devices of several processes (distributed.initialize()) and "
+                "cannot train on data in the memory of one process. Use a JAX environment, or remove "
+                "distributed.initialize() and set learners(num_learners=...)."
             )
         steps = steps_trained.lifetime_env_steps(timesteps)
         if self.has_host_hooks:
@@ -1849,7 +1851,7 @@ class Learner(Checkpointable):
 
     def weights_for_runners(self) -> dict[str, dict[str, np.ndarray]]:
         """Returns the weights for env runners as NumPy arrays: parameters under ``"params"`` and other module state
-        under ``"rest"``, each ``{ref: array}``.
+        under ``"rest"``, each ``{ref: array}`` (ref: name of a parameter or other variable).
 
         They do not contain target networks, nor random streams, which every program seeds from its key.
         """

@@ -125,7 +125,9 @@ class LearnerGroup(Checkpointable):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether the learner pipeline also reads the final observations of terminated episodes."""
+        """Whether connectors of the learner pipeline read the final observations of terminated episodes, in addition to
+        those of truncated episodes.
+        """
         return self._local.needs_all_final_obs if self._actors is None else self._actors.info["needs_all_final_obs"]
 
     @property

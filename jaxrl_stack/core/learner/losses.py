@@ -143,8 +143,8 @@ class Losses:
 
 
 def loss_is_linear(learner: Learner) -> bool:
-    """Whether the learner declares that its loss is linear in its means over rows: ``loss_is_linear_in_means = True``
-    in the class that defines the loss, or in a subclass.
+    """Whether the learner declares that its loss is a linear function of means over rows, by ``loss_is_linear_in_means
+    = True`` in the class that defines the loss, or in a subclass.
 
     False if a module is self-supervised, since its loss is not the learner's.
     """

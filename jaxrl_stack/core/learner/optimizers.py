@@ -77,7 +77,9 @@ class RegisteredOptimizer:
         __getattr__ = old_members({"param_groups": _CHANGE_RATE, "set_lr": _CHANGE_RATE})
 
     def init(self, params: ParamDict) -> Any:
-        """Returns the initial optimizer state for `params`, ``{ref: array}``."""
+        """Returns the initial state of this optimizer for its parameters in `params`, ``{ref: array}`` (ref: name of a
+        parameter).
+        """
         own: Any = {ref: params[ref] for ref in self.refs}
         return self.factory(jnp.float32(0.0)).init(_laid_end_to_end(own) if self.is_flat else own)
 
@@ -341,8 +343,8 @@ def is_another_value(value: Any, former: Any) -> bool:
 
 
 def problem_with_rates(before: Any, after: Any, names: Iterable[str], where: str) -> str:
-    """Returns an error message if changed settings need a new compiled program, because optimizers or the shapes of
-    schedules differ, or if changed learning rates have no effect; else "".
+    """Returns an error message if compiled programs cannot use changed settings: optimizers or the shapes of schedules
+    differ, or no optimizer reads a changed learning rate. Else returns "".
 
     Args:
         before: Schedules of the learning rates, by module and optimizer.

@@ -63,7 +63,7 @@ def lay_out_rows(
     columns: dict[str, Any], form: Form, *, num_devices: int, num_shards: int, size: int, mask: bool
 ) -> Items:
     """Splits a batch of rows ``[N, ...]``, or of chunks, over D devices and S shuffle shards (shuffled separately), and
-    pads it: columns ``[D, S / D, size, ...]``.
+    pads every shard to `size` rows (or chunks): columns ``[D, S / D, size, ...]``.
 
     Shard ``s`` has the rows ``s * n ... (s + 1) * n - 1`` with ``n = rows_per_shard(N, S)``. The padding of the last
     shards up to ``n``, and of every shard up to `size`, repeats real rows, so that it causes no invalid gradients.

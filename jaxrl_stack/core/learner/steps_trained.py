@@ -50,8 +50,8 @@ class Amount(NamedTuple):
 
 
 def lifetime_env_steps(timesteps: Mapping[str, Any] | int | None) -> int:
-    """Returns the lifetime env steps that `timesteps` contains: a number, a dict ``{"num_env_steps_sampled_lifetime":
-    n}``, or None for 0.
+    """Converts the argument `timesteps` of an update to a number of lifetime env steps. `timesteps` is a number, a dict
+    ``{"num_env_steps_sampled_lifetime": n}``, or None for 0.
 
     Raises:
         TypeError: If `timesteps` has a different form.
@@ -115,8 +115,8 @@ def trained_in_each(
     forms: Mapping[str, Form],
     is_updated: Callable[[str], bool],
 ) -> dict[str, TrainedOn]:
-    """Returns the number of rows on which a single update trains each module, computed from batch sizes, for several
-    updates of equal size; see `Learner.training_counts`.
+    """Returns, for updates of equal size, the number of rows on which each update trains each module. Batch sizes
+    determine these numbers; see `Learner.training_counts`.
     """
     columns = num_columns or dict.fromkeys(modules, 1)
     amounts = {mid: amount_of_block(forms.get(mid, RowForm()), num_steps, columns[mid]) for mid in modules}

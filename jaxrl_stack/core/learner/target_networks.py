@@ -89,7 +89,7 @@ class TargetNetworkUpdates(Learner):
 
     def _sources_of_targets(self, module_id: str) -> dict[str, str]:
         """Returns, for each array of the target networks, the array of the main network that it follows, ``{target ref:
-        main ref}``.
+        main ref}`` (ref: name of an array).
         """
         sources: dict[str, str] = {}
         module = cast(TargetNetworkAPI, self.template[module_id])

@@ -359,8 +359,8 @@ def sum_of_counters(one: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def put_setting(metrics: dict[MetricKey, Any], path: MetricKey, value: jax.Array) -> None:
-    """Adds a float32 setting, such as a learning rate, to the metrics, as an array ``[1]``, for which results show the
-    shortest decimal: 0.0003, not 0.000300000014.
+    """Adds a float32 setting, such as a learning rate, to the metrics as an array ``[1]``. Results show values of this
+    shape as the shortest decimal: 0.0003, not 0.000300000014.
 
     Args:
         metrics: Metrics that the program returns; changed in place.

@@ -29,7 +29,7 @@ def is_trained(policies_to_train: Any, module_id: str) -> bool:
 
 def trains_nothing(policies_to_train: Any, trained: Collection[str]) -> bool:
     """Whether the setting selects no module at all, as ``policies_to_train=[]`` does, so that the learner makes no
-    updates. False for a list of only other modules, for which updates raise an error.
+    updates. False for a list of ids of which the learner has none: updates with such a list raise an error.
 
     Args:
         policies_to_train: The setting.

@@ -514,8 +514,8 @@ class Update:
 
 
 def with_common_grouping(blocks: Mapping[ModuleID, Block], plan: UpdatePlan) -> Mapping[ModuleID, Block]:
-    """Returns sampled blocks from which minibatches draw rows one by one, if minibatches cannot consist of whole env
-    steps of all agents, or if rows are masked; otherwise returns the blocks unchanged.
+    """Returns the blocks unchanged if minibatches can consist of whole env steps of all agents, and no rows are masked.
+    Otherwise returns them with a layout by which minibatches draw rows one by one.
 
     If this holds for one module, rows are drawn one by one in all modules. Whole env steps need a minibatch whose rows
     per shuffle shard are a multiple of the number of agents. Otherwise blocks stay unchanged: minibatches may draw

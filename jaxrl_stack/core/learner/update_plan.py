@@ -1,4 +1,6 @@
-"""Sizes of an update: a static plan that is compiled into the program, and numbers of rows that are its arguments."""
+"""Sizes of an update: a static plan, which is compiled into the program, and numbers of rows, which are arguments of
+the program.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,8 @@ class UpdatePlan:
 
 @struct.dataclass
 class RowCounts:
-    """Numbers of real rows in a padded batch, as arrays, so that one compiled program serves all numbers.
+    """Numbers of real rows in a padded batch, as arrays, so that one compiled program works for every number of real
+    rows.
 
     Attributes:
         domains: ``{module_id: uint32 [3]}``, `permutation.domain` of the rows per shard.

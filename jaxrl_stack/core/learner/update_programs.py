@@ -273,8 +273,8 @@ class UpdatePrograms:
                 )
 
     def follow(self, old: LearnerState, new: LearnerState) -> None:
-        """Registers that `new` replaces `old` as the learner's state, so that the next update takes no new snapshot
-        because of the change.
+        """Registers a change of the learner's state between two updates, from `old` to `new`. The next update then
+        takes no new snapshot because of this change.
         """
         self._snapshots.renamed(old, new)
 

@@ -1,4 +1,5 @@
-"""Minibatches over the valid rows (not masked) of sampled steps, whose number is known only inside the running program.
+"""Minibatches over the valid rows (not masked) of sampled steps; the number of valid rows is known only inside the
+running program.
 
 Each shard has a list of its valid rows, or of its chunks with a valid step, in their order; minibatches draw only from
 these. All devices make the same number of gradient steps. So shards and modules with fewer valid rows start over until

@@ -113,8 +113,8 @@ def _of_chunks(block: Block, length: int, module: Any, bound: Callable[[], Any])
         of_block = (each, last // length, last % length + 1)
 
     def extended(x: jax.Array, final: Any) -> jax.Array:
-        """Cuts a column ``[T, B, ...]`` into G chunks of L steps and adds the final observation to each: ``[B, G, L +
-        1, ...]``.
+        """Cuts a column ``[T, B, ...]`` into G chunks of L steps, and writes `final` after the last valid row of each
+        chunk: ``[B, G, L + 1, ...]``.
         """
         return jnp.moveaxis(x[rows].at[place].set(final), 2, 0)
 

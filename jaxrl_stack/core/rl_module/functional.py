@@ -114,8 +114,8 @@ class ModuleDefinition:
         ]
 
     def flatten(self, module: nnx.Module) -> tuple[Flat, Flat]:
-        """Returns the parameters and the other arrays of a module with this definition, two dicts ``{ref: array}`` in
-        the definition's order.
+        """Returns the parameters and the other arrays of a module with this definition: two dicts ``{ref: array}``
+        (ref: path joined by "/"), in the definition's order.
         """
         _, params, rest = _split(module)
         return self._named(type(module), params, rest)

@@ -518,9 +518,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             outputs = method(batch, **_accepted(method, kwargs))
         except TraceContextError as error:
             raise RuntimeError(
-                f"{type(self).__name__}.{name}() changes state (a random stream, batch statistics) of a module from "
-                "outside of the running JAX transformation, such as jax.grad. Create pure = "
-                "PureModule(module.as_multi_rl_module()), and call pure.bind() and pure.unbind() inside of it."
+                f"{type(self).__name__}.{name}() changes state (a random stream, batch statistics) of a module that "
+                "was created outside the running JAX transformation, such as jax.grad. Create pure = "
+                "PureModule(module.as_multi_rl_module()), and call pure.bind() and pure.unbind() in the transformation."
             ) from error
         return outputs if name == "_forward_train" else jax.lax.stop_gradient(outputs)
 
@@ -685,8 +685,8 @@ class MultiRLModule(RLModule):
         """
         if COMPONENT_RL_MODULE in state and COMPONENT_RL_MODULE not in self:
             raise KeyError(
-                f"{self._no_module(COMPONENT_RL_MODULE)} This is a Learner's state. Pass it to Learner.set_state(), or "
-                f"pass state[{COMPONENT_RL_MODULE!r}] here."
+                f"{self._no_module(COMPONENT_RL_MODULE)} The given state is a Learner's. Pass it to "
+                f"Learner.set_state(), or pass state[{COMPONENT_RL_MODULE!r}] here."
             )
         for module_id, module_state in state.items():
             spec = self.rl_module_specs.get(module_id)
@@ -702,7 +702,9 @@ class MultiRLModule(RLModule):
             ValueError: If `weights` is a file, which has the weights of one module.
         """
         if not isinstance(weights, Mapping):
-            raise ValueError(f"load_rllib_weights({weights!r}): a file has one module. Pass {{module_id: file}}.")
+            raise ValueError(
+                f"load_rllib_weights({weights!r}): a file has the weights of one module. Pass {{module_id: file}}."
+            )
         for module_id, own in weights.items():
             self[module_id].load_rllib_weights(own)
 

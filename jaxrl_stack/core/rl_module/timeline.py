@@ -24,8 +24,8 @@ def states_of(encoder: Any) -> StateAfter:
 
 
 class Timeline:
-    """Sequences from a replay buffer, each extended by the observation after its last valid step, so that one pass of a
-    recurrent network evaluates observations and next observations.
+    """Sequences from a replay buffer, each extended by the observation after its last valid step. One pass of a
+    recurrent network over an extended sequence evaluates observations and next observations.
 
     Burn-in, the steps before the valid ones, only updates the recurrent state of each network, online and target,
     without a gradient (Kapturowski et al., 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning",
@@ -68,8 +68,8 @@ class Timeline:
             self._steps = jnp.clip(steps, 0, length - burn_in - 1)
 
     def _from_first(self, values: Any, number: int) -> Any:
-        """Returns `number` steps of each sequence in `values` ``[N, K, ...]``, from the first valid step (after
-        burn-in) on; if the sequence ends before, repeats its last step.
+        """Returns `number` steps of each sequence in `values` ``[N, K, ...]`` (K steps), from the first valid step
+        (after burn-in) on. Repeats the last step of sequences that end before.
         """
         first = self._num_before[:, None] if self.burn_in else jnp.zeros((1, 1), jnp.int32)
         leaves = jax.tree.leaves(values)
@@ -77,8 +77,8 @@ class Timeline:
         return at_steps(values, jnp.broadcast_to(steps, (leaves[0].shape[0], number)))
 
     def steps(self, values: Any) -> Any:
-        """Aligns columns `[N, J, ...]` of the sampled sequences with the observations `obs`, `[N, M + 1, ...]` (M steps
-        after burn-in, and one more observation): leaves out burn-in steps, and repeats the last step.
+        """Aligns columns of the sampled sequences, ``[N, J, ...]`` (J steps), with the observations `obs`, ``[N, M + 1,
+        ...]`` (M steps after burn-in, and one more): leaves out burn-in steps, and repeats the last step.
         """
         return self._from_first(values, jax.tree.leaves(self.obs)[0].shape[1])
 
@@ -113,16 +113,16 @@ class Timeline:
         return jax.lax.stop_gradient(state)
 
     def now(self, outputs: Any) -> Any:
-        """Selects, from a network's outputs for `obs`, `[N, M + 1, ...]` (M steps after burn-in, and one more
-        observation), the output for the observation of each of the J sampled steps, `[N, J, ...]`; meaningless in
-        masked steps.
+        """Selects a network's outputs for the observations of the sampled steps, ``[N, J, ...]`` (J steps), from its
+        outputs for `obs`, ``[N, M + 1, ...]`` (M steps after burn-in, and one more). Entries of masked steps are
+        meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, :-1], outputs))
 
     def after(self, outputs: Any) -> Any:
-        """Selects, from a network's outputs for `obs`, `[N, M + 1, ...]` (M steps after burn-in, and one more
-        observation), the output for the next observation of each of the J sampled steps, `[N, J, ...]`; meaningless in
-        masked steps.
+        """Selects a network's outputs for the next observations of the sampled steps, ``[N, J, ...]`` (J steps), from
+        its outputs for `obs`, ``[N, M + 1, ...]`` (M steps after burn-in, and one more). Entries of masked steps are
+        meaningless.
         """
         return self._placed(jax.tree.map(lambda x: x[:, 1:], outputs))
 
