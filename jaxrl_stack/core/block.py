@@ -243,8 +243,8 @@ class Block:
 
     @property
     def known_layout(self) -> Layout:
-        """`Layout` of the block (static description of its columns). Blocks that users build have none until
-        `of_module` is called.
+        """`Layout` of the block (static description of its columns). A block that a user builds has no layout until
+        `of_module` returns a copy with one.
         """
         assert self.layout is not None, "the layout of a block that was not planned is known with its module"
         return self.layout

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Columns:
-    """Names of the columns in a batch `{module_id: {column: pytree}}`; their strings are RLlib's.
+    """Names of the columns in a batch `{module_id: {column: pytree}}`; the strings are the same as RLlib's.
 
     `TERMINATEDS` and `TRUNCATEDS` are always two columns. Some columns have no counterpart in RLlib:
 

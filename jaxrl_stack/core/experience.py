@@ -1,4 +1,6 @@
-"""Containers for sampled steps on their way from sampling to the Learner, on the host or on devices."""
+"""Containers that carry sampled steps from env runners, replay buffers and datasets to the Learner, in host or device
+memory.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class LostExperienceError(RuntimeError):
-    """Raised if sampled steps of an update were lost in Ray's object store; names the node that stored them. No update
-    was made.
+    """Raised if sampled steps of an update were lost in Ray's object store; the message names the node that stored
+    them. The learners made no update.
     """
 
 
@@ -188,8 +190,8 @@ class Part:
 
 @struct.dataclass
 class Experience:
-    """Steps on their way to the Learner, as a tuple of `Part`s: one per `sample()` call, or one with rows drawn from a
-    replay buffer or dataset. Columns of several parts are concatenated when they are read.
+    """Sampled steps for a Learner, as a tuple of `Part`s: one part per `sample()` call, or a single part with rows
+    drawn from a replay buffer or dataset. The columns of several parts are concatenated when they are read.
 
     It is a pytree: inside of a compiled program it has one part of arrays; on the host it has one part per sample, and
     parts need not be in this process. It may be empty.
@@ -225,7 +227,7 @@ class Experience:
 
     @classmethod
     def merged(cls, experiences: Iterable[Experience]) -> Self:
-        """Builds one experience from several: it contains the samples (parts) of all of them."""
+        """Builds one experience that contains the samples (parts) of all the given experiences."""
         return cls(tuple(part for experience in experiences for part in experience.parts))
 
     @classmethod
@@ -322,8 +324,8 @@ class Experience:
         return Experience(tuple(part.fetched() for part in self.parts)) if self.is_remote else self
 
     def split(self, num_parts: int) -> list[Experience]:
-        """Splits every module's axis B (or its rows N) into `num_parts` equal consecutive ranges, each a new
-        experience; arrays are views if there is only one sample.
+        """Splits axis B (or the rows N) of every module into `num_parts` equal consecutive ranges; each range becomes a
+        new experience. Arrays are views if there is only one sample.
 
         Raises:
             ValueError: If their number is not a multiple of `num_parts`; see also `joined`.

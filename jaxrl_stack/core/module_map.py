@@ -1,4 +1,4 @@
-"""Mapping between agents and modules, and between their rows in batches."""
+"""Mapping between agents and modules, and between the rows of agents and the rows of modules in batches."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class Snapshots:
 
     def _fitting(self, each: int) -> int:
         """Returns the next larger number of environments per device that divides into self-play environments and `size`
-        equal blocks, each of which plays one snapshot.
+        equal blocks; each block plays one snapshot.
         """
         numbers = range(each + 1, each + 100 * self.size + 1)
         return next((number for number in numbers if self._num_self_play(number) is not None), 100 * self.size)
@@ -168,7 +168,7 @@ def snapshot_name(number: int) -> str:
 
 
 def is_snapshot_name(name: str) -> bool:
-    """Whether a name has the form of `snapshot_name`'s results, so that a policy snapshot can have it."""
+    """Whether a name has the form of `snapshot_name`'s results, and can therefore be the name of a policy snapshot."""
     return name.startswith(SNAPSHOT_PREFIX) and name.removeprefix(SNAPSHOT_PREFIX).isdecimal()
 
 

@@ -322,7 +322,9 @@ class SquashedDeterministic(Deterministic):
 
 
 class _Product(Distribution):
-    """Independent distributions with equal batch shapes; log-probabilities, entropies and KLs are sums over them."""
+    """Product of independent distributions with equal batch shapes; log-probabilities, entropies and KLs are sums over
+    these distributions.
+    """
 
     children: list[Any]
 

@@ -25,8 +25,8 @@ class AsynchronousUpdates:
         self._actors = actors
 
     def send(self, experience: Experience, arguments: Mapping[str, Any], *, return_state: bool) -> bool:
-        """Sends the data of one update to all learner actors, without waiting for results; they process updates in
-        order.
+        """Sends the data of one update to all learner actors, without waiting for results. The actors process updates
+        in the order of these calls.
 
         Args:
             experience: Steps, split as by `LearnerGroup.update_block`, or whole episodes.

@@ -479,7 +479,7 @@ class PackedItems:
 
 
 class WholeItems:
-    """Batch of one module for a gradient step on all its rows, which needs no gather (compare `PackedItems`).
+    """Batch of one module for a gradient step on all rows. Such a step needs no gather (compare `PackedItems`).
 
     Args:
         form: Form of the items.

@@ -127,7 +127,8 @@ class JoinedLearners:
         self.info = self._gather([actor.build.remote() for actor in self._actors])[0]
 
     def _join(self) -> None:
-        """Connects the processes of all learner actors with ``jax.distributed``, so that their devices form one axis.
+        """Connects the processes of all learner actors with ``jax.distributed``, so that the devices of all processes
+        form one axis.
 
         Raises:
             _LostLearnersError: If the coordinator's port is taken, or an actor died.
@@ -275,8 +276,8 @@ class JoinedLearners:
     def _outcomes(
         self, refs: Sequence[Any], *, timeout_seconds: float | None = None, others_timeout_seconds: float | None = None
     ) -> list[ResultOrError | None]:
-        """Waits for pending calls of learner actors (Ray references), and returns their results or exceptions, in
-        order; None for calls that did not finish in time.
+        """Waits for pending calls of learner actors. Returns their results or exceptions in the order of `refs`; None
+        for calls that did not finish in time.
 
         Args:
             refs: Ray references, one per actor.
@@ -483,8 +484,8 @@ class JoinedLearners:
         return results
 
     def send_update(self, shares: Sequence[UpdateData], arguments: dict[str, Any], return_state: bool) -> bool:
-        """Sends the data of one update to all learner actors, without waiting for results; they process updates in
-        order.
+        """Sends the data of one update to all learner actors, without waiting for results. The actors process updates
+        in the order of these calls.
 
         `finished_updates` returns the results.
 

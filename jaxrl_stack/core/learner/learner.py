@@ -377,7 +377,7 @@ class Learner(Checkpointable):
         self._forget_updates()
 
     def _forget_updates(self) -> None:
-        """Discards the batch sizes and metrics of the learner's last update, so that `update_rows` checks its next
+        """Discards the batch sizes and metrics of the learner's last update, so that `update_rows` checks the next
         batch again.
         """
         self._rows_trained_on: tuple[dict[ModuleID, int], dict[ModuleID, TrainedOn]] = ({}, {})
@@ -685,8 +685,8 @@ class Learner(Checkpointable):
     # --------------------------------------------------------------------------------- hooks, in the order of an update
 
     def should_module_be_updated(self, module_id: ModuleID, multi_agent_batch: Any = None) -> bool:
-        """Whether ``policies_to_train`` contains the module. If it is a function, it is called with None as the batch;
-        see `is_trained`.
+        """Whether ``policies_to_train`` contains the module. If the setting is a function, the learner calls it with
+        None as the batch; see `is_trained`.
         """
         return is_trained(self.policies_to_train, module_id)
 

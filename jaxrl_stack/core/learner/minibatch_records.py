@@ -1,5 +1,5 @@
-"""Records of single minibatches for debugging: metrics, gradient norms, and those rows of each minibatch that have the
-largest losses.
+"""Records of single minibatches for debugging: metrics, gradient norms, and the rows with the largest losses in each
+minibatch.
 """
 
 from __future__ import annotations

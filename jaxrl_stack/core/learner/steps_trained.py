@@ -124,8 +124,8 @@ def trained_in_each(
 
 
 def counted_by_program(learned: Mapping[tuple[str, ...], Any]) -> dict[str, TrainedOn]:
-    """Reads from a compiled program's metrics on how many rows it has trained each module, for modules whose masks only
-    the program knows.
+    """Reads from a compiled program's metrics the number of rows on which the program has trained each module, for
+    modules whose masks exist only inside the program.
 
     Args:
         learned: Metrics of the program on the host: batch sizes of its last update, steps of all its updates.

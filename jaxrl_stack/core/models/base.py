@@ -69,7 +69,7 @@ def of_steps(columns: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[s
 
 
 def state_out_of(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns ``{STATE_OUT: state}`` from the outputs of an encoder or module; {} if they contain no recurrent
+    """Returns ``{STATE_OUT: state}`` from the outputs of an encoder or module; {} if the outputs contain no recurrent
     state.
     """
     return {Columns.STATE_OUT: outputs[Columns.STATE_OUT]} if Columns.STATE_OUT in outputs else {}

@@ -206,7 +206,7 @@ class _MLPConfig(_LayersConfig):
 
 @dataclasses.dataclass
 class MLPEncoderConfig(_MLPConfig):
-    """Config of an `MLPEncoder` over flat columns. `input_dims` is the sum of their widths.
+    """Config of an `MLPEncoder` over flat columns. `input_dims` is the sum of the columns' widths.
 
     Args:
         columns: Their names, in their order.

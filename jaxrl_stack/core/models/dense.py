@@ -26,7 +26,7 @@ class LayerInput(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Width of the input after one-hot encoding, equal to its number of kernel rows."""
+        """Width of the input after one-hot encoding, equal to the number of kernel rows for this input."""
         return self.values.shape[-1] if self.num_values is None else self.num_values
 
     def as_floats(self) -> jax.Array:

@@ -32,7 +32,8 @@ def check_module_outputs(
     exploration_keys: Collection[str] = (),
     declared: Collection[str] = (),
 ) -> None:
-    """Checks the outputs of a module's forward passes by tracing them on a batch with the shapes of its spaces.
+    """Checks the outputs of a module's forward passes by tracing the passes on a batch with the shapes of the module's
+    spaces.
 
     Args:
         module: A built module with an observation space; a MultiRLModule is checked module by module.

@@ -28,7 +28,7 @@ MODULES_ATTRIBUTE = "_rl_modules"
 
 
 def join_path(path: Path) -> str:
-    """Joins the parts of an array's path to its name (ref), such as `"encoder/dense_0/kernel"`."""
+    """Joins the parts of an array's path to the array's name (ref), such as `"encoder/dense_0/kernel"`."""
     return "/".join(str(part) for part in path)
 
 

@@ -1,4 +1,4 @@
-"""RLlib's import path of MultiRLModule and its spec, which `rl_module.py` defines."""
+"""Imports of `MultiRLModule` and `MultiRLModuleSpec` at RLlib's path; `rl_module.py` defines both."""
 
 from __future__ import annotations
 
