@@ -193,8 +193,8 @@ class Experience:
     """Sampled steps for a Learner, as a tuple of `Part`s: one part per `sample()` call, or a single part with rows
     drawn from a replay buffer or dataset. The columns of several parts are concatenated when they are read.
 
-    It is a pytree: inside of a compiled program it has one part of arrays; on the host it has one part per sample, and
-    parts need not be in this process. It may be empty.
+    An experience is a pytree. Inside a compiled program it has one part of arrays. On the host it has one part per
+    sample, whose columns may be in Ray's object store. An experience may be empty.
 
     Attributes:
         parts: Parts, each from one source.

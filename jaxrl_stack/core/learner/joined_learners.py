@@ -338,7 +338,7 @@ class JoinedLearners:
 
         Args:
             func: The function.
-            kwargs: Its further arguments.
+            kwargs: Further arguments of `func`.
             ids: Indices of the learners; None for all.
             timeout_seconds: Longest wait; learners that do not answer in time are missing in the results.
             return_obj_refs: Whether to return Ray references to the results.

@@ -135,7 +135,7 @@ class Learner(Checkpointable):
     `after_gradient_based_update` run on the host around each update.
 
     Args:
-        config: The algorithm's config. A frozen copy is kept.
+        config: The algorithm's config; the learner stores a frozen copy.
         module_spec: Spec of the module(s); None takes the config's spec.
         module: A built module to use instead of a spec.
 

@@ -34,7 +34,7 @@ class LearnerGroup(Checkpointable):
     """One Learner in this process, or N Learners in Ray actors that update jointly.
 
     If ``num_learners=0``, the Learner is in this process and updates on all of its devices. With ``num_learners=N`` the
-    group starts N actors with resources of their own. ``jax.distributed`` joins their devices to one axis, so that an
+    group starts N actors, each with its own resources. ``jax.distributed`` joins their devices to one axis, so that an
     update of N learners is the update of one learner on N times as many devices; this process takes no part in it.
     ``train_batch_size_per_learner`` and ``minibatch_size`` are per learner.
 
@@ -372,8 +372,8 @@ class LearnerGroup(Checkpointable):
     ) -> RemoteCallResults:
         """Calls ``func(learner, **kwargs)`` with every learner.
 
-        Changes that `func` makes must be the same in all learners. They become part of the snapshot from which lost
-        learners restart only with the next one, which is taken every ``learner_snapshot_interval`` updates.
+        Changes that `func` makes must be the same in all learners. If learners are lost and restart, changes since the
+        last snapshot are lost, too. Snapshots are taken every ``learner_snapshot_interval`` updates.
 
         Args:
             func: The function; the function and its result are pickled for learners that are actors.

@@ -52,12 +52,13 @@ class RegisteredOptimizer:
     """Registered optimizer of a module: name, factory, learning rate and the parameters that it updates.
 
     Attributes:
-        module_id: The module it belongs to.
-        name: Its name within the module.
+        module_id: Id of the module whose optimizer this is.
+        name: Name of the optimizer within the module.
         factory: ``lr -> optax.GradientTransformation``; applied to the current learning rate inside the update.
-        refs: Refs of the parameters that it updates.
-        lr: A number or ``[[timestep, value], ...]``; None if `factory` ignores it.
-        is_flat: Whether it works on one vector of all its parameters; its state then has that shape, too.
+        refs: Names (refs) of the parameters that the optimizer updates.
+        lr: A number or ``[[timestep, value], ...]``; None if `factory` ignores the learning rate.
+        is_flat: Whether the optimizer updates one vector of all its parameters; the arrays of its state then are such
+            vectors, too.
     """
 
     module_id: str

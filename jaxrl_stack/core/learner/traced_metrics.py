@@ -240,8 +240,7 @@ class Metrics:
         """Returns the statistics (mean, variance) of logged values with an axis of devices, ``[D, ...]``: this device's
         values at its index and zeros elsewhere, so that a sum over devices collects the values of all.
 
-        Their sum over devices contains the statistics of each device, and can join an existing all-reduce: a separate
-        one takes tens of microseconds, whatever its size.
+        The sum can join an existing all-reduce. A separate all-reduce takes tens of microseconds, even if it is small.
         """
         if axis_name is None:
             return self.statistics

@@ -679,7 +679,7 @@ class _Minibatches:
         """Counts the valid rows (not masked) of the batch and of all minibatches, by module; ``{}`` if no module's
         sampled block has masks.
 
-        In that case the host knows the numbers; it also counts the masked rows of a batch that is ready for the loss.
+        Without masks in sampled blocks, the host computes these numbers from batch sizes and masks in host memory.
         """
         items, plan = self._items, self._plan
         if all(own.valid is None for own in items.values()):

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 class UpdatePrograms:
     """Compiled programs that a Learner calls with data in host memory.
 
-    A program is compiled at the first call with data of its shapes, and kept. After a change of the learner pipeline's
-    connectors, programs are compiled again. Programs that update donate the learner's state, of which copies are kept:
-    see `guard`.
+    A program is compiled at the first call with data of its shapes, and stored. After a change of the learner
+    pipeline's connectors, programs are compiled again. Programs that update donate the learner's state, and snapshots
+    replace a lost state: see `guard`.
 
     Args:
         learner: The learner.

@@ -60,7 +60,7 @@ def get_activation(activation: str | Callable[..., Any] | None) -> Callable[[jax
             None for linear.
 
     Raises:
-        ValueError: For an unknown name, with the closest known ones.
+        ValueError: If the name is unknown; the message lists the closest known names.
     """
     if activation is None:
         return linear

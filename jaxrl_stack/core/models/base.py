@@ -20,11 +20,11 @@ class Encoder(nnx.Module):
     """Base class of encoders, for subclassing: maps columns ``{column: pytree [..., d]}`` to latents ``{ENCODER_OUT:
     [..., latent]}``.
 
-    Built in ``setup()`` of an RLModule, or by a ``ModelConfig`` of your own in a catalog.
+    Build encoders in ``setup()`` of an RLModule, or by a custom ``ModelConfig`` in a catalog.
     """
 
     handles_resets = False
-    """Whether it starts from its initial state where the column `RESETS` says so; see `RLModule.handles_resets`."""
+    """Whether the encoder restarts from its initial state where `RESETS` is True; see `RLModule.handles_resets`."""
 
     def get_initial_state(self) -> Any:
         """Returns the recurrent state at the start of an episode: a dict of arrays without batch axis, {} for a

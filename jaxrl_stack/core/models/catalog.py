@@ -44,31 +44,32 @@ _RAW_ATARI = (210, 160, 3)
 class Catalog:
     """Builds the encoder for an observation space, and selects the action distribution for an action space.
 
-    Override a method to change what a default module is made of.
+    Override a method to change the networks of a default module.
 
     Args:
-        observation_space: Space of one observation as the module gets it; with a mask of actions
+        observation_space: Space of one observation as the module receives it; with an action mask
             ``Dict(action_mask=..., observations=...)``.
         action_space: Space of one action.
-        model_config_dict: Settings of `DefaultModelConfig` (a dict or an instance); missing ones get their
-            defaults, and names of a custom module's own settings are kept.
+        model_config_dict: Settings of `DefaultModelConfig` (a dict or an instance); missing settings get their
+            defaults, and additional settings of a custom module are kept.
 
     Attributes:
         model_config_dict: All settings.
-        latent_dims: Shape of the encoder's output, `(width,)`. Changing it changes what heads expect.
-        observed_keys: ``{"policy_obs_key": keys, ...}``, keys of Dict observations that the networks see; None for all.
+        latent_dims: Shape of the encoder's output, `(width,)`; assign a shape to build heads for a different width.
+        observed_keys: ``{"policy_obs_key": keys, ...}``, keys of Dict observations that the networks read; None: all
+            keys.
 
     Raises:
-        ValueError: If a space is None, if an action mask does not fit the actions, for what looks like a misspelt
-            setting, or for keys that observations do not have or that the networks cannot select.
+        ValueError: If a space is None, an action mask does not fit the actions, a setting seems to be misspelt, or a
+            setting selects keys that observations do not have or that the networks cannot select.
     """
 
     rows_are_independent = True
-    """Whether what it builds computes each row by itself; see `RLModule.rows_are_independent`."""
+    """Whether the built networks compute each row independently; see `RLModule.rows_are_independent`."""
     handles_resets = True
-    """Whether what it builds follows the column ``RESETS``; see `RLModule.handles_resets`."""
+    """Whether the built networks follow the column ``RESETS``; see `RLModule.handles_resets`."""
     encodes_actions = False
-    """Whether there is also an encoder of actions, which follows the ``fcnet_*`` settings."""
+    """Whether the catalog also builds an encoder of actions, which follows the ``fcnet_*`` settings."""
     observation_key_settings: tuple[str, ...] = ()
     """Settings that select keys of Dict observations and that the networks read: some of ``"policy_obs_key"``, which
     `encoder_config` follows, and ``"value_obs_key"``."""
@@ -112,7 +113,7 @@ class Catalog:
     def encoder_config(self) -> ModelConfig:
         """Config of the policy's encoder, created at the first access. The encoder does not receive an action mask.
 
-        With ``use_lstm`` the encoder of `get_tokenizer_config`, and an LSTM after it.
+        With ``use_lstm``, an LSTM follows the encoder of `get_tokenizer_config`.
         """
         return self._encoder_config_of(POLICY_OBS_KEY)
 
@@ -145,7 +146,7 @@ class Catalog:
 
         Args:
             framework: "jax".
-            rngs: Where the initial weights come from; in a module's `setup()`, `self.rngs`.
+            rngs: Source of random numbers for the initial weights; in a module's `setup()`, `self.rngs`.
         """
         return self.encoder_config.build(framework, rngs=rngs)
 
@@ -157,7 +158,7 @@ class Catalog:
         """Builds the policy head, which maps latents `[..., latent]` to the inputs of the action distribution.
 
         Raises:
-            ValueError: For `free_log_std=True` with an action space that is no Box.
+            ValueError: If `free_log_std` is True and the action space is not a Box.
         """
         dist_cls = self.get_action_dist_cls(framework)
         is_gaussian = issubclass(dist_cls, DiagGaussian)
@@ -190,7 +191,7 @@ class Catalog:
         """Returns the config of the encoder for single observations (before an LSTM): convolutions for images, an MLP
         for vectors.
 
-        A Dict gets an encoder for each of its entries, whose latents are put side by side.
+        For a Dict, each entry has an encoder, and the latents of all encoders are concatenated.
 
         Args:
             observation_space: A Box of rank 1 or 3 (``[height, width, channels]``), a large Discrete (`is_looked_up`),
@@ -198,8 +199,8 @@ class Catalog:
             model_config_dict: All settings of `DefaultModelConfig`.
 
         Raises:
-            ValueError: For other spaces, and for images that seem to have their channels first while ``conv_filters``
-                is None.
+            ValueError: For other spaces, and for images whose channels seem to come first while ``conv_filters`` is
+                None.
         """
         settings = model_config_dict
         if isinstance(observation_space, gym.spaces.Dict) and observation_space.spaces:

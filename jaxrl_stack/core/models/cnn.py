@@ -19,8 +19,8 @@ class Conv(nnx.Module):
 
     Args:
         in_channels: ``C``.
-        layer: Describes it.
-        rngs: Where the initial weights come from.
+        layer: Settings of the convolution.
+        rngs: Source of random numbers for the initial weights.
     """
 
     def __init__(self, in_channels: int, layer: Layer, *, rngs: nnx.Rngs):
@@ -78,8 +78,8 @@ class CNN(Stack):
 
     Args:
         in_channels: Channels of the images.
-        layers: The layers.
-        rngs: Where the initial weights come from.
+        layers: Settings of the convolutions.
+        rngs: Source of random numbers for the initial weights.
         conv_class: `Conv` or `ConvTranspose`.
     """
 

@@ -29,7 +29,7 @@ from jaxrl_stack.core.models.recurrent import CELLS, RecurrentEncoder, Recurrent
 from jaxrl_stack.core.rl_module.default_model_config import Initializer
 
 COMPUTE_DTYPES: dict[str, Any] = {"float32": None, "bfloat16": jnp.bfloat16}
-"""What layers may compute in, by name, as the `dtype` of `nnx.Linear`."""
+"""Data types in which layers can compute, by name; the values are `dtype` arguments of `nnx.Linear`."""
 
 
 def _layer_dtype(compute_dtype: str) -> Any:
@@ -59,10 +59,10 @@ class ModelConfig(abc.ABC):
 
         Args:
             framework: "jax".
-            rngs: Where the initial weights come from.
+            rngs: Source of random numbers for the initial weights.
 
         Raises:
-            ValueError: For settings that do not fit together; the message names them.
+            ValueError: If settings do not fit together; the message names them.
         """
 
 
@@ -209,8 +209,8 @@ class MLPEncoderConfig(_MLPConfig):
     """Config of an `MLPEncoder` over flat columns. `input_dims` is the sum of the columns' widths.
 
     Args:
-        columns: Their names, in their order.
-        num_values: `{column: n}` of columns that are numbers below n, in place of one-hot vectors of width n.
+        columns: Names of the columns, in the order of concatenation.
+        num_values: `{column: n}` for columns of ints below n, which count as one-hot vectors of width n.
     """
 
     columns: Sequence[str] = (Columns.OBS,)
@@ -255,13 +255,13 @@ class CNNEncoderConfig(_OwnConfig):
     Activations are names or callables, initializers and `compute_dtype` as in `DefaultModelConfig`.
 
     Args:
-        cnn_filter_specifiers: `[[channels, kernel, stride], ...]`, each with "valid" as a fourth entry where nothing is
-            padded; "same" is the default. Kernel and stride are integers or `[height, width]`.
+        cnn_filter_specifiers: `[[channels, kernel, stride], ...]`; an optional fourth entry is the padding, "same" (the
+            default) or "valid" (no padding). Kernel and stride are integers or `[height, width]`.
         cnn_use_bias: Whether convolutions have a bias.
-        cnn_activation: What follows each of them, the last one included.
+        cnn_activation: Activation after each convolution, including the last one.
         cnn_use_layernorm: Whether a layer normalisation over the channels precedes each activation.
         flatten_at_end: Whether outputs are vectors; else they are images.
-        scale_uint8: Whether uint8 images become ``x / 128 - 1``, in [-1, 1); else their numbers are taken as they are.
+        scale_uint8: Whether uint8 images become ``x / 128 - 1``, in [-1, 1); else their values do not change.
     """
 
     cnn_filter_specifiers: Sequence[Any] = ((16, (4, 4), 2), (32, (4, 4), 2), (64, (8, 8), 2))
@@ -329,15 +329,15 @@ class CNNEncoderConfig(_OwnConfig):
 class CNNTransposeHeadConfig(_OwnConfig):
     """Config of a `CNNTransposeHead`, which maps vectors to images. `input_dims` is the shape of a vector, `[d]`.
 
-    The last convolution has a bias, and neither a layer normalisation nor an activation. What is said of initializers
-    and `compute_dtype` in `DefaultModelConfig` holds.
+    The last convolution has a bias, and neither a layer normalisation nor an activation. `DefaultModelConfig` describes
+    initializers and `compute_dtype`.
 
     Args:
-        initial_image_dims: `[height, width, channels]` of what a dense layer makes of the vector.
-        cnn_transpose_filter_specifiers: `[[channels, kernel, stride], ...]`: each makes the image larger by its stride.
-            Kernel and stride are integers or `[height, width]`.
-        cnn_transpose_use_bias: Whether convolutions but the last one have a bias.
-        cnn_transpose_activation: What follows each of them but the last one.
+        initial_image_dims: `[height, width, channels]` of the image that a dense layer computes from the vector.
+        cnn_transpose_filter_specifiers: `[[channels, kernel, stride], ...]`; height and width of the image are
+            multiplied by each stride. Kernel and stride are integers or `[height, width]`.
+        cnn_transpose_use_bias: Whether all convolutions except the last one have a bias.
+        cnn_transpose_activation: Activation after each convolution except the last one.
         cnn_transpose_use_layernorm: Whether a layer normalisation over the channels precedes each activation.
     """
 
@@ -422,18 +422,19 @@ class CNNTransposeHeadConfig(_OwnConfig):
 class RecurrentEncoderConfig(_OwnConfig):
     """Config of a `RecurrentEncoder`: an optional encoder of single observations, followed by LSTM or GRU layers.
 
-    `input_dims` is the shape of an observation, `[d]`; with a tokenizer it is not read.
+    `input_dims` is the shape of an observation, `[d]`; it is ignored if `tokenizer_config` is set.
 
     Args:
         recurrent_layer_type: "lstm" or "gru".
-        hidden_dim: Width of the state, and of what is put out.
-        num_layers: How many layers stand one after the other.
+        hidden_dim: Width of the state and of the output.
+        num_layers: Number of successive recurrent layers.
         batch_major: Whether sequences are `[B, T, ...]`; False: `[T, B, ...]`. States are `[B, num_layers, hidden_dim]`
-            with both.
-        hidden_weights_initializer: Of the kernels; None = uniform in ±1/sqrt(hidden_dim), PyTorch's default.
+            in both cases.
+        hidden_weights_initializer: Initializer of the kernels; None = uniform in ±1/sqrt(hidden_dim), PyTorch's
+            default.
         use_bias: Whether layers have biases.
-        hidden_bias_initializer: Likewise, of the biases.
-        tokenizer_config: Describes the encoder of single observations.
+        hidden_bias_initializer: Initializer of the biases, with the same default.
+        tokenizer_config: Config of the encoder of single observations; None: observations are vectors.
     """
 
     recurrent_layer_type: str = "lstm"
@@ -491,8 +492,8 @@ class MultiStreamEncoderConfig(_LayersConfig):
     """Config of a `MultiStreamEncoder`.
 
     Args:
-        base_encoder_configs: `{column: config of its encoder}`.
-        within: The column whose value is a dict of the streams; None: they are columns themselves.
+        base_encoder_configs: `{column: config of the column's encoder}`.
+        within: Column whose value is a dict of the encoders' inputs; None: the inputs are columns.
     """
 
     base_encoder_configs: Mapping[str, ModelConfig] | None = None
@@ -523,8 +524,8 @@ class ObservationKeysEncoderConfig(_OwnConfig):
     """Config of an `ObservationKeysEncoder`.
 
     Args:
-        base_encoder_config: Describes the encoder of the selected keys.
-        observation_space: Dict of these keys.
+        base_encoder_config: Config of the encoder of the selected keys.
+        observation_space: Dict space of these keys.
     """
 
     base_encoder_config: ModelConfig | None = None
@@ -553,14 +554,14 @@ class ActorCriticEncoderConfig(_OwnConfig):
     """Config of an `ActorCriticEncoder`.
 
     Args:
-        base_encoder_config: Describes one encoder.
-        shared: One encoder for policy and value function.
-        inference_only: Leave the critic's encoder out.
-        critic_encoder_config: Describes the critic's encoder, if it differs from the policy's; None for
+        base_encoder_config: Config of one encoder.
+        shared: Whether policy and value function share one encoder.
+        inference_only: Whether to leave out the critic's encoder.
+        critic_encoder_config: Config of the critic's encoder, if it differs from the policy's; None:
             `base_encoder_config`.
 
     Raises:
-        ValueError: For a `critic_encoder_config` with ``shared=True``, when it is built.
+        ValueError: If `critic_encoder_config` is set with ``shared=True``; `build` raises it.
     """
 
     base_encoder_config: ModelConfig | None = None

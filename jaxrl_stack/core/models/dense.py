@@ -17,8 +17,8 @@ class LayerInput(NamedTuple):
     vector.
 
     Attributes:
-        values: Float ``[..., width]``; or int ``[...]``, numbers that stand for one-hot vectors.
-        num_values: Width of these vectors, for numbers; None for floats.
+        values: Float ``[..., width]``; or int ``[...]``, indices of the ones in one-hot vectors.
+        num_values: Width of the one-hot vectors, for ints; None for floats.
     """
 
     values: jax.Array
@@ -49,7 +49,7 @@ class Dense(nnx.Linear):
         """Applies the layer to several concatenated inputs; looks up kernel rows for integers instead of building
         one-hot vectors.
 
-        Of numbers, the rows of the kernel are looked up that their one-hot vectors would be multiplied with.
+        A looked-up row equals the product of the integer's one-hot vector and the kernel.
         """
         kernel, bias = self.promote_dtype(
             (self.kernel[...], None if self.bias is None else self.bias[...]), dtype=self.dtype

@@ -31,9 +31,9 @@ class MLPEncoder(MLP, Encoder):
     """MLP over concatenated flat columns: `{column: [..., d]}` -> `{ENCODER_OUT: [..., latent]}`.
 
     Args:
-        columns: Names of the columns, in their order. Their widths add up to `input_dim`.
-        num_values: `{column: n}` of those that are ints `[...]` below n. Each counts as the one-hot vector of its
-            number, of width n, which is not made: the first layer looks a row of its kernel up.
+        columns: Names of the columns, in the order of concatenation. The widths of the columns add up to `input_dim`.
+        num_values: `{column: n}` for columns of ints `[...]` below n, which count as one-hot vectors of width n.
+            Instead of building these vectors, the first layer looks up rows of its kernel.
         *args, **kwargs: As in `MLP`.
     """
 
@@ -59,11 +59,11 @@ class MLPEncoder(MLP, Encoder):
 class CNNEncoder(CNN, Encoder):
     """Convolutions over images: `{OBS: [..., H, W, C]}` -> `{ENCODER_OUT: [..., latent]}`.
 
-    uint8 images stay uint8 until they come here.
+    uint8 images are not converted before they reach this encoder.
 
     Args:
-        scale_uint8: Whether uint8 images become ``x / 128 - 1``, in [-1, 1); else numbers are as they are.
-        flatten_at_end: Whether what the last layer puts out becomes one vector; else it is `[..., h, w, channels]`.
+        scale_uint8: Whether uint8 images become ``x / 128 - 1``, in [-1, 1); else their values do not change.
+        flatten_at_end: Whether the output is flattened to `[..., latent]`; else it is `[..., h, w, channels]`.
         *args, **kwargs: As in `CNN`.
     """
 
@@ -84,15 +84,15 @@ class MultiStreamEncoder(Encoder):
     """One encoder for each of several columns, and a network that joins their latents: `{column: [..., d]}` ->
     `{ENCODER_OUT: [..., latent]}`.
 
-    Every layer of that net, but for the first one, takes the embeddings beside what the layer before it put out.
-    Without layers the embeddings are put out side by side. Of streams with a recurrent state, states are `{column:
-    state}`.
+    The first layer of the network receives the concatenated latents of all encoders. Every other layer receives the
+    output of the layer before it, concatenated with these latents. Without layers, the output is the concatenated
+    latents. The recurrent state is `{column: state}`, for columns with a recurrent encoder.
 
     Args:
         base_encoders: `{column: encoder of {OBS: [..., d]}}`.
-        fusion_layers: The layers of the joining net, each with the activation after it.
-        activations: One for each of them: names or callables.
-        within: The column whose value is a dict of the streams; None: they are columns themselves.
+        fusion_layers: Layers of the network that joins the latents.
+        activations: Activation after each of these layers: names or callables.
+        within: Column whose value is a dict of the encoders' inputs; None: the inputs are columns.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class ObservationKeysEncoder(Encoder):
 
     Args:
         encoder: Encoder of the result of `selected_observation`.
-        space: Dict of the keys that the encoder sees; observations can have others.
+        space: Dict space of the keys that the encoder reads; observations may have other keys.
     """
 
     def __init__(self, encoder: Any, space: gym.spaces.Dict):
@@ -177,15 +177,15 @@ class ObservationKeysEncoder(Encoder):
 class ActorCriticEncoder(Encoder):
     """Encoder with latents for the policy and the value function, from one shared encoder or from two.
 
-    Its encoders are the attribute `shared`, or the attributes `actor` and `critic`; `actor_encoder` and
-    `critic_encoder` are the ones that policy and value function have. A recurrent state is that of the encoder, or
-    `{ACTOR: state, CRITIC: state}` of the two.
+    A shared encoder is the attribute `shared`; two encoders are the attributes `actor` and `critic`. In both cases,
+    `actor_encoder` is the policy's encoder, and `critic_encoder` the value function's. The recurrent state is the state
+    of the shared encoder, or `{ACTOR: state, CRITIC: state}` of two encoders.
 
     Args:
-        build: Makes one encoder.
-        shared: One encoder for both.
-        inference_only: Leave the critic's encoder out.
-        build_critic: Makes the critic's encoder, if it differs from the policy's; None for `build`.
+        build: Function that builds one encoder.
+        shared: Whether policy and value function share one encoder.
+        inference_only: Whether to leave out the critic's encoder, if it is not shared.
+        build_critic: Function that builds the critic's encoder, if it differs from the policy's; None: `build`.
     """
 
     def __init__(

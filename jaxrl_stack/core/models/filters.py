@@ -17,13 +17,13 @@ _DEFAULT_FILTERS: dict[int, list[list[Any]]] = {
 }
 """RLlib's filters of square images, by height."""
 _DENSE = 2
-"""Up to this many pixels a side an image gets a dense layer."""
+"""Images of at most this height and width get a dense layer."""
 _LARGEST_BOARD = 20
-"""Up to this many pixels a side an image is a board, of which every field counts."""
+"""Images of at most this height and width count as boards, and keep their size in convolutions."""
 _SMALLEST_HALVED = 6
 """Sides with more pixels are halved."""
 _MOST_CHANNELS_FIRST = 4
-"""Up to this many rows before two longer axes are taken for channels."""
+"""A first axis of at most this length seems to be channels if both other axes are longer than `_LARGEST_BOARD`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +31,11 @@ class Filter:
     """Channels, kernel, stride and padding of one convolution or transposed convolution.
 
     Attributes:
-        channels: Number of its outputs at each place.
+        channels: Number of output channels.
         kernel: Height and width.
-        stride: Down and to the right.
-        padding: ``"same"``: the image shrinks by the stride alone (transposed: grows). ``"valid"``: nothing is padded.
+        stride: Vertical and horizontal stride.
+        padding: ``"same"``: height and width are divided by the stride and rounded up (transposed: multiplied).
+            ``"valid"``: no padding.
     """
 
     channels: int
@@ -82,11 +83,11 @@ def parse_filters(specifiers: Any, setting: str, *, transposed: bool = False) ->
     Args:
         specifiers: ``[[channels, kernel, stride], ...]`` or ``[[channels, kernel, stride, padding], ...]``; kernel and
             stride an integer or ``[height, width]``, padding "same" (the default) or "valid".
-        setting: Its name, for messages.
-        transposed: Transposed convolutions, which have no padding to choose.
+        setting: Name of the setting, for error messages.
+        transposed: Whether the filters are transposed convolutions, for which padding cannot be chosen.
 
     Raises:
-        ValueError: Names the setting, the entry, and what it should be.
+        ValueError: If a filter is invalid; the message names the setting, the filter and the expected form.
     """
     if not isinstance(specifiers, Sequence) or isinstance(specifiers, str) or not specifiers:
         raise ValueError(f"{setting}={specifiers!r} must be a list of filters, such as [[16, 4, 2], [32, 4, 2]].")
@@ -127,18 +128,19 @@ def _pair(value: Any) -> tuple[int, int]:
 def default_filters(shape: Sequence[int]) -> list[list[Any]]:
     """Returns the default filters for images of a given size, as listed in `docs/networks.md`.
 
-    Square images of 10, 42, 64, 84 and 96 pixels have RLlib's. Of others, boards of at most 20 pixels a side get two
-    convolutions of 3 x 3 that keep their size; images of at most 2 a dense layer, as a kernel that is the whole image;
-    larger ones convolutions that halve both sides until 6 pixels are left.
+    Square images with sides of 10, 42, 64, 84 and 96 pixels get RLlib's filters. For other images, the longer side
+    determines the filters. Up to 2 pixels: a dense layer, written as a convolution whose kernel covers the image. Up to
+    20 pixels: two convolutions of 3 x 3 that keep the size. More: convolutions that halve each side until it has at
+    most 6 pixels.
 
     Args:
         shape: ``[height, width, channels]``.
 
     Returns:
-        What `conv_filters` of a model config takes.
+        Value of the setting `conv_filters`.
 
     Raises:
-        ValueError: The shape is none of an image, or has its channels first.
+        ValueError: If the shape is not an image's, or the channels seem to come first.
     """
     shape = tuple(int(n) for n in shape)
     if len(shape) != 3 or min(shape) < 1:

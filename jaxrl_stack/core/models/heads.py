@@ -17,7 +17,7 @@ class MLPHead(MLP):
     """An MLP `[..., latent]` -> `[..., output_dim]`.
 
     Args:
-        log_std_bound: The outputs are `[mean, log std]`: clamp the log std to ± this. None: leave them.
+        log_std_bound: If set, the outputs are `[mean, log std]`, and the log std is clipped to ± `log_std_bound`.
         *args, **kwargs: As in `MLP`.
     """
 
@@ -37,8 +37,8 @@ class FreeLogStdMLPHead(nnx.Module):
     """Head with an MLP for the mean and a state-independent parameter `log_std`, initially 0.
 
     Args:
-        mean: The MLP `[..., latent]` -> `[..., d]`.
-        log_std_bound: Clamp the log std to ± this. None: leave it.
+        mean: MLP `[..., latent]` -> `[..., d]`.
+        log_std_bound: The log std is clipped to ± `log_std_bound`; None: not clipped.
     """
 
     def __init__(self, mean: MLP, *, log_std_bound: float | None = None):
@@ -59,12 +59,12 @@ class FreeLogStdMLPHead(nnx.Module):
 class CNNTransposeHead(nnx.Module):
     """A decoder `[..., latent]` -> images `[..., H, W, C]`: a dense layer, then transposed convolutions.
 
-    0.5 is added to what comes out, so that untrained images lie around the middle of [0, 1].
+    0.5 is added to the outputs, so that values of an untrained network are near 0.5, the middle of [0, 1].
 
     Args:
-        initial_dense: The layer `[..., latent]` -> `[..., h * w * c]`, without activation.
-        initial_image_dims: ``[h, w, c]``, what that becomes.
-        cnn_transpose_net: The convolutions.
+        initial_dense: Layer `[..., latent]` -> `[..., h * w * c]`, without activation.
+        initial_image_dims: ``[h, w, c]``, shape of the image that the convolutions receive.
+        cnn_transpose_net: Network of transposed convolutions.
     """
 
     def __init__(self, initial_dense: nnx.Linear, initial_image_dims: Sequence[int], cnn_transpose_net: CNN):

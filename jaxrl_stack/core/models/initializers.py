@@ -2,8 +2,8 @@
 
 A draw with `jax.random` compiles a program for each shape (tens of milliseconds each, before anything is
 trained), and many orthogonal draws at once can deadlock XLA's batched QR on CPU. Drawing on the host costs
-microseconds and gives the same weights inside and outside of `jit` and `vmap` (there through a callback, one
-after the other).
+microseconds and gives the same weights inside and outside of `jit` and `vmap`. Inside, draws are callbacks to
+the host, one after the other.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def get_initializer(initializer: str | Callable[..., Any] | None, kwargs: dict |
         initializer: A name from `jax.nn.initializers` ("glorot_uniform", "orthogonal", "zeros", …), a name
             from `torch.nn.init` with its underscore at the end ("xavier_uniform_", "orthogonal_", …), a
             callable `(key, shape, dtype, **kwargs) -> array`, or None.
-        kwargs: Its arguments: those of the JAX function, or of the torch function.
+        kwargs: Keyword arguments of the JAX function or torch function.
         setting: Name of the setting, for error messages.
 
     Raises:
-        ValueError: For an unknown name or argument, with what is known.
+        ValueError: If the name or an argument is unknown; the message lists known ones.
     """
     kwargs = dict(kwargs or {})
     if initializer is None:

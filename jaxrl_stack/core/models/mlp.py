@@ -22,13 +22,14 @@ class Layer:
     """Settings of one dense or convolution layer, with its activation and normalisation.
 
     Attributes:
-        width: Number of its outputs; a convolution's channels.
+        width: Number of outputs; for a convolution, number of output channels.
         activation: Name or callable.
-        use_bias: Whether it has a bias.
-        use_layernorm: Whether a layer normalisation over the outputs stands between it and its activation.
+        use_bias: Whether the layer has a bias.
+        use_layernorm: Whether a layer normalisation over the outputs precedes the activation.
         kernel_init, bias_init: Initializers; None = torch's default.
-        dtype: What it computes in; None = float32, or what its input makes of it.
-        filter: A convolution's kernel, stride and padding.
+        dtype: Data type of the computation. None: float32 for a convolution; a dense layer infers it from its inputs
+            and parameters.
+        filter: Kernel, stride and padding of a convolution; None for a dense layer.
     """
 
     width: int
@@ -58,11 +59,11 @@ class Stack(nnx.Module):
     `layernorm_0`, … before the activation.
 
     Args:
-        kind: What the layers are called.
+        kind: Prefix of the layers' names.
         width: Width of the input's last axis.
-        layers: The layers; none = identity.
-        make: ``(width of its input, layer) -> module``.
-        rngs: Where the initial weights come from.
+        layers: Settings of the layers; an empty list gives the identity function.
+        make: Function ``(input width, layer settings) -> module``.
+        rngs: Source of random numbers for the initial weights.
     """
 
     def __init__(
@@ -103,9 +104,9 @@ class MLP(Stack):
 
     Args:
         input_dim: Width of the input's last axis.
-        layers: The layers; none = identity.
-        rngs: Where the initial weights come from.
-        layer_class: Class of the layers, made as `nnx.Linear` is.
+        layers: Settings of the layers; an empty list gives the identity function.
+        rngs: Source of random numbers for the initial weights.
+        layer_class: Class of the layers, with the constructor arguments of `nnx.Linear`.
     """
 
     def __init__(

@@ -26,13 +26,15 @@ class Cell:
     """Definition of a recurrent layer type (LSTM, GRU): the function of one step, and its gradients.
 
     Attributes:
-        num_gates: ``k``, how many times as wide as its state what goes into it is.
-        state: Names of the parts of its state, that of the output, h, first.
-        step: ``(what the input gives [B, k H], what h gives [B, k H], *state [B, H]) -> (state, factors)``. The factors
-            of the gradients are computed here, where all that they are made of is at hand: kept in its place it would
-            be read several times, of which a CPU's backward pass would take half as long again.
-        pull_back: ``(factors, *gradients of the new state) -> (gradients of: what the input gives, what h gives, the
-            state)``; h here is what goes past its product. Where the first two are the same they are one object.
+        num_gates: ``k``, number of gates: kernels map to width ``k H``, for a state of width H.
+        state: Names of the state's arrays; the first one, h, is the output.
+        step: ``(x [B, k H], y [B, k H], *state [B, H]) -> (new state, factors)`` with the products of kernels and
+            input (x) or h (y), plus biases. The factors are the parts of the gradients that depend only on the forward
+            pass. If the values behind them were stored instead, the backward pass would read these values several
+            times, and take 1.5 times as long on a CPU.
+        pull_back: ``(factors, *gradients of the new state) -> (gradient of x, gradient of y, gradients of the state)``.
+            The gradient of h leaves out the path through y. If the gradients of x and y are equal, they are the same
+            object.
     """
 
     num_gates: int
@@ -100,7 +102,7 @@ def unroll(cell: Cell, inputs: jax.Array, kernel: jax.Array, bias: Any, state: S
     all steps, after the loop.
 
     Args:
-        cell: The step.
+        cell: Recurrent layer type (LSTM or GRU).
         inputs: Products of the inputs of all steps with the input kernel, plus its bias, float ``[T, B, k H]``.
         kernel: Float ``[H, k H]``, multiplied by the state h.
         bias: Float ``[k H]``, added to the product of h and `kernel`; None for no bias.
@@ -155,12 +157,12 @@ class RecurrentLayer(nnx.Module):
     step.
 
     Args:
-        input_dim: Width of what comes in.
-        hidden_dim: ``H``.
-        cell_type: A name in `CELLS`.
-        use_bias: Whether both products have a bias.
-        kernel_init, bias_init: Initializers of both; None = PyTorch's default, uniform in ±1/sqrt(H).
-        rngs: Where the initial weights come from.
+        input_dim: Width of the input.
+        hidden_dim: ``H``, width of the state.
+        cell_type: Key of `CELLS`, "lstm" or "gru".
+        use_bias: Whether `input` and `hidden` have biases.
+        kernel_init, bias_init: Initializers of `input` and `hidden`; None = PyTorch's default, uniform in ±1/sqrt(H).
+        rngs: Source of random numbers for the initial weights.
     """
 
     def __init__(
@@ -211,13 +213,13 @@ class RecurrentEncoder(Encoder):
     """Recurrent layers over sequences of observations: `{OBS: [B, T, ...], STATE_IN: state}` -> `{ENCODER_OUT:
     [B, T, hidden_dim], STATE_OUT: state}`.
 
-    A state is ``{"h": [B, num_layers, hidden_dim]}``, for an LSTM with ``"c"`` beside it. Where the column `RESETS`
-    `[B, T]` is there and True, the state is that of the start of an episode.
+    A state is ``{"h": [B, num_layers, hidden_dim]}``; an LSTM's state also has ``"c"``. If the batch has the column
+    `RESETS`, `[B, T]`, the state is reset to zeros before each step where it is True.
 
     Args:
-        tokenizer: Encoder of `OBS`, of each step by itself; None: observations are vectors.
-        layers: The layers.
-        hidden_dim: Width of their states.
+        tokenizer: Encoder of single observations, `OBS`; None: observations are vectors.
+        layers: Recurrent layers, from input to output.
+        hidden_dim: Width of the layers' states.
         batch_major: Whether the axes of steps are `[B, T]`; False: `[T, B]`.
     """
 

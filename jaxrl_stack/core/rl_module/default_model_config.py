@@ -42,12 +42,12 @@ class DefaultModelConfig(Plain):
 
     Activations are names ("linear", "relu", "tanh", "elu", "swish" or "silu", "gelu", "sigmoid",
     "leaky_relu", "softmax", … or a torch.nn class name) or callables. Initializers are names from
-    `jax.nn.initializers` or torch's in-place names ("xavier_uniform_", "orthogonal_", …) with keyword
-    arguments in the `_kwargs` setting beside them, or callables `(key, shape, dtype) -> array`; None is
-    torch's default for dense layers, uniform in ±1/sqrt(fan_in), for kernels and biases.
+    `jax.nn.initializers` or torch's in-place names ("xavier_uniform_", "orthogonal_", …), or callables
+    `(key, shape, dtype) -> array`. Keyword arguments of a named initializer are the setting of the same name with the
+    suffix `_kwargs`. None is torch's default for dense layers, uniform in ±1/sqrt(fan_in), for kernels and biases.
 
     Raises:
-        TypeError: For an unknown setting, with the closest known names.
+        TypeError: If a setting is unknown; the message lists the closest known names.
     """
 
     # Encoder of flat observations; its last entry is the width of the latent. The activation also follows the

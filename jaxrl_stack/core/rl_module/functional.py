@@ -290,8 +290,8 @@ class PureModule:
     def parameters_of(self, submodule: Any) -> list[Any]:
         """Returns the parameters (`nnx.Param` Variables) of a submodule.
 
-        For parts of the template, the result is remembered: each change of settings asks for it, and walking through a
-        module takes a millisecond.
+        Results for submodules of the template are cached, because each change of settings needs them, and walking
+        through a module takes a millisecond.
         """
         known = self._parameters.get(id(submodule))
         if known is not None:
