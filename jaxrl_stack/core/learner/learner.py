@@ -339,8 +339,8 @@ class Learner(Checkpointable):
         }
 
     def _columns_declared_for(self, module: RLModule) -> tuple[str, ...]:
-        """Returns the additional columns of sampled steps that the training of a module needs: those that the module
-        declares in `columns_from_acting`, and those that its loss declares there.
+        """Returns the additional columns of sampled steps that the training of a module needs, as the module and
+        its loss declare them in `columns_from_acting`.
         """
         of_loss = declared_columns(self) if self._has_loss_of_algorithm(module) else ()
         return (*of_loss, *declared_columns(module))
@@ -549,8 +549,8 @@ class Learner(Checkpointable):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether connectors of the learner pipeline read the final observations of terminated episodes, in addition to
-        those of truncated episodes.
+        """Whether connectors of the learner pipeline read the final observations of terminated episodes, not only of
+        truncated episodes.
         """
         return self._learner_connector.needs_all_final_obs
 

@@ -125,8 +125,8 @@ class LearnerGroup(Checkpointable):
 
     @property
     def needs_all_final_obs(self) -> bool:
-        """Whether connectors of the learner pipeline read the final observations of terminated episodes, in addition to
-        those of truncated episodes.
+        """Whether connectors of the learner pipeline read the final observations of terminated episodes, not only of
+        truncated episodes.
         """
         return self._local.needs_all_final_obs if self._actors is None else self._actors.info["needs_all_final_obs"]
 
