@@ -385,10 +385,10 @@ class Block:
     def concatenate(cls, several: Sequence[Self]) -> Self:
         """Concatenates the columns of several blocks of sampled steps, ``[T, B, ...]`` NumPy arrays, on axis 1.
 
-        If one of them has masks, all rows of blocks without masks are valid.
+        If one of the blocks has masks, all rows of blocks without masks are valid.
 
         Raises:
-            ValueError: If they differ in their number of steps.
+            ValueError: If the blocks differ in their number of steps.
         """
         if any(Columns.LOSS_MASK in own.columns for own in several):
             several = [own.with_mask() for own in several]

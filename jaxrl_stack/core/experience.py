@@ -73,9 +73,9 @@ class AgentTimes(NamedTuple):
         begins: int32 ``[T, R]`` by module: the vector step of this part in which each complete step began (its agent
             acted). Negative for a step that began before this part: -1 is the last vector step before it, and steps
             may be older than one part. Entries after the complete steps of a row are meaningless.
-        seen: int32 ``[T, R]`` by module: the number of vector steps, 1 to T, after which each complete step was
-            complete: its next observation, or its end, came with vector step ``seen - 1``. Entries after the complete
-            steps of a row are meaningless.
+        seen: int32 ``[T, R]`` by module: the number of vector steps, 1 to T, after which each step was complete. The
+            next observation of the step, or the end of its episode, came with vector step ``seen - 1``. Entries after
+            the complete steps of a row are meaningless.
         counts: bool ``[T, B]``: whether a vector step of an environment is a valid env step. It is False for steps of
             an episode that was dropped because its environment failed.
         ends: bool ``[T, B]``: whether an episode of the environment ended with the vector step. Dropped episodes have
@@ -144,7 +144,7 @@ class Part:
         """Fetches the columns of this part from Ray's object store; returns a copy of the part that contains them.
 
         Raises:
-            LostExperienceError: If they are not in Ray's object store any more.
+            LostExperienceError: If the columns are not in Ray's object store any more.
         """
         if not self.is_remote:
             return self
@@ -236,7 +236,7 @@ class Experience:
         `is_rows`, else steps ``[T, B, ...]`` in temporal order; returns `given`.
 
         Raises:
-            TypeError: If it is not.
+            TypeError: If `given` has a different class or form.
         """
         if not isinstance(given, cls) or (given.parts and given.is_rows != is_rows):
             needed = (
@@ -258,7 +258,7 @@ class Experience:
         They are fetched and joined at the first access; the columns of a single part in this process are not copied.
 
         Raises:
-            LostExperienceError: If they are not in Ray's object store any more.
+            LostExperienceError: If the columns are not in Ray's object store any more.
             ValueError: If parts differ in columns or number of steps, or are episodes.
         """
         return {mid: own.columns for mid, own in self.blocks.items()}
@@ -319,7 +319,7 @@ class Experience:
         """Fetches the columns of this experience from Ray's object store, and returns an experience that contains them.
 
         Raises:
-            LostExperienceError: If they are not in Ray's object store any more.
+            LostExperienceError: If the columns are not in Ray's object store any more.
         """
         return Experience(tuple(part.fetched() for part in self.parts)) if self.is_remote else self
 
@@ -328,7 +328,7 @@ class Experience:
         new experience. Arrays are views if there is only one sample.
 
         Raises:
-            ValueError: If their number is not a multiple of `num_parts`; see also `joined`.
+            ValueError: If the number of columns (or rows) is not a multiple of `num_parts`; see also `joined`.
         """
         part = joined(self.parts)
         sizes = {mid: own.size for mid, own in part.blocks.items()}
@@ -390,7 +390,7 @@ class Share:
         """Fetches the arrays of this learner's range of columns from Ray's object store, as an experience.
 
         Raises:
-            LostExperienceError: If they are not in Ray's object store any more.
+            LostExperienceError: If the columns are not in Ray's object store any more.
             ValueError: If parts differ in columns or in ``[T, B]``, or the share would end within a column.
         """
         parts = [part.fetched() for part in self.parts]

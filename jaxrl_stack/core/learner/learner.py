@@ -538,7 +538,7 @@ class Learner(Checkpointable):
         """Connectors of the learner pipeline that run on the host (not in the compiled update), by name.
 
         Raises:
-            TypeError: If one of them comes after a compiled connector.
+            TypeError: If a host connector comes after a compiled connector.
         """
         return dict(self._learner_connector.checked_host_connectors())
 
@@ -632,13 +632,13 @@ class Learner(Checkpointable):
         """Registers an optimizer. Call it from `configure_optimizers_for_module`.
 
         Args:
-            module_id: The module that owns it; ``ALL_MODULES`` for an optimizer of several modules.
+            module_id: Id of the module whose parameters the optimizer updates; ``ALL_MODULES`` for several modules.
             optimizer_name: Name within the module; part of the names of metrics.
             optimizer: ``lr -> optax.GradientTransformation``, such as ``optax.adam`` or
                 ``lambda lr: optax.adamw(lr, weight_decay=1e-4)``. The current learning rate is an argument of the
                 compiled program, so schedules and changed rates do not recompile. A finished
                 ``GradientTransformation`` is possible with ``lr_or_lr_schedule=None``.
-            params: The parameters that it updates: results of `get_parameters`, submodules, or refs.
+            params: Parameters that the optimizer updates: results of `get_parameters`, submodules, or refs.
             lr_or_lr_schedule: A number or ``[[timestep, value], ...]``.
 
         Raises:

@@ -273,8 +273,8 @@ class LearnerGroup(Checkpointable):
             The result in the form of `update`.
 
         Raises:
-            ValueError: If it is empty, or its columns cannot be split evenly.
-            TypeError: If it is not an Experience of steps.
+            ValueError: If the experience is empty, or its columns cannot be split evenly.
+            TypeError: If `experience` is not an Experience of steps.
             RuntimeError: See `update`.
         """
         if not Experience.check(experience, is_rows=False).parts:
@@ -313,7 +313,7 @@ class LearnerGroup(Checkpointable):
 
         Raises:
             ValueError: If the rows cannot be split evenly.
-            TypeError: If it is not an Experience of rows.
+            TypeError: If `experience` is not an Experience of rows.
             FloatingPointError: See `Learner.update_rows`.
             RuntimeError: See `update`.
         """
@@ -332,7 +332,7 @@ class LearnerGroup(Checkpointable):
 
         Raises:
             ValueError: If the rows cannot be split evenly.
-            TypeError: If it is not an Experience of rows.
+            TypeError: If `experience` is not an Experience of rows.
         """
         arguments = {"seed": seed, "timesteps": timesteps}
         if self._actors is None:

@@ -152,7 +152,7 @@ class Optimizers(Mapping[ModuleID, Mapping[str, RegisteredOptimizer]]):
         """Returns an optimizer of a module by its name.
 
         Raises:
-            KeyError: If it does not exist.
+            KeyError: If the optimizer does not exist.
         """
         if name not in self.get(module_id, {}):
             known = {m: list(names) for m, names in self.items()}

@@ -256,7 +256,7 @@ class PureModule:
             kind: Subclass of `nnx.Variable`.
 
         Raises:
-            ValueError: If it is not a part of the template module.
+            ValueError: If `variable_or_submodule` is not a part of the template module.
         """
         return list(self.paths_of(variable_or_submodule, kind).values())
 

@@ -22,7 +22,7 @@ def load_known_parts(module: RLModule, path: str | os.PathLike[str] | None) -> N
 
     Raises:
         FileNotFoundError: If there is no checkpoint.
-        ValueError: If it is damaged, or its weights do not fit the module's attributes.
+        ValueError: If the checkpoint is damaged, or its weights do not fit the module's attributes.
     """
     if path is None:
         return

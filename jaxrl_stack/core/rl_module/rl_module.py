@@ -387,8 +387,9 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
 
         Raises:
             FileNotFoundError: If the file does not exist.
-            ImportError: If the package that reads it is not installed.
-            ValueError: If it is damaged, or belongs to a module of a different structure; nothing is changed then.
+            ImportError: If the package that reads the file is not installed.
+            ValueError: If the file is damaged, or the weights belong to a module of a different structure; the module
+                does not change then.
         """
         own = {ref: value for ref, (_, value) in self._state_leaves().items()}
         if not isinstance(weights, Mapping):
