@@ -521,7 +521,7 @@ class RLModule(nnx.Module, Checkpointable, metaclass=_RLModuleMeta):
             raise RuntimeError(
                 f"{type(self).__name__}.{name}() changes state (a random stream, batch statistics) of a module that "
                 "was created outside the running JAX transformation, such as jax.grad. Create pure = "
-                "PureModule(module.as_multi_rl_module()), and call pure.bind() and pure.unbind() in the transformation."
+                "PureModule(module.as_multi_rl_module()), and use pure.bind() and pure.unbind() in the transformation."
             ) from error
         return outputs if name == "_forward_train" else jax.lax.stop_gradient(outputs)
 
