@@ -225,7 +225,7 @@ def _slot(rows: Any, slot: int, num_slots: int, axis: int) -> Any:
 
 
 class PolicyTable(Plain):
-    """Table of ``policy_mapping_fn``'s results, which checkpoints can store in place of the function.
+    """Table of ``policy_mapping_fn``'s results by agent. Checkpoints can store the table in place of the function.
 
     Args:
         policies: ``{agent id: policy id}``.

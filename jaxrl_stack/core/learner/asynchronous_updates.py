@@ -1,4 +1,4 @@
-"""Updates of Learners in Ray actors, without waiting for the results."""
+"""Asynchronous updates of Learners in Ray actors: the caller does not wait for the results."""
 
 from __future__ import annotations
 

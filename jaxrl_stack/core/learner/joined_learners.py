@@ -62,8 +62,8 @@ class _Pending:
 
 
 class JoinedLearners:
-    """Learner actors of a `LearnerGroup`, which update jointly. If one is lost, all are restarted with the last
-    snapshot of their state.
+    """Group of learner actors that update jointly, for a `LearnerGroup`. If one actor is lost, all are restarted with
+    the last snapshot of their state.
 
     Args:
         config: The algorithm's config.
@@ -171,8 +171,8 @@ class JoinedLearners:
                 raise _LostLearnersError from outcome.error
 
     def strategies_of_neighbours(self, number: int) -> list[Any]:
-        """Returns one Ray ``scheduling_strategy`` for each of `number` additional actors per learner, which places the
-        actor next to the learner; all are None without a placement group, or if a learner's bundle has too few CPUs.
+        """Returns Ray ``scheduling_strategy`` values, one per actor, that place `number` additional actors next to each
+        learner. All are None without a placement group, or if a learner's bundle has too few CPUs.
 
         Args:
             number: Actors per learner, of one CPU each.
@@ -259,7 +259,8 @@ class JoinedLearners:
         ) from reason
 
     def _gather(self, refs: Sequence[Any]) -> list[Any]:
-        """Waits for pending calls of several learner actors (Ray references), and returns their results.
+        """Waits for pending calls of several learner actors, given as Ray references, and returns the results of the
+        calls.
 
         Raises:
             _LostLearnersError: If an actor died, or does not answer while another one has failed.
@@ -392,9 +393,7 @@ class JoinedLearners:
         self._take_snapshot()
 
     def change_settings(self, config: AlgorithmConfig) -> None:
-        """Calls `Learner.change_settings` on all learners, and stores the config, with which lost learners are
-        restarted.
-        """
+        """Calls `Learner.change_settings` on all learners, and stores the config for restarts of lost learners."""
         change = operator.methodcaller("change_settings", config)
         self._with_restart(lambda: self._gather([actor.apply.remote(change, {}) for actor in self._actors]))
         self.config = config

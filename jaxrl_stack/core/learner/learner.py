@@ -691,8 +691,8 @@ class Learner(Checkpointable):
         return is_trained(self.policies_to_train, module_id)
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook before each update. If a subclass overrides it, on-device training returns to the host after every
-        training step, which is slow; `pre_update` runs in the compiled program.
+        """Host hook before each update. An override makes on-device training slow, because training then returns to the
+        host after every training step; `pre_update` runs in the compiled program.
 
         Args:
             timesteps: ``{"num_env_steps_sampled_lifetime": n}``.
@@ -930,8 +930,8 @@ class Learner(Checkpointable):
         return UpdatedState.of(state, metrics)  # type: ignore[return-value]
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Host hook after each update. If a subclass overrides it, on-device training returns to the host after every
-        training step, which is slow; `post_update` runs in the compiled program.
+        """Host hook after each update. An override makes on-device training slow, because training then returns to the
+        host after every training step; `post_update` runs in the compiled program.
 
         Args:
             timesteps: ``{"num_env_steps_sampled_lifetime": n}``.

@@ -1,4 +1,4 @@
-"""Losses of a module with several optimizers, each for some of the module's parameters."""
+"""Losses of a module with several optimizers, where each optimizer updates some of the module's parameters."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ class StepsTrained:
 
 
 def env_steps(trained_on: Mapping[str, TrainedOn]) -> int:
-    """Returns the number of environment steps on which modules were trained: the maximum over modules, which act in the
-    same env steps.
+    """Returns the number of environment steps on which modules were trained: the maximum over modules, because modules
+    act in the same env steps.
     """
     return max((own.num_steps for own in trained_on.values()), default=0)

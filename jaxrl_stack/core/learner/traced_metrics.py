@@ -160,7 +160,7 @@ class TracedMetrics:
 
 @struct.dataclass
 class Metrics:
-    """Metrics of a microbatch, minibatch or update, which can be merged over microbatches, minibatches and devices.
+    """Metrics of a microbatch, minibatch or update. They can be merged over microbatches, minibatches and devices.
 
     ==========  ====================  =====================  ================
     reduction   parts of a minibatch  minibatches            devices

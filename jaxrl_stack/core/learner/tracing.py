@@ -66,8 +66,8 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class LinearizedLosses:
-    """Losses of a minibatch and their derivative as a linear function of parameter changes, which gives the gradients
-    of each loss without another forward pass.
+    """Losses of a minibatch, and their derivative as a linear function of parameter changes. This function gives the
+    gradients of each loss without another forward pass.
 
     Attributes:
         function: ``{ref: tangent} -> {module_id: tangent of the loss, or {optimizer: tangent}}``; linear.

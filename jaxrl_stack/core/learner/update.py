@@ -633,7 +633,9 @@ class _Minibatches:
 
     @property
     def most(self) -> int:
-        """Upper bound of the number of minibatches in the update, which determines the size of its debugging record."""
+        """Upper bound of the number of minibatches in the update. The bound determines the size of the update's
+        debugging record.
+        """
         if self._recorder is not None and self._recorder.most_minibatches is not None:
             return self._recorder.most_minibatches
         return max(self._plan.num_steps(own.num_items, own.form.rows_per_item) for own in self._items.values())

@@ -92,8 +92,8 @@ class ValidItems:
 
 
 class CountedRows(NamedTuple):
-    """Numbers of one module's valid rows (not masked) in an update: whether the batch has any, and how many each
-    gradient step and all gradient steps use.
+    """Statistics of one module's valid rows (not masked) in an update: whether the batch has any, their mean number per
+    gradient step, and their total number over all gradient steps.
 
     Attributes:
         has_rows: bool scalar, whether any device has a valid row; True for a module without masks.

@@ -1,4 +1,4 @@
-"""Initializers of weights, which draw random numbers with NumPy on the host.
+"""Weight initializers that draw random numbers with NumPy on the host.
 
 A draw with `jax.random` compiles a program for each shape (tens of milliseconds each, before anything is
 trained), and many orthogonal draws at once can deadlock XLA's batched QR on CPU. Drawing on the host costs

@@ -71,8 +71,8 @@ def check_module_outputs(
 
 
 class _ReadsDeclaredColumn(Exception):
-    """Raised while a forward pass is checked, if the pass reads an additional column of sampled steps, whose shape is
-    unknown.
+    """Raised while a forward pass is checked, if the pass reads an additional column of sampled steps. The check does
+    not know the shape of such a column.
     """
 
 

@@ -1,4 +1,4 @@
-"""Check of module ids, which are names of checkpoint folders."""
+"""Check of module ids, which checkpoints use as folder names."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def _ref(name: str, weights: Mapping[str, np.ndarray]) -> str:
 
 
 def _layer_ref(layer: re.Match[str], weights: Mapping[str, np.ndarray]) -> str:
-    """Returns this package's name (ref) of a layer in a torch Sequential, whose indices also count activations and
-    padding.
+    """Returns this package's name (ref) of a layer in a torch Sequential. The indices of a Sequential also count
+    activations and padding.
     """
     net, index, kind = layer["net"], int(layer["index"]), layer["kind"]
     # Weights of a dense layer have two axes and those of a convolution four; those of a layer normalisation, which
