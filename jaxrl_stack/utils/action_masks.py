@@ -51,8 +51,8 @@ def allows_an_action(action_space: Any, mask: Any) -> Any:
 
 
 def note_mask_that_allows_nothing() -> None:
-    """Logs a warning, once: an action mask allows no action, so actions are drawn from all. For places that cannot
-    raise an error.
+    """Logs the warning, only once, that an action mask allows no action and that the action is drawn from all actions.
+    For callers that continue instead of raising an error.
     """
     notice_once(
         "An action mask allows no action, so the action is drawn from all of them. Repair the environment: each mask "
@@ -61,7 +61,7 @@ def note_mask_that_allows_nothing() -> None:
 
 
 def mask_key_of(space: gym.Space | None, action_space: gym.Space | None) -> str | None:
-    """Observation key of the action mask; None without a mask."""
+    """Key of the action mask in a `Dict` observation space; None if the space contains no mask."""
     if not isinstance(space, gym.spaces.Dict) or len(space.spaces) != 2 or OBSERVATIONS not in space.spaces:
         return None
     (key,) = space.spaces.keys() - {OBSERVATIONS}
@@ -70,7 +70,9 @@ def mask_key_of(space: gym.Space | None, action_space: gym.Space | None) -> str 
 
 
 def mask_length(action_space: gym.Space | None) -> int | None:
-    """Number of entries of an action mask: ``n`` of Discrete, ``sum(nvec)`` of MultiDiscrete; None for other spaces."""
+    """Number of entries of the mask for an action space: ``n`` of Discrete, ``sum(nvec)`` of MultiDiscrete; None for
+    others.
+    """
     if isinstance(action_space, gym.spaces.Discrete):
         return int(action_space.n)
     if isinstance(action_space, gym.spaces.MultiDiscrete):

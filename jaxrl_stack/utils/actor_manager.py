@@ -201,8 +201,8 @@ class FaultTolerantActorManager:
         self.backend.kill(actor, restart=True)
 
     def take_losses(self) -> list[CallResult]:
-        """Returns the failed calls that revealed lost actors since the last call of this method, except failures that
-        other methods have returned.
+        """Returns the failed calls that revealed lost actors since the last `take_losses`, except failed calls that
+        other methods have already returned.
 
         These failed calls are pings of this manager, or calls that did not wait for results (``timeout_seconds=0``).
         """
@@ -494,7 +494,8 @@ class FaultTolerantActorManager:
         num_returns: int = 1,
     ) -> dict[Any, _Request]:
         """Sends a call to each actor; skips unhealthy actors if `healthy_only`, and actors with the maximum of pending
-        calls if `keeps_limit`. Returns ``{reference to the first result: record of the call}``.
+        calls if `keeps_limit`. Returns ``{reference: record of the call}``; for a call with several results, the
+        reference is to the first.
         """
         ids = self.actor_ids() if actor_ids is None else list(actor_ids)
         funcs = [func] * len(ids) if callable(func) or isinstance(func, str) else list(func)

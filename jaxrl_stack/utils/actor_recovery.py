@@ -58,8 +58,8 @@ class Restarts:
         return actor_id in self._due
 
     def first_due(self) -> float:
-        """Time of the first scheduled restart of an actor, by the backend's clock; the present time if none is
-        scheduled.
+        """Time of the earliest scheduled restart of all actors, by the backend's clock; the present time if no restart
+        is scheduled.
         """
         return min(self._due.values(), default=self._now())
 
@@ -108,7 +108,7 @@ class ActorRecovery:
         self._waiting = WaitingReport(policy.role, lambda: self.policy.resources, pool.backend, group=self._group)
 
     def stop(self) -> None:
-        """Ends the report about missing actors: nobody waits for them any longer."""
+        """Stops the repeated log message about missing actors, because nobody waits for them any longer."""
         if self._waiting is not None:
             self._waiting.end()
 
@@ -155,7 +155,9 @@ class ActorRecovery:
     # ------------------------------------------------------------------------------------------- losses and failures
 
     def note_losses(self) -> None:
-        """Calls `note_loss` for each lost actor of the pool, except losses that other calls have returned."""
+        """Calls `note_loss` for each lost actor of the pool, unless another method has already returned its failed
+        call.
+        """
         for call in self._pool.take_losses():
             if call.actor_id in self._pool.actor_ids():
                 self.note_loss(call)

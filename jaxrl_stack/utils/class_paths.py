@@ -38,7 +38,7 @@ def path_of(thing: type | Callable[..., Any]) -> str:
 
 
 def register_class(thing: T) -> T:
-    """Allows checkpoints to refer to your class or function, so that loading needs no `allow` for it.
+    """Allows checkpoints to refer to your class or function, so that ``from_checkpoint`` loads it without ``allow=``.
 
     Works as a decorator. Nothing is imported when a checkpoint names it: the object given here is used.
 
@@ -149,14 +149,15 @@ class ClassLoader:
 
 
 def _by_qualified_name(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Shortens the names of classes and functions from ``"module:Name"`` to ``"Name"``; ambiguous names are omitted."""
+    """Converts ``{"module:Name": class or function}`` to a dict with the keys ``"Name"``; ambiguous names are omitted.
+    """
     names = [path.partition(":")[2] for path in given]
     return {name: thing for name, thing in zip(names, given.values(), strict=True) if names.count(name) == 1}
 
 
 def _extension_in_main(path: str, bases: Collection[str]) -> type | None:
-    """Returns a class that the running script defines, by its ``"__main__:Name"``, if it is a subclass of one of
-    `bases`.
+    """Finds a class that the running script defines, by its name ``"__main__:Name"``. Returns None if the class does
+    not exist, or is no subclass of one of `bases`.
 
     Nothing is imported, and no attribute is asked for that a module or class could compute.
     """

@@ -44,7 +44,7 @@ def from_int(n: int) -> np.ndarray:
 
 
 def of_steps(num_steps: Any) -> jax.Array:
-    """Converts a number of env steps (a scalar, ``uint32[2]``, or None for 0) to a counter ``uint32[2]``."""
+    """Converts a number of env steps to a counter ``uint32[2]``. The number is a scalar, a counter, or None for 0."""
     steps = jnp.asarray(0 if num_steps is None else num_steps).astype(jnp.uint32)
     return steps if steps.ndim else jnp.stack([jnp.zeros_like(steps), steps])
 
@@ -56,7 +56,7 @@ def to_int(counter: Any) -> int:
 
 
 def add(counter: Any, n: Any) -> Any:
-    """Adds `n` to a counter ``uint32[2]`` exactly. A host counter and a Python int make a host counter.
+    """Adds `n` to a counter ``uint32[2]`` exactly. The sum of a host counter and a Python int is a host counter.
 
     Args:
         counter: ``uint32[..., 2]``.

@@ -356,7 +356,7 @@ _LARGEST_MESSAGE = 1 << 22
 
 
 def gathered(own: np.ndarray) -> np.ndarray:
-    """Gathers an array from each of P joined JAX processes, ``[P, ...]``. All processes must call it.
+    """Gathers an array of each of the P joined JAX processes to one array ``[P, ...]``. All processes must call it.
 
     Args:
         own: NumPy array of this process, with the same shape and dtype in all processes.
@@ -391,7 +391,9 @@ def gathered_values(own: Any) -> list[Any]:
 
 @functools.cache
 def _gathering() -> Callable[..., Any]:
-    """Returns a program that gathers an array uint8 ``[1, n]`` from each of P processes to the result ``([P, n],)``."""
+    """Returns a program that gathers the arrays uint8 ``[1, n]`` of P processes. Its result is a tuple with one array
+    ``[P, n]``.
+    """
     return map_over_devices(
         lambda own: (jax.lax.all_gather(own, "processes"),),
         jax.local_devices()[:1],

@@ -77,7 +77,7 @@ _compiled_of_members = jax.jit(jax.vmap(jax.vmap(fingerprint)))
 
 
 class _Mix(NamedTuple):
-    """Hash function for fingerprints, a bijection of uint32, and the difference between the keys of neighbouring
+    """Hash function for fingerprints: a bijection of uint32. `step` is the difference between the keys of neighbouring
     elements.
     """
 
@@ -98,8 +98,8 @@ _HIGH = _Mix((16, 15, 16), (0x7FEB352D, 0x846CA68B), 0x85EBCA77)
 
 
 def _sums_of_leaf(words: list[jax.Array], seed: np.uint32) -> jax.Array:
-    """Computes the two sums of the hashes of an array's elements, uint32 ``[2]``. `words` has the bits of the elements:
-    one or two words per element, each uint32 ``[n]``.
+    """Computes the two sums of the hashes of an array's n elements, uint32 ``[2]``. `words` contains the bits of the
+    elements: one array uint32 ``[n]``, or two for 64-bit elements.
     """
     number = jnp.arange(words[0].size, dtype=jnp.uint32) + seed
     low, high = words[0] ^ (number * np.uint32(_LOW.step)), words[-1] ^ (number * np.uint32(_HIGH.step))

@@ -62,12 +62,12 @@ def once_of(function: Callable[..., Any], args: tuple[Any, ...], program: Any, o
 
 
 def read_inputs(program: Jaxpr, wanted: Sequence[bool]) -> list[bool]:
-    """Returns for each input of a traced program whether its effects or the `wanted` outputs can depend on the input;
-    also looks into inner jitted functions.
+    """Finds the inputs of a traced program on which the program's effects or its `wanted` outputs can depend; returns a
+    bool for each input. Also analyses inner jitted functions.
 
     Args:
         program: The program.
-        wanted: Outputs that are wanted.
+        wanted: For each output, whether it is wanted.
     """
     needed = {id(variable) for variable, is_wanted in zip(program.outvars, wanted, strict=True) if is_wanted}
     for equation in reversed(program.eqns):

@@ -1,4 +1,4 @@
-"""LossPolicy: reaction to lost actors of one role, such as EnvRunners, and the texts of its messages."""
+"""LossPolicy: reaction to lost actors of one role, such as EnvRunners, and texts for messages about them."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ class MemoryEstimate:
         return cls(what, counts, {name: size * num_rows for name, size in columns.items()}, is_complete)
 
     def part(self, what: str, number: int, of: int) -> MemoryEstimate:
-        """Scales the estimate to `number` of `of` equal parts of the arrays, rounded up: the bytes, and the first entry
-        of `counts`.
+        """Estimates the memory of `number` of `of` equal parts of the arrays: scales the bytes and the first entry of
+        `counts`, and rounds them up.
         """
         (divided, total), *others = self.counts.items()
         counts = dict([(divided, -(-total * number // of)), *others])

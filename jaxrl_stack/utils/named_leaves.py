@@ -40,8 +40,8 @@ def from_named_leaves(template: Any, named: Mapping[str, Any], what: str) -> Any
     missing, unknown = sorted(expected.keys() - named.keys()), sorted(named.keys() - expected.keys())
     if missing or unknown:
         raise ValueError(
-            f"The state of {what} does not fit: it lacks {missing[:5]} and has the unknown {unknown[:5]}. Load it "
-            "with the same modules, optimizers, connectors and environment."
+            f"The state of {what} does not fit: it lacks the leaves {missing[:5]} and has unknown leaves "
+            f"{unknown[:5]}. Load it with the same modules, optimizers, connectors and environment."
         )
     leaves = []
     for name, like in expected.items():

@@ -88,7 +88,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def has_equal_bits(left: Any, right: Any) -> bool:
-    """Whether two structures have as many leaves, with equal shapes, dtypes and bits."""
+    """Whether two structures have the same number of leaves, and leaves with equal shapes, dtypes and bits."""
     one, other = (list(map(np.asarray, jax.tree.leaves(tree))) for tree in (left, right))
     return len(one) == len(other) and all(
         a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
@@ -113,7 +113,7 @@ def batch_size(tree: Any) -> int:
 
 
 def cast_lossless(values: np.ndarray, dtype: np.dtype) -> np.ndarray | None:
-    """Converts `values` to `dtype` if that changes no value other than by rounding floats; else returns None."""
+    """Converts `values` to `dtype` if no value changes, except by rounding to a float dtype; else returns None."""
     with np.errstate(invalid="ignore", over="ignore"):
         cast = values.astype(dtype)
     rounds = dtype.kind in "fc" and np.can_cast(values.dtype, dtype, "same_kind")
@@ -159,7 +159,7 @@ def blank_item(struct: Any) -> Any:
     def blank(space: gym.Space) -> np.ndarray:
         if space.shape is None or space.dtype is None:
             raise ValueError(
-                f"Items of {space} have no fixed shape, so a blank item cannot be created. Use another space, such "
+                f"Items of {space} have no fixed shape, so a placeholder cannot be created. Use another space, such "
                 f"as Box."
             )
         item = np.zeros(space.shape, space.dtype)

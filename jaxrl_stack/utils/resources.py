@@ -101,7 +101,7 @@ def role_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
 
 
 def bundle_resources(config: AlgorithmConfig, role: Role) -> dict[str, float]:
-    """Ray resources of one process together with the actors that share its node, in the form of `role_resources`.
+    """Ray resources of the bundle for one process and the actors in the same bundle, in the form of `role_resources`.
 
     The aggregators of a learner actor are in the learner's bundle. Those of a local learner have bundles of their own.
 
@@ -244,7 +244,7 @@ def check_resources(config: AlgorithmConfig, *, main_process: bool = False) -> N
 
 
 def misfit(config: AlgorithmConfig, nodes: Sequence[Mapping[str, float]], *, main_process: bool = False) -> str | None:
-    """Explains why the given nodes cannot provide the resources of an algorithm's actors; None if they may.
+    """Explains why the given nodes cannot provide the resources of an algorithm's actors; None if it finds no reason.
 
     Args:
         config: The algorithm's config.
@@ -447,8 +447,8 @@ class _Part(NamedTuple):
 
 
 def _near_this_process(part: _Part) -> _Part:
-    """Returns the description of a placement group with the request to be placed on a single node, preferably the node
-    of this process; unchanged if no node is large enough.
+    """Adds a request for a single node, preferably the node of this process, to the description of a placement group.
+    Returns the description unchanged if no node is large enough.
 
     If the group does not get a node soon, `_reserve` allows several nodes.
     """
@@ -514,8 +514,8 @@ def _reserve(config: AlgorithmConfig, parts: list[_Part], timeout_s: float | Non
     total = _sum(resource_bundles(config, main_process=False)[0])
     raise TimeoutError(
         f"The actors of this algorithm need {_listed(total)} (placement_strategy="
-        f"{config.placement_strategy!r}) and did not get it within {timeout_s:g} s; free: {_listed(free)}. Call "
-        "algorithm.stop() of others, or lower num_env_runners, evaluation_num_env_runners or num_learners."
+        f"{config.placement_strategy!r}) and did not get it within {timeout_s:g} s; free: {_listed(free)}. Stop "
+        "other algorithms (algorithm.stop()), or lower num_env_runners, evaluation_num_env_runners or num_learners."
     )
 
 

@@ -20,7 +20,8 @@ Attributes = Mapping[str, tuple[Any, ...]]
 
 
 def impurity(function: Callable[..., Any], *args: Any, program: Any = None, thorough: bool = False) -> str | None:
-    """Describes the difference between two traces of a function, which shows that it is impure; None if they are equal.
+    """Compares two traces of a function. Describes a difference, which shows that the function is impure; None if they
+    are equal.
 
     Args:
         function: Function of `args`.

@@ -94,7 +94,7 @@ def test_full_like_item_keeps_dtypes_that_can_hold_the_value():
 def test_blank_items_and_samples_fit_and_encode(space: gym.Space):
     struct = space_struct(space)
     blank = blank_item(struct)
-    # Box(-inf, 0.1 .. 0.3) has no zero; all other spaces contain their blank item.
+    # Box(-inf, 0.1 .. 0.3) has no zero; all other spaces contain their placeholder.
     assert space.contains(blank) or isinstance(space, spaces.Box)
     space.seed(0)
     samples = [space.sample() for _ in range(5)]

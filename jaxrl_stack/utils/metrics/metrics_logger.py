@@ -298,7 +298,7 @@ class MetricsLogger:
                 if not isinstance(report, StatsBase):
                     raise TypeError(
                         f"aggregate(): {'/'.join(path)} is {type(report).__name__} instead of statistics. "
-                        f"Pass what reduce() (not reduce(compile=True)) returns, or use log_value()."
+                        f"Pass a result of reduce() without compile=True, or use log_value()."
                     )
                 reports.setdefault(path, []).append(report)
         for path, incoming in reports.items():

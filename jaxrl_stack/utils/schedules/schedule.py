@@ -163,7 +163,9 @@ class PiecewiseSchedule(Schedule):
         super().__init__(framework)
         times = [time for time, _ in endpoints]
         if len(times) < 2 or times != sorted(times):
-            raise ValueError(f"endpoints={endpoints!r} must be at least two pairs with non-decreasing timesteps.")
+            raise ValueError(
+                f"endpoints={endpoints!r} must be at least two (timestep, value) pairs with non-decreasing timesteps."
+            )
         self.endpoints = [(time, float(value)) for time, value in endpoints]
         self.interpolation = interpolation
         self.outside_value = outside_value

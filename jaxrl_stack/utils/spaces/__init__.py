@@ -77,7 +77,7 @@ def flatten_observation(space: Space, observation: Any, batch_dims: int = 0) -> 
         for path, leaf, value in _zip_leaves(space, observation, "observation")
     ]
     if not parts:
-        raise ValueError(f"observation space {space} has no leaves to flatten: give it at least one.")
+        raise ValueError(f"observation space {space} has no leaves to flatten: add a space to it, such as a Box.")
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
 
 
@@ -223,7 +223,8 @@ def validate_batch(space: Space, batch: Any, batch_dims: int | None = None, name
         if not (jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)):
             shown = " ".join(repr(value).split())
             raise ValueError(
-                f"{path} is {shown if len(shown) <= 60 else shown[:59] + '…'}, but {leaf} needs an array of numbers."
+                f"{path} is {shown if len(shown) <= 60 else shown[:59] + '…'}, but its space {leaf} needs an "
+                f"array of numbers."
             )
         dtype = np.dtype(jax.dtypes.canonicalize_dtype(dtype))
         if batch_dims is None:
@@ -322,7 +323,10 @@ def check_space(space: Any, name: str) -> None:
                     "choose a smaller start, or a Box of float32."
                 )
         if 0 in _shape(leaf):
-            raise ValueError(f"{path} is {leaf!r} of shape {_shape(leaf)}, which holds no number: leave it out.")
+            raise ValueError(
+                f"{path} is {leaf!r} of shape {_shape(leaf)}, which holds no number: remove this space, or use a shape "
+                "without 0."
+            )
         if isinstance(leaf, Box):
             if np.isnan(leaf.low).any() or np.isnan(leaf.high).any():
                 raise ValueError(f"{path} is {leaf!r}, with NaN among its bounds: use -inf and inf for no bound.")
@@ -548,8 +552,8 @@ def _leaf_dtype(leaf: Space) -> np.dtype:
 
 
 def _casts(dtype: Any, target: Any) -> bool:
-    """Whether values of a dtype keep their meaning in a space's dtype of any width: bools and integers in bool, integer
-    and float dtypes; floats in float dtypes only.
+    """Whether values of a dtype may be converted to a space's dtype, whatever its number of bits: bools and integers to
+    bool, integer and float dtypes; floats to float dtypes only.
     """
     rank = {"b": 0, "u": 1, "i": 1, "f": 2}
 

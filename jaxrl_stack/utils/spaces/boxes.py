@@ -1,4 +1,4 @@
-"""Scaling of actions of `Box` spaces: modules see each dimension with two bounds scaled to [-1, 1].
+"""Scaling of actions of `Box` spaces: modules see dimensions with finite lower and upper bounds scaled to [-1, 1].
 
 Modules act in float32, and environments take the space's dtype. A bound that is no float32 number is rounded for
 modules; `member_maker` gives environments the bound itself.
@@ -18,7 +18,7 @@ from jaxrl_stack.utils.spaces import map_parts
 
 
 def scaled_dimensions(box: Box) -> np.ndarray:
-    """Dimensions that modules see scaled to [-1, 1], bool ``[*box.shape]``.
+    """Mask of the dimensions of a `Box` that modules see scaled to [-1, 1], bool ``[*box.shape]``.
 
     They have two bounds, which differ. Bounds beyond the range of float32 count as open.
     """
@@ -29,8 +29,8 @@ def scaled_dimensions(box: Box) -> np.ndarray:
 
 
 def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
-    """Converts a module's actions ``[B, *box.shape]`` to the environment's: maps [-1, 1] to the bounds in dimensions
-    with two bounds, and clips.
+    """Converts a module's actions ``[B, *box.shape]`` to the environment's actions: maps [-1, 1] to the bounds in
+    `scaled_dimensions`, and clips all dimensions to their bounds.
 
     Args:
         box: A `Box` of floats.
@@ -48,7 +48,7 @@ def scaled_to_bounds(box: Box, actions: jax.Array) -> jax.Array:
 
 
 def scaled_from_bounds(box: Box, actions: Any) -> Any:
-    """The inverse of `scaled_to_bounds` within the bounds.
+    """Inverse of `scaled_to_bounds`, for actions within the bounds.
 
     Args:
         box: A `Box` of floats.

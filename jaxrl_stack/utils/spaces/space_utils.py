@@ -135,7 +135,7 @@ def clip_action(action: Any, action_space: Any) -> Any:
 
 
 def unsquash_action(action: Any, action_space_struct: Any) -> Any:
-    """Maps the `Box` parts of an action from [-1, 1] to their bounds, in dimensions with two bounds, and clips them.
+    """Maps the `Box` parts of an action from [-1, 1] to their bounds, where both bounds are finite, and clips them.
 
     Integer boxes count from their lower bound. Other discrete parts stay as they are.
 
@@ -155,7 +155,8 @@ def unsquash_action(action: Any, action_space_struct: Any) -> Any:
 
 
 def normalize_action(action: Any, action_space_struct: Any) -> Any:
-    """Maps float `Box` parts to [-1, 1] in dimensions with two bounds; reverses `unsquash_action`.
+    """Maps float `Box` parts of an action to [-1, 1] in dimensions where both bounds are finite; reverses
+    `unsquash_action`.
 
     Integer boxes count from 0.
 

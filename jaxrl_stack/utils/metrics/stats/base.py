@@ -75,7 +75,9 @@ class StatsBase(ABC):
         return self.with_throughput
 
     def initialize_throughput_reference_time(self, time: float) -> None:  # noqa: B027 (most measure none)
-        """Counts throughput from `time` (of ``time.perf_counter()``) on, if throughput is measured."""
+        """Starts the measurement of throughput at `time` (seconds of ``time.perf_counter()``), if the statistic
+        measures throughput.
+        """
 
     def __add__(self, other: Any) -> Any:
         return self.peek() + (other.peek() if isinstance(other, StatsBase) else other)
@@ -177,7 +179,7 @@ class ReportingStats(StatsBase):
         if self._latest_merged is None:
             raise ValueError(
                 "latest_merged_only=True: nothing was merged into this metric so far. Call aggregate() first, or "
-                "leave it out."
+                "leave out latest_merged_only."
             )
         return self._latest_merged._show(compile)
 

@@ -8,7 +8,8 @@ from jaxrl_stack.utils.metrics.stats.base import ReportingStats
 
 
 class ItemStats(ReportingStats):
-    """Statistic that returns the last item of any type; None before the first one. It persists until the next item.
+    """Statistic that returns the last logged item, of any type; None before the first item. `reduce` does not clear the
+    item.
 
     Merging keeps the last of the reported items.
     """

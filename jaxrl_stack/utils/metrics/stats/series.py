@@ -10,8 +10,8 @@ from jaxrl_stack.utils.metrics.stats.item_series import RecentStats
 
 
 class SeriesStats(RecentStats):
-    """Base class of statistics of several numbers, such as mean and maximum: of the last `window` ones, or of all since
-    the last `reduce`.
+    """Base class of statistics of several numbers, such as mean and maximum. They cover the last `window` numbers, or
+    all numbers since the last `reduce`.
 
     A window lasts over intervals. Values that are NaN take their place in it, but do not enter the result
     unless there is nothing else. Without a window only the result so far is kept, not the values.
